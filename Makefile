@@ -1,0 +1,70 @@
+# Everything a contributor runs. `make demo` and `make test` set up what they need by themselves.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+PYTEST = $(BIN)/python -m pytest
+
+.PHONY: help setup demo check lint test test-spark-4.2 fuzz benchmarks benchmark-spark docs clean
+
+help:
+	@grep -E '^## ' Makefile | sed 's/^## //'
+
+$(STAMP): pyproject.toml setup.py kclient/records/_compiled.pyx $(wildcard kclient/records/_cython/*.pxi)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --group dev --editable '.[all,demo]'
+	touch $(STAMP)
+
+## make setup        the virtual environment with everything in it
+setup: $(STAMP)
+
+## make demo         the main job on real flights: gateway, producer, consumer group, foreign client, Spark
+demo: $(STAMP)
+	$(BIN)/python examples/flights_demo.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/python tests/verify_types.py
+
+## make check        lint, types, layers and unit tests: the fast part
+check: lint
+	$(PYTEST) tests/unit -m "not slow" -q
+
+## make test         set up, then lint and every test
+test: $(STAMP) lint
+	$(PYTEST) tests --cov --cov-report=term
+
+## make test-spark-4.2  the Spark tests on PySpark 4.2, in an environment of their own
+test-spark-4.2:
+	$(MAKE) VENV=.venv-spark42 .venv-spark42/.installed
+	.venv-spark42/bin/python -m pip install --quiet 'pyspark==4.2.0'
+	.venv-spark42/bin/python -m pytest tests/spark
+
+## make fuzz         fuzz everything that reads bytes, FUZZ_SECONDS=60 for each target
+FUZZ_SECONDS ?= 60
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --group fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+## make benchmarks   our figures beside the peers', ratios of medians
+benchmarks: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+## make benchmark-spark  the data source beside the JVM connector, on PySpark 4.2
+benchmark-spark:
+	$(MAKE) VENV=.venv-spark42 .venv-spark42/.installed
+	.venv-spark42/bin/python -m pip install --quiet 'pyspark==4.2.0'
+	.venv-spark42/bin/python -m benchmarks.spark
+
+## make docs         the documentation as a site
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov kclient/records/*.c kclient/records/*.so

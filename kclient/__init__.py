@@ -1,0 +1,155 @@
+"""A Kafka client for asyncio, trio and blocking code, and a Kafka-compatible gateway over HTP.
+
+Everything public is exported here, loaded on first use (PEP 562), so `import kclient` costs
+next to nothing:
+
+- `Producer`, `Consumer`, `Admin`: the clients, for asyncio and trio.
+- `kclient.sync`: the same clients for blocking code.
+- `TopicPartition`, `KafkaError` and the other values and interfaces that applications use; the modules
+  `kclient.admin`, `.consumer`, `.producer`, `.serialization`, `.errors` and `.types` have all of them.
+- `Gateway`: the server that speaks Kafka's protocol and keeps the messages in HTP.
+- `kclient.htp`: the port to HTP and its embedded backend.
+- `kclient.spark`: the PySpark data source and the pipelines.
+- `kclient.testing`: a pytest fixture with a broker in the process.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kclient.net.connectors import register as _register
+
+if TYPE_CHECKING:
+    from kclient.admin import Admin as Admin
+    from kclient.admin import ConfigOperation as ConfigOperation
+    from kclient.admin import ConfigResource as ConfigResource
+    from kclient.admin import ConfigResourceType as ConfigResourceType
+    from kclient.admin import NewTopic as NewTopic
+    from kclient.admin import OffsetSpec as OffsetSpec
+    from kclient.consumer import Assignor as Assignor
+    from kclient.consumer import Consumer as Consumer
+    from kclient.consumer import ConsumerInterceptor as ConsumerInterceptor
+    from kclient.consumer import ConsumerRecord as ConsumerRecord
+    from kclient.consumer import ConsumerRecords as ConsumerRecords
+    from kclient.consumer import RebalanceListener as RebalanceListener
+    from kclient.errors import KafkaError as KafkaError
+    from kclient.gateway import Gateway as Gateway
+    from kclient.producer import Deliveries as Deliveries
+    from kclient.producer import Delivery as Delivery
+    from kclient.producer import Partitioner as Partitioner
+    from kclient.producer import Producer as Producer
+    from kclient.producer import ProducerInterceptor as ProducerInterceptor
+    from kclient.producer import ProducerRecord as ProducerRecord
+    from kclient.serialization import Deserializer as Deserializer
+    from kclient.serialization import Serializer as Serializer
+    from kclient.types import Node as Node
+    from kclient.types import OffsetAndMetadata as OffsetAndMetadata
+    from kclient.types import OffsetAndTimestamp as OffsetAndTimestamp
+    from kclient.types import PartitionInfo as PartitionInfo
+    from kclient.types import RecordMetadata as RecordMetadata
+    from kclient.types import TimestampType as TimestampType
+    from kclient.types import TopicPartition as TopicPartition
+
+__version__ = "0.1.0"
+
+# Where each public name lives. The type checkers read the imports above; the test of the exports compares both.
+_EXPORTS = {
+    "Admin": "kclient.admin",
+    "Assignor": "kclient.consumer",
+    "ConfigOperation": "kclient.admin",
+    "ConfigResource": "kclient.admin",
+    "ConfigResourceType": "kclient.admin",
+    "Consumer": "kclient.consumer",
+    "ConsumerInterceptor": "kclient.consumer",
+    "ConsumerRecord": "kclient.consumer",
+    "ConsumerRecords": "kclient.consumer",
+    "Deliveries": "kclient.producer",
+    "Delivery": "kclient.producer",
+    "Deserializer": "kclient.serialization",
+    "Gateway": "kclient.gateway",
+    "KafkaError": "kclient.errors",
+    "NewTopic": "kclient.admin",
+    "Node": "kclient.types",
+    "OffsetAndMetadata": "kclient.types",
+    "OffsetAndTimestamp": "kclient.types",
+    "OffsetSpec": "kclient.admin",
+    "PartitionInfo": "kclient.types",
+    "Partitioner": "kclient.producer",
+    "Producer": "kclient.producer",
+    "ProducerInterceptor": "kclient.producer",
+    "ProducerRecord": "kclient.producer",
+    "RebalanceListener": "kclient.consumer",
+    "RecordMetadata": "kclient.types",
+    "Serializer": "kclient.serialization",
+    "TimestampType": "kclient.types",
+    "TopicPartition": "kclient.types",
+}
+
+_SUBMODULES = (
+    "admin",
+    "consumer",
+    "errors",
+    "gateway",
+    "htp",
+    "producer",
+    "serialization",
+    "spark",
+    "sync",
+    "testing",
+    "types",
+)
+
+__all__ = [
+    "Admin",
+    "Assignor",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigResourceType",
+    "Consumer",
+    "ConsumerInterceptor",
+    "ConsumerRecord",
+    "ConsumerRecords",
+    "Deliveries",
+    "Delivery",
+    "Deserializer",
+    "Gateway",
+    "KafkaError",
+    "NewTopic",
+    "Node",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "OffsetSpec",
+    "PartitionInfo",
+    "Partitioner",
+    "Producer",
+    "ProducerInterceptor",
+    "ProducerRecord",
+    "RebalanceListener",
+    "RecordMetadata",
+    "Serializer",
+    "TimestampType",
+    "TopicPartition",
+    "__version__",
+]
+
+# This module is where the rooms are joined: the in-process gateway answers for these address schemes, and is
+# imported only when an address names one.
+_register("memory", "kclient.inprocess:connect")
+_register("embedded", "kclient.inprocess:connect")
+
+
+if not TYPE_CHECKING:  # else the checkers would believe that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name in _EXPORTS:
+            value = getattr(importlib.import_module(_EXPORTS[name]), name)
+            globals()[name] = value
+            return value
+        if name in _SUBMODULES:
+            return importlib.import_module(f"kclient.{name}")
+        raise AttributeError(f"module 'kclient' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS, *_SUBMODULES})
