@@ -1,0 +1,37 @@
+"""Tasks with an owner, and the few primitives that asyncio and trio need in common.
+
+- `Supervisor` owns the background tasks of one object (a producer, a connection, a gateway). No exception
+  escapes from them: the first one becomes the object's stored failure, which `check` raises at the next public
+  call. Neither the user's code is cancelled nor an ExceptionGroup raised.
+- `Completion` is a result that arrives later, `Timer` a callback at a time, both without a task on asyncio.
+- `Wakeup` wakes one waiting task from any thread; any number of `set` before the wake count as one.
+
+On asyncio the tasks live under a task of the supervisor's own, so that objects may be closed from any task and in
+any order. On trio they live in a nursery opened by the task that called `start`, so closing follows nesting.
+"""
+
+from kclient.concurrency.backend import LoopHandle as LoopHandle
+from kclient.concurrency.backend import current_backend as current_backend
+from kclient.concurrency.backend import loop_clock as loop_clock
+from kclient.concurrency.backend import loop_soon as loop_soon
+from kclient.concurrency.completion import Completion as Completion
+from kclient.concurrency.completion import Wakeup as Wakeup
+from kclient.concurrency.supervisor import Supervisor as Supervisor
+from kclient.concurrency.supervisor import SupervisorState as SupervisorState
+from kclient.concurrency.supervisor import TaskHandle as TaskHandle
+from kclient.concurrency.supervisor import first_leaf as first_leaf
+from kclient.concurrency.timer import Timer as Timer
+
+__all__ = [
+    "Completion",
+    "LoopHandle",
+    "Supervisor",
+    "SupervisorState",
+    "TaskHandle",
+    "Timer",
+    "Wakeup",
+    "current_backend",
+    "first_leaf",
+    "loop_clock",
+    "loop_soon",
+]

@@ -1,0 +1,347 @@
+"""The owner of background tasks, and the tasks' handles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self, TypeVarTuple, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kclient.concurrency.backend import current_backend, named_backend
+from kclient.concurrency.completion import Completion
+from kclient.errors import ClosedError, IllegalStateError
+
+__all__ = ["Supervisor", "SupervisorState", "TaskHandle", "first_leaf"]
+
+Ts = TypeVarTuple("Ts")
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """The first plain exception inside (nested) exception groups; any other exception as it is."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+class SupervisorState(Enum):
+    """The life of a `Supervisor`."""
+
+    NEW = "new"
+    """Not started; `spawn` raises."""
+    RUNNING = "running"
+    """Tasks may be spawned."""
+    CLOSING = "closing"
+    """`aclose` was called: tasks are being cancelled."""
+    CLOSED = "closed"
+    """All tasks have ended."""
+
+
+class TaskHandle:
+    """A background task of a `Supervisor`."""
+
+    __slots__ = ("_cancelled", "_done", "_scope", "_task", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name: str = name
+        self._task: object | None = None
+        # Made by the task itself: tasks are spawned in callbacks of the loop too, where anyio knows no backend.
+        self._scope: anyio.CancelScope | None = None
+        self._cancelled = False
+        self._done: Completion[None] = Completion()
+
+    @property
+    def done(self) -> bool:
+        """Whether the task has ended, however."""
+        return self._done.done
+
+    def cancel(self) -> None:
+        """Ask the task to end at its next checkpoint; its ending this way is no failure."""
+        self._cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def wait(self) -> None:
+        """Wait until the task has ended, however."""
+        await self._done.wait()
+
+    def on_done(self, callback: Callable[[TaskHandle], object]) -> None:
+        """Call `callback(handle)` when the task has ended, at once if it has; it must not raise."""
+        self._done.on_done(lambda _: callback(self))
+
+    def __repr__(self) -> str:
+        return f"<TaskHandle {self.name} {'done' if self.done else 'running'}>"
+
+
+class Supervisor:
+    """The owner of background tasks.
+
+    Args:
+        name: Shown in task names and error messages.
+        on_failure: Called once, with the first exception that a task let escape; by then the other tasks have been
+            told to end. Owners fail their waiters here.
+    """
+
+    def __init__(self, name: str = "kclient", *, on_failure: Callable[[BaseException], object] | None = None) -> None:
+        self.name = name
+        self.state: SupervisorState = SupervisorState.NEW
+        self.failure: BaseException | None = None
+        """The first exception that a task let escape."""
+        self._on_failure = on_failure
+        self._handles: set[TaskHandle] = set()
+        self._host: _Host | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether tasks can be spawned."""
+        return self.state is SupervisorState.RUNNING and self.failure is None
+
+    async def start(self) -> None:
+        """Become able to run tasks.
+
+        On trio this opens a nursery in the calling task: `aclose` has to be called by the same task, after
+        everything opened since has been closed. Do not call it inside a timeout that ends earlier.
+
+        Raises:
+            IllegalStateError: If it was started before.
+        """
+        if self.state is not SupervisorState.NEW:
+            raise IllegalStateError(f"{self.name} was started before")
+        self._host = _TrioHost(self.name) if current_backend() == "trio" else _AsyncioHost(self.name)
+        await self._host.open(self._host_ended)
+        self.state = SupervisorState.RUNNING
+
+    def spawn(
+        self,
+        function: Callable[[*Ts], Awaitable[Any]],
+        *args: *Ts,
+        name: str | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+    ) -> TaskHandle:
+        """Run `function(*args)` as a background task.
+
+        Args:
+            function: An async function.
+            args: Its arguments.
+            name: Of the task, for debuggers and error messages.
+            on_error: Called with the exception of this task, which then is no failure of the owner.
+
+        Raises:
+            ClosedError: If the supervisor was closed, or not started.
+            BaseException: The stored failure.
+        """
+        self.check()
+        if self.state is not SupervisorState.RUNNING or self._host is None:
+            raise ClosedError(f"{self.name} is {self.state.value}: no task can be started")
+        handle = TaskHandle(name or str(getattr(function, "__qualname__", "task")))
+        self._handles.add(handle)
+        try:
+            with named_backend():
+                self._host.group.start_soon(
+                    self._run, handle, function, args, on_error, name=f"{self.name}: {handle.name}"
+                )
+        except BaseException:
+            self._handles.discard(handle)
+            raise
+        return handle
+
+    def check(self) -> None:
+        """Raise the stored failure, if there is one; public calls begin with this."""
+        if self.failure is not None:
+            raise self.failure
+
+    def fail(self, error: BaseException) -> None:
+        """Store a failure as if a task had raised it: the other tasks end, the owner is told. Later ones are lost."""
+        if self.failure is not None or self.state is SupervisorState.CLOSED:
+            return
+        self.failure = first_leaf(error)
+        for handle in list(self._handles):
+            handle.cancel()
+        if self._on_failure is not None:
+            self._on_failure(self.failure)
+
+    async def aclose(self) -> None:
+        """Cancel all tasks and wait until they have ended. Raises none of their exceptions: see `failure`.
+
+        May be called again, and on asyncio by any task except the supervised ones.
+
+        Raises:
+            IllegalStateError: On trio, if closing does not follow nesting.
+        """
+        host = self._host
+        if host is None or self.state is SupervisorState.CLOSED:
+            self.state = SupervisorState.CLOSED
+            return
+        host.check_may_close(self._handles)
+        self.state = SupervisorState.CLOSING
+        for handle in list(self._handles):
+            handle.cancel()
+        try:
+            await host.close()
+        finally:
+            self.state = SupervisorState.CLOSED
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _run(
+        self,
+        handle: TaskHandle,
+        function: Callable[..., Awaitable[Any]],
+        args: tuple[Any, ...],
+        on_error: Callable[[Exception], object] | None,
+    ) -> None:
+        try:
+            if isinstance(self._host, _AsyncioHost):
+                handle._task = asyncio.current_task()
+            with anyio.CancelScope() as handle._scope:
+                if handle._cancelled:
+                    handle._scope.cancel()
+                await function(*args)
+        except Exception as error:  # noqa: BLE001  (it is stored, see `fail`)
+            self._handle_error(error, on_error)
+        except anyio.get_cancelled_exc_class():
+            self._cancelled_from_outside(handle)
+            raise
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self._handles.discard(handle)
+            handle._done.set_result(None)
+
+    def _handle_error(self, error: Exception, on_error: Callable[[Exception], object] | None) -> None:
+        if on_error is None:
+            self.fail(error)
+            return
+        try:
+            on_error(error)
+        except Exception as second:  # noqa: BLE001
+            self.fail(second)
+
+    def _cancelled_from_outside(self, handle: TaskHandle) -> None:
+        """A loop that shuts down, or on trio a cancelled scope around the owner, ends the tasks under its feet."""
+        if self.state is SupervisorState.RUNNING:
+            self.fail(ClosedError(f"{self.name}: the task {handle.name} was cancelled from outside"))
+
+    def _host_ended(self) -> None:
+        if self.state is SupervisorState.RUNNING:
+            self.fail(ClosedError(f"{self.name}: the event loop ended its tasks"))
+            self.state = SupervisorState.CLOSED
+
+    def __repr__(self) -> str:
+        return f"<Supervisor {self.name} {self.state.value}, {len(self._handles)} tasks, failure={self.failure!r}>"
+
+
+class _Host:
+    """Where the tasks of a supervisor live."""
+
+    group: TaskGroup
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def open(self, ended: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    def check_may_close(self, handles: set[TaskHandle]) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+class _AsyncioHost(_Host):
+    """A task group inside a task of its own, so that anyone may close it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._ready = anyio.Event()
+        self._stop = anyio.Event()
+        self._stopped = anyio.Event()
+
+    async def open(self, ended: Callable[[], None]) -> None:
+        # asyncio keeps only weak references to tasks
+        self._task = asyncio.get_running_loop().create_task(self._hold(ended), name=f"{self.name}: supervisor")
+        try:
+            await self._ready.wait()
+        except BaseException:
+            self._stop.set()
+            raise
+
+    async def _hold(self, ended: Callable[[], None]) -> None:
+        try:
+            async with anyio.create_task_group() as group:
+                self.group = group
+                self._ready.set()
+                await self._stop.wait()
+                group.cancel_scope.cancel()
+        finally:
+            self._stopped.set()
+            ended()
+
+    def check_may_close(self, handles: set[TaskHandle]) -> None:
+        current = asyncio.current_task()
+        for handle in handles:
+            if handle._task is current:
+                raise IllegalStateError(
+                    f"{self.name} cannot be closed by its own task {handle.name}: it would wait for itself"
+                )
+
+    async def close(self) -> None:
+        self._stop.set()
+        # the tasks have been cancelled: what is left is their clean-up, and leaving it behind helps nobody
+        with anyio.CancelScope(shield=True):
+            await self._stopped.wait()
+        error = None if self._task.cancelled() or not self._task.done() else self._task.exception()
+        if error is not None and not isinstance(first_leaf(error), Exception):
+            raise first_leaf(error)
+
+
+class _TrioHost(_Host):
+    """A nursery held open by the task that started the supervisor."""
+
+    async def open(self, ended: Callable[[], None]) -> None:
+        import trio
+
+        self.group = anyio.create_task_group()
+        await self.group.__aenter__()
+        self._owner = trio.lowlevel.current_task()
+        self._nursery = self._owner.child_nurseries[-1]
+        self._closed = False
+
+    def check_may_close(self, handles: set[TaskHandle]) -> None:
+        import trio
+
+        if self._closed:
+            return
+        if trio.lowlevel.current_task() is not self._owner:
+            raise IllegalStateError(
+                f"on trio {self.name} has to be closed by the task that started it ({self._owner.name}): "
+                "use `async with`"
+            )
+        nurseries = self._owner.child_nurseries
+        if not nurseries or nurseries[-1] is not self._nursery:
+            raise IllegalStateError(
+                f"on trio {self.name} has to be closed before what was opened earlier and after what was opened "
+                "later: use nested `async with` blocks"
+            )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.group.cancel_scope.cancel()
+        try:
+            await self.group.__aexit__(None, None, None)
+        except BaseExceptionGroup as group:
+            raise first_leaf(group) from None

@@ -1,0 +1,107 @@
+"""Value types that producer, consumer, admin client and gateway share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Bytes of any kind; functions that take one never change it and never copy it without need."""
+
+Header: TypeAlias = tuple[str, bytes | None]
+"""A record header: its key and its value."""
+
+Headers: TypeAlias = Sequence[Header]
+"""The headers of a record, in order; a key may occur more than once."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed position: the offset of the next record to read, and a text the committer chose."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int | None = None
+    """Leader epoch of the last record that was read, if known (KIP-320)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """The answer to a search by time: the first record at or after it."""
+
+    offset: int
+    timestamp: int
+    """Timestamp of that record, in milliseconds since the epoch."""
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetadata:
+    """Where a produced record was stored."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Offset of the record, or -1 with `acks=0`, where the broker does not answer."""
+    timestamp: int
+    """Milliseconds since the epoch: the producer's timestamp, or the broker's if it stamps the records."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition together."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class TimestampType(IntEnum):
+    """Who stamped a record."""
+
+    NO_TIMESTAMP = -1
+    """Nobody: the record was written in message format v0."""
+    CREATE_TIME = 0
+    """The producer, when it made the record."""
+    LOG_APPEND_TIME = 1
+    """The broker, when it appended the record (`message.timestamp.type=LogAppendTime`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker of the cluster."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port} (id {self.id})"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """What the metadata say about a partition."""
+
+    topic: str
+    partition: int
+    leader: Node | None
+    """The broker that serves reads and writes; None while there is none."""
+    replicas: tuple[Node, ...] = ()
+    in_sync_replicas: tuple[Node, ...] = ()
+    offline_replicas: tuple[Node, ...] = ()
+    leader_epoch: int | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition together."""
+        return TopicPartition(self.topic, self.partition)
