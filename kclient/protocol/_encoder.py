@@ -1,0 +1,240 @@
+"""Writes the source of encoders."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from kclient.errors import UnsupportedVersionError
+from kclient.protocol import primitives
+from kclient.protocol._source import Source
+from kclient.protocol.schema import ArrayType, Field, Schema, StructType, schema_of
+from kclient.protocol.types import BYTES, RECORDS, STRING, UUID, FixedType, Type, UuidType
+
+if TYPE_CHECKING:
+    from kclient.protocol.message import Message
+
+
+def encoder_source(message: type[Message], version: int) -> Source:
+    """The source of `encode(message, out, parts)`, which gives the buffer that is open at the end."""
+    source = Source("encode", f"<encoder of {message.__name__} v{version}>")
+    writer = _EncoderWriter(source, message.__name__, version, message.is_flexible(version))
+    with source.block("def encode(o, out, parts):"):
+        writer.struct(schema_of(message, version), "o")
+        source.line("return out")
+    return source
+
+
+def absent_error(message: str, version: int, name: str, versions: str, value: Any) -> UnsupportedVersionError:
+    """The error for a value in a field that the version does not have."""
+    return UnsupportedVersionError(f"{message} v{version} has no field {name} (only {versions}), but it is {value!r}")
+
+
+class _EncoderWriter:
+    """Writes statements that append the parts of a message to the local variable `out`."""
+
+    def __init__(self, source: Source, message: str, version: int, flexible: bool) -> None:
+        self.source = source
+        self.message = message
+        self.version = version
+        self.flexible = flexible
+        self.nested = message
+        source.constants.update(
+            write_uvarint=primitives.write_uvarint,
+            write_string_length=primitives.write_string_length,
+            write_tags=primitives.write_tags,
+            uuid_error=primitives.uuid_error,
+            absent_error=absent_error,
+            i2=Struct(">h").pack,
+            i4=Struct(">i").pack,
+        )
+
+    # structs
+
+    def struct(self, schema: Schema, name: str) -> None:
+        """Append the struct in the local variable `name`."""
+        self._refuse_absent(schema, name)
+        run: list[Field] = []
+        for item in schema.plain:
+            if isinstance(item.type, FixedType):
+                run.append(item)
+                continue
+            self._fixed_run(run, name)
+            run = []
+            self._field(item, f"{name}.{item.name}")
+        self._fixed_run(run, name)
+        if self.flexible:
+            self._tags(schema, name)
+
+    def _refuse_absent(self, schema: Schema, name: str) -> None:
+        for item in schema.declared:
+            if self.version in item.versions or item.ignorable:
+                continue
+            value = f"{name}.{item.name}"
+            self.source.line(f"if {self._differs(item, value)}:")
+            arguments = f"{schema.name!r}, {self.version}, {item.name!r}, {str(item.versions)!r}, {value}"
+            self.source.line(f"    raise absent_error({arguments})")
+
+    def _differs(self, item: Field, value: str) -> str:
+        """The condition that a field has another value than its default."""
+        default = item.new_default()
+        if default is None or default is True or default is False:
+            return f"{value} is not {default!r}"
+        if isinstance(item.type, StructType):
+            self.source.constant(item.type.message.__name__, item.type.message)
+            return f"{value} != {item.type.message.__name__}()"
+        return f"{value} != {default!r}"
+
+    def _fixed_run(self, run: list[Field], name: str) -> None:
+        if not run:
+            return
+        for item in run:
+            if isinstance(item.type, UuidType):
+                self._check_uuid(f"{name}.{item.name}")
+        values = ", ".join(f"{name}.{item.name}" for item in run)
+        self.source.line(f"out += {self._packer(''.join(_code(item.type) for item in run))}({values})")
+
+    def _packer(self, codes: str) -> str:
+        safe = codes.replace("?", "Z")  # a letter that struct does not use
+        return self.source.constant(f"pack_{safe}", Struct(">" + codes).pack)
+
+    def _check_uuid(self, value: str) -> None:
+        self.source.line(f"if len({value}) != 16: raise uuid_error({value})")
+
+    # fields
+
+    def _field(self, item: Field, value: str) -> None:
+        compact = self.flexible and self.version in item.flexible
+        nullable = self.version in item.nullable
+        if isinstance(item.type, StructType):
+            self._nested_struct(item.type, value, nullable)
+            return
+        local = self.source.fresh("v")
+        self.source.line(f"{local} = {value}")
+        if not nullable:
+            self.value(item.type, local, compact)
+            return
+        with self.source.block(f"if {local} is None:"):
+            self._null(item.type, compact)
+        with self.source.block("else:"):
+            self.value(item.type, local, compact)
+
+    def _null(self, kind: Type[Any], compact: bool) -> None:
+        if compact:
+            self.source.line("out.append(0)")
+        else:
+            minus_one = b"\xff" * (2 if kind is STRING else 4)
+            self.source.line(f"out += {minus_one!r}")
+
+    def value(self, kind: Type[Any], value: str, compact: bool) -> None:
+        """Append a value that is not null and stands in a local variable."""
+        if isinstance(kind, ArrayType):
+            self._array(kind, value, compact)
+        elif isinstance(kind, StructType):
+            self.struct(self._schema(kind), value)
+        elif kind is STRING:
+            self._string(value, compact)
+        elif kind is BYTES:
+            self._length(f"len({value})", compact)
+            self.source.line(f"out += {value}")
+        elif kind is RECORDS:
+            self._records(value, compact)
+        elif isinstance(kind, FixedType):
+            if kind is UUID:
+                self._check_uuid(value)
+            self.source.line(f"out += {self._packer(_code(kind))}({value})")
+        else:
+            writer = self.source.constant(f"{kind.name}_writer", kind.write)
+            self.source.line(f"{writer}(out, {value}, {compact}, False)")
+
+    def _string(self, value: str, compact: bool) -> None:
+        line = self.source.line
+        data, size = self.source.fresh("s"), self.source.fresh("n")
+        line(f"{data} = {value}.encode()")
+        line(f"{size} = len({data})")
+        if compact:
+            line(f"if {size} < 127: out.append({size} + 1)")
+            line(f"else: write_string_length(out, {size})")
+        else:
+            line(f"out += i2({size})")
+        line(f"out += {data}")
+
+    def _length(self, size: str, compact: bool) -> None:
+        if not compact:
+            self.source.line(f"out += i4({size})")
+            return
+        length = self.source.fresh("n")
+        self.source.line(f"{length} = {size} + 1")
+        self.source.line(f"if {length} < 128: out.append({length})")
+        self.source.line(f"else: write_uvarint(out, {length})")
+
+    def _records(self, value: str, compact: bool) -> None:
+        self._length(f"len({value})", compact)
+        self.source.line("parts.append(out)")
+        self.source.line(f"parts.append({value})")
+        self.source.line("out = bytearray()")
+
+    def _array(self, kind: ArrayType, value: str, compact: bool) -> None:
+        element = kind.element
+        if isinstance(element, FixedType) and not isinstance(element, UuidType):
+            self._numbers(element, value, compact)
+            return
+        self._length(f"len({value})", compact)
+        local = self.source.fresh("e")
+        with self.source.block(f"for {local} in {value}:"):
+            self.value(element, local, compact)
+
+    def _numbers(self, element: FixedType[Any], value: str, compact: bool) -> None:
+        array = primitives.array_format(element.code, element.size)
+        write = self.source.constant(f"write_array_{element.name}", array.write)
+        if not compact:
+            self.source.line(f"{write}(out, {value}, False)")
+            return
+        length = self.source.fresh("n")
+        packers = self.source.constant(f"pack_array_{element.name}", array.pack)
+        self.source.line(f"{length} = len({value}) + 1")
+        self.source.line(f"if {length} <= {primitives.SMALL}: out += {packers}[{length}]({length}, *{value})")
+        self.source.line(f"else: {write}(out, {value}, True)")
+
+    def _nested_struct(self, kind: StructType, value: str, nullable: bool) -> None:
+        local = self.source.fresh("o")
+        self.source.line(f"{local} = {value}")
+        if not nullable:
+            self.struct(self._schema(kind), local)
+            return
+        self.source.line(f"if {local} is None: out.append(255)")
+        with self.source.block("else:"):
+            self.source.line("out.append(1)")
+            self.struct(self._schema(kind), local)
+
+    def _schema(self, kind: StructType) -> Schema:
+        return schema_of(kind.message, self.version, flexible=self.flexible)
+
+    # tagged fields
+
+    def _tags(self, schema: Schema, name: str) -> None:
+        line = self.source.line
+        if not schema.tagged:
+            line(f"if {name}._unknown is None: out.append(0)")
+            line(f"else: write_tags(out, (), {name}._unknown)")
+            return
+        tags, whole = self.source.fresh("tags"), self.source.fresh("out")
+        line(f"{tags} = []")
+        for tag, item in schema.tagged.items():
+            value = f"{name}.{item.name}"
+            with self.source.block(f"if {self._differs(item, value)}:"):
+                line(f"{whole} = out")
+                line("out = bytearray()")
+                if isinstance(item.type, FixedType):
+                    self._fixed_run([item], name)
+                else:
+                    self._field(item, value)
+                line(f"{tags}.append(({tag}, out))")
+                line(f"out = {whole}")
+        line(f"if {tags} or {name}._unknown is not None: write_tags(out, {tags}, {name}._unknown)")
+        line("else: out.append(0)")
+
+
+def _code(kind: Type[Any]) -> str:
+    assert isinstance(kind, FixedType)
+    return kind.code

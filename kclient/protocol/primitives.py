@@ -1,0 +1,227 @@
+"""Reading and writing what is not of fixed width: varints, strings, arrays of numbers, tagged fields.
+
+The compiled codecs (see `codec`) call these for the cases that they do not spell out. Reading functions take the
+buffer and a position and return the value and the position behind it. They raise `ProtocolError`, `IndexError`,
+`struct.error` or `ValueError` on malformed bytes; the caller turns them all into `ProtocolError`. A slice that
+reaches behind the buffer's end is not noticed here but by the caller, who compares the final position with the
+size of the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from struct import Struct
+from typing import Any, TypeAlias
+
+from kclient.errors import ProtocolError
+from kclient.types import Buffer
+
+MAX_STRING = 0x7FFF
+"""Longest string in bytes of UTF-8, as in Kafka, also where the length is a varint."""
+
+Packer: TypeAlias = Callable[..., bytes]
+Unpacker: TypeAlias = Callable[..., tuple[Any, ...]]
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+
+
+# --- varints -------------------------------------------------------------------------------------------------
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """Append an unsigned varint: seven bits per byte, the lowest first.
+
+    Raises:
+        ValueError: If the value is negative.
+    """
+    if value < 0:
+        raise ValueError(f"an unsigned varint cannot be {value}")
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_uvarint(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
+    """Read an unsigned varint of at most `bits` bits."""
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= bits:
+            raise ProtocolError(f"a varint is longer than {bits} bits", position=position)
+    if value >> bits:
+        raise ProtocolError(f"a varint is longer than {bits} bits", position=position)
+    return value, position
+
+
+def write_varint(out: bytearray, value: int, bits: int = 32) -> None:
+    """Append a signed varint (zigzag: 0, -1, 1, -2, ...).
+
+    Raises:
+        ValueError: If the value has more than `bits` bits.
+    """
+    limit = 1 << (bits - 1)
+    if not -limit <= value < limit:
+        raise ValueError(f"{value} does not fit into {bits} bits")
+    write_uvarint(out, (value << 1) ^ (value >> (bits - 1)))
+
+
+def read_varint(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
+    """Read a signed varint of at most `bits` bits."""
+    value, position = read_uvarint(buffer, position, bits)
+    return (value >> 1) ^ -(value & 1), position
+
+
+# --- strings and bytes ---------------------------------------------------------------------------------------
+
+
+def write_string_length(out: bytearray, length: int) -> None:
+    """Append the length of a compact string, plus one.
+
+    Raises:
+        ValueError: If the string is longer than Kafka allows.
+    """
+    if length > MAX_STRING:
+        raise ValueError(f"a string of {length} bytes is longer than the allowed {MAX_STRING}")
+    write_uvarint(out, length + 1)
+
+
+def read_string(buffer: Buffer, position: int, first: int, nullable: bool) -> tuple[str | None, int]:
+    """Read a compact string whose first length byte `first` was read already."""
+    length, position = read_length(buffer, position, first)
+    if length == 0:
+        return null(position, nullable)
+    if length > MAX_STRING + 1:
+        raise ProtocolError(f"a string claims {length - 1} bytes", position=position)
+    end = position + length - 1
+    return str(buffer[position:end], "utf-8"), end
+
+
+def read_length(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
+    """Read the rest of a compact length, plus one, whose first byte was read already."""
+    if first < 0x80:
+        return first, position
+    return read_uvarint(buffer, position - 1)
+
+
+def null(position: int, nullable: bool) -> tuple[None, int]:
+    """What is read where a length says null."""
+    if not nullable:
+        raise null_error(position)
+    return None, position
+
+
+def null_error(position: int) -> ProtocolError:
+    """The error for a null where the schema has none."""
+    return ProtocolError("null in a field that is not nullable", position=position)
+
+
+def length_error(length: int, position: int) -> ProtocolError:
+    """The error for a length that cannot be."""
+    return ProtocolError(f"a length of {length} is not possible here", position=position)
+
+
+def uuid_error(value: object) -> Exception:
+    """The error for a value that is not a topic id or another UUID."""
+    if isinstance(value, Buffer):
+        return ValueError(f"a UUID has 16 bytes, not {len(value)}")
+    return TypeError(f"a UUID is 16 bytes, not {value!r}")
+
+
+# --- arrays of numbers ---------------------------------------------------------------------------------------
+
+SMALL = 33
+"""Arrays of fewer elements than this have their packers made in advance."""
+
+
+class ArrayFormat:
+    """Packing and unpacking arrays of one fixed-width type, a whole array at once.
+
+    For small arrays the tables hold functions: `unpack[count](buffer, position)` reads the values, and
+    `pack[count + 1](count + 1, *values)` writes them behind the length byte of a compact array; index 0 is null there.
+    """
+
+    def __init__(self, code: str, size: int) -> None:
+        self.code = code
+        self.size = size
+        self.unpack: list[Unpacker] = [Struct(">" + code * count).unpack_from for count in range(SMALL)]
+        self.pack: list[Packer] = [_no_null, *(Struct(">B" + code * count).pack for count in range(SMALL))]
+
+    def write(self, out: bytearray, values: list[Any], flexible: bool) -> None:
+        """Append a whole array, its length first."""
+        if flexible:
+            write_uvarint(out, len(values) + 1)
+        else:
+            out += _INT32.pack(len(values))
+        out += Struct(">" + self.code * len(values)).pack(*values)
+
+    def read(self, buffer: Buffer, position: int, first: int, nullable: bool) -> tuple[list[Any] | None, int]:
+        """Read a compact array whose first length byte was read already."""
+        length, position = read_length(buffer, position, first)
+        if length == 0:
+            return null(position, nullable)
+        return self.read_values(buffer, position, length - 1)
+
+    def read_values(self, buffer: Buffer, position: int, count: int) -> tuple[list[Any], int]:
+        """Read `count` values; nothing is allocated for more values than the buffer holds."""
+        end = position + count * self.size
+        if count < 0 or end > len(buffer):
+            raise length_error(count, position)
+        return list(Struct(">" + self.code * count).unpack_from(buffer, position)), end
+
+
+def _no_null(*_: object) -> Any:
+    raise ProtocolError("null in a field that is not nullable")
+
+
+_ARRAY_FORMATS: dict[str, ArrayFormat] = {}
+
+
+def array_format(code: str, size: int) -> ArrayFormat:
+    """The shared `ArrayFormat` of a struct code such as "i"."""
+    if code not in _ARRAY_FORMATS:
+        _ARRAY_FORMATS[code] = ArrayFormat(code, size)
+    return _ARRAY_FORMATS[code]
+
+
+# --- tagged fields (KIP-482) ---------------------------------------------------------------------------------
+
+
+def write_tags(out: bytearray, known: Iterable[tuple[int, Buffer]], unknown: Mapping[int, Buffer] | None) -> None:
+    """Append the tagged fields of a struct in ascending order of their tags.
+
+    Raises:
+        ValueError: If a preserved unknown field has the tag of a known one.
+    """
+    fields: dict[int, Buffer] = dict(known)
+    for tag, value in (unknown or {}).items():
+        if tag in fields:
+            raise ValueError(f"tag {tag} is used twice")
+        fields[tag] = value
+    write_uvarint(out, len(fields))
+    for tag in sorted(fields):
+        write_uvarint(out, tag)
+        write_uvarint(out, len(fields[tag]))
+        out += fields[tag]
+
+
+def read_unknown_tags(buffer: Buffer, position: int, count: int) -> tuple[dict[int, bytes] | None, int]:
+    """Read the tagged fields of a struct that knows none; they are kept, as Kafka does.
+
+    `count` is the first byte of their number, read already.
+    """
+    count, position = read_length(buffer, position, count)
+    fields: dict[int, bytes] = {}
+    for _ in range(count):
+        tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        end = position + size
+        fields[tag] = bytes(buffer[position:end])
+        position = end
+    return fields or None, position
