@@ -1,0 +1,93 @@
+"""Record batches v2: building, reading, checking and hashing; bytes to values and back, no I/O.
+
+The work per record is done by one of two implementations with the same behaviour, compiled or interpreted;
+`IMPLEMENTATION` names the one that is loaded. The environment variable `KCLIENT_RECORDS` forces one and makes
+the import fail if it is not there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from kclient.records.arguments import MAX_BATCH_SIZE
+from kclient.records.arrow import ArrowChunk, ArrowDecoder, arrow_schema
+from kclient.records.batch_header import (
+    HEADER_SIZE,
+    BatchHeader,
+    CompressionType,
+    check_batch,
+    iter_headers,
+    read_header,
+    restamp,
+)
+from kclient.records.chooser import choose
+from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, check_level
+from kclient.records.contract import Deserialize
+from kclient.records.control import ABORT, COMMIT, decode_control_type, encode_end_marker
+from kclient.records.framing import BatchInfo, RecordBatchFraming
+from kclient.records.reader import RecordReader
+from kclient.records.sizes import size_of_record
+
+IMPLEMENTATION, _implementation = choose()
+
+if TYPE_CHECKING:
+    # The checkers read the twin in Python; that the compiled one has the same face is tested.
+    from kclient.records._interpreted import (
+        Appender,
+        BatchBuilder,
+        ConsumerRecord,
+        LazyDelivery,
+        TopicSlots,
+        murmur2,
+        partition_for_key,
+    )
+else:
+    Appender = _implementation.Appender
+    BatchBuilder = _implementation.BatchBuilder
+    ConsumerRecord = _implementation.ConsumerRecord
+    LazyDelivery = _implementation.LazyDelivery
+    TopicSlots = _implementation.TopicSlots
+    murmur2 = _implementation.murmur2
+    partition_for_key = _implementation.partition_for_key
+
+_reader = RecordReader(_implementation)
+decode_records: Final = _reader.decode_records
+iter_batches: Final = _reader.iter_batches
+decode_arrow: Final = ArrowDecoder(_implementation).decode_arrow
+
+__all__ = [
+    "ABORT",
+    "COMMIT",
+    "DEFAULT_MAX_DECOMPRESSED",
+    "HEADER_SIZE",
+    "IMPLEMENTATION",
+    "MAX_BATCH_SIZE",
+    "Appender",
+    "ArrowChunk",
+    "BatchBuilder",
+    "BatchHeader",
+    "BatchInfo",
+    "CompressionType",
+    "ConsumerRecord",
+    "Deserialize",
+    "LazyDelivery",
+    "RecordBatchFraming",
+    "TopicSlots",
+    "arrow_schema",
+    "check_batch",
+    "check_level",
+    "crc32c",
+    "decode_arrow",
+    "decode_control_type",
+    "decode_records",
+    "encode_end_marker",
+    "iter_batches",
+    "iter_headers",
+    "murmur2",
+    "partition_for_key",
+    "read_header",
+    "restamp",
+    "size_of_record",
+]

@@ -1,0 +1,10 @@
+# The compiled implementation has the face of the interpreted one; the tests compare both, signature by signature.
+from kclient.records._interpreted import Appender as Appender
+from kclient.records._interpreted import BatchBuilder as BatchBuilder
+from kclient.records._interpreted import ColumnBuilder as ColumnBuilder
+from kclient.records._interpreted import ConsumerRecord as ConsumerRecord
+from kclient.records._interpreted import LazyDelivery as LazyDelivery
+from kclient.records._interpreted import TopicSlots as TopicSlots
+from kclient.records._interpreted import murmur2 as murmur2
+from kclient.records._interpreted import parse_records as parse_records
+from kclient.records._interpreted import partition_for_key as partition_for_key

@@ -1,0 +1,184 @@
+# What the producer does once per record: find the open batch, append, make a handle.
+
+cdef class TopicSlots:
+    """The open batch of each partition of a topic, as `Appender` sees them.
+
+    Changed under the appender's lock only.
+    """
+
+    cdef public int32_t partitions
+    cdef public int32_t sticky
+    cdef list _batches
+    cdef list _builders
+
+    def __init__(self):
+        self.partitions = 0
+        self.sticky = -1
+        self._batches = []
+        self._builders = []
+
+    def open(self, int32_t partition, batch, BatchBuilder builder not None):
+        """From now on records for a partition go into this builder, and their handles name this batch."""
+        check_partition(partition)
+        while len(self._builders) <= partition:
+            self._builders.append(None)
+            self._batches.append(None)
+        self._builders[partition] = builder
+        self._batches[partition] = batch
+
+    def close(self, int32_t partition):
+        """A partition has no open batch."""
+        if 0 <= partition < len(self._builders):
+            self._builders[partition] = None
+            self._batches[partition] = None
+
+
+cdef class Mutex:
+    """A lock for moments: as `threading.Lock`, but waiting for it cannot be interrupted."""
+
+    cdef PyThread_type_lock _lock
+
+    def __cinit__(self):
+        self._lock = PyThread_allocate_lock()
+        if not self._lock:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self._lock:
+            PyThread_free_lock(self._lock)
+
+    cdef inline void take(self) noexcept:
+        if PyThread_acquire_lock(self._lock, NOWAIT_LOCK):
+            return
+        with nogil:
+            PyThread_acquire_lock(self._lock, WAIT_LOCK)
+
+    cdef inline void give(self) noexcept:
+        PyThread_release_lock(self._lock)
+
+    def __enter__(self):
+        self.take()
+
+    def __exit__(self, kind, error, trace):
+        self.give()
+
+
+cdef class Appender:
+    """Appends records to open batches: what the producer does once per record.
+
+    Args:
+        handle: Class of the handles, a subclass of `LazyDelivery`.
+        ignore_keys: Whether records with a key go to the sticky partition too.
+    """
+
+    cdef readonly dict topics
+    cdef readonly Mutex lock
+    cdef public object fallback
+    cdef object _handle
+    cdef bint _ignore_keys
+
+    def __init__(self, handle, bint ignore_keys=False):
+        if not issubclass(handle, LazyDelivery):
+            raise TypeError("handles are a subclass of LazyDelivery")
+        self.topics = {}
+        self.lock = Mutex()
+        self.fallback = None
+        self._handle = handle
+        self._ignore_keys = ignore_keys
+
+    def send(self, topic, value=None, key=None, *, partition=None, timestamp=None, headers=(), on_delivery=None):
+        """`append`, or where that does nothing `fallback`, which is called with all arguments by position.
+
+        This is the producer's `send` itself, so that a record costs no call of a Python function.
+        """
+        cdef object made = None
+        if on_delivery is None:
+            try:
+                made = self._append(topic, value, key, partition, timestamp, headers)
+            except (TypeError, ValueError):
+                made = None  # the fallback says which setting helps
+            if made is not None:
+                return made
+        return self.fallback(topic, value, key, partition, timestamp, headers, on_delivery)
+
+    def append(self, topic, value, key=None, partition=None, timestamp=None, headers=()):
+        """Append a record to the open batch of its partition, if there is one and it has room.
+
+        Args:
+            topic: The topic; its slots are in `topics`.
+            value: The value's bytes, or None.
+            key: The key's bytes, or None.
+            partition: The partition; None takes that of the key, or else the sticky one.
+            timestamp: Milliseconds since the epoch; None is now.
+            headers: Pairs of str and bytes or None.
+
+        Returns:
+            The handle, or None if nothing was appended.
+
+        Raises:
+            TypeError: Key, value or a header is of a wrong type.
+            ValueError: The timestamp is before the epoch.
+        """
+        return self._append(topic, value, key, partition, timestamp, headers)
+
+    cdef object _append(self, object topic, object value, object key, object partition, object timestamp, object headers):
+        cdef int64_t stamp
+        cdef int32_t number
+        cdef int32_t index
+        cdef Field key_field
+        cdef Field value_field
+        cdef bytes encoded = None
+        cdef TopicSlots slots
+        cdef object builder
+        cdef LazyDelivery made
+        cdef object found = self.topics.get(topic)
+        if found is None:
+            return None
+        slots = <TopicSlots?>found
+        # What may run other code comes before the lock, which that code would wait for in vain if it sends.
+        stamp = kclient_now() if timestamp is None else _milliseconds(timestamp)
+        if stamp < -1:
+            raise bad_timestamp(stamp)
+        if not _simple_field(key, &key_field):
+            key = _exactly_bytes(as_bytes(key, "key"))
+            _set_field(key, &key_field)
+        if not _simple_field(value, &value_field):
+            value = _exactly_bytes(as_bytes(value, "value"))
+            _set_field(value, &value_field)
+        if headers:
+            encoded = _encode_headers(headers)
+        if partition is not None:
+            number = partition
+            if number < 0:
+                return None
+        elif key is None or self._ignore_keys:
+            number = -1
+        elif slots.partitions > 0:
+            number = (_hash(key) & 0x7FFFFFFF) % slots.partitions
+        else:
+            return None
+        made = _new_handle(self._handle)
+        self.lock.take()
+        try:
+            if number < 0:
+                number = slots.sticky
+            if not 0 <= number < len(slots._builders):
+                return None
+            builder = slots._builders[number]
+            if builder is None:
+                return None
+            if (<BatchBuilder>builder)._buffer is None:
+                raise builder_closed()
+            index = (<BatchBuilder>builder)._put(stamp, &key_field, &value_field, encoded)
+            if index < 0:
+                return None
+            made.batch = slots._batches[number]
+            made.index = index
+        finally:
+            self.lock.give()
+        return made
+
+
+cdef LazyDelivery _new_handle(object cls):
+    cdef PyTypeObject* kind = <PyTypeObject*>cls
+    return <LazyDelivery?>kind.tp_new(cls, <PyObject*>_NO_ARGUMENTS, NULL)

@@ -1,0 +1,352 @@
+# Writing: the fields of a record, and the builder of batches.
+
+cdef inline uint64_t _zigzag(int64_t value) noexcept nogil:
+    return (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+
+
+cdef inline uint8_t* _put_varint(uint8_t* at, uint64_t value) noexcept nogil:
+    while value > 0x7F:
+        at[0] = <uint8_t>(value & 0x7F) | 0x80
+        at += 1
+        value >>= 7
+    at[0] = <uint8_t>value
+    return at + 1
+
+
+cdef struct Field:
+    # A key or value to write; size -1 is null.
+    const char* data
+    int64_t size
+
+
+cdef inline int64_t _field_size(Field* field) noexcept nogil:
+    if field.size < 0:
+        return 1
+    return kclient_varint_size(<uint64_t>field.size << 1) + field.size
+
+
+cdef inline uint8_t* _put_field(uint8_t* at, Field* field) noexcept nogil:
+    if field.size < 0:
+        at[0] = 1
+        return at + 1
+    at = _put_varint(at, <uint64_t>field.size << 1)
+    memcpy(at, field.data, <size_t>field.size)
+    return at + field.size
+
+
+cdef inline bint _simple_field(object data, Field* field) noexcept:
+    # Null or exactly bytes: no conversion, nothing to release.
+    if data is None:
+        field.data = NULL
+        field.size = -1
+        return True
+    if PyBytes_CheckExact(data):
+        field.data = PyBytes_AS_STRING(data)
+        field.size = PyBytes_GET_SIZE(data)
+        return True
+    return False
+
+
+cdef inline int64_t _milliseconds(object timestamp) except? -1:
+    # Converting to a C integer would cut the fraction off a float in silence.
+    return timestamp if PyLong_CheckExact(timestamp) else operator_index(timestamp)
+
+
+cdef bytes _encode_headers(object headers):
+    # The header part of a record: the number, then key and value of each.
+    cdef list parts = []
+    cdef Field field
+    cdef int64_t size
+    cdef uint8_t* at
+    for key, value in headers:
+        parts.append(<bytes?>header_key(key))
+        parts.append(None if value is None else _exactly_bytes(as_bytes(value, "header value")))
+    size = kclient_varint_size(<uint64_t>len(parts))  # two parts a header, and zigzag doubles the number
+    for part in parts:
+        _set_field(part, &field)
+        size += _field_size(&field)
+    encoded = PyBytes_FromStringAndSize(NULL, size)
+    at = _put_varint(<uint8_t*>PyBytes_AS_STRING(encoded), <uint64_t>len(parts))
+    for part in parts:
+        _set_field(part, &field)
+        at = _put_field(at, &field)
+    return encoded
+
+
+cdef bytes _exactly_bytes(object data):
+    # A bytearray is copied, as it may change; never calls anything that a subclass can define.
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return PyBytes_FromStringAndSize(<const char*>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int _set_field(object data, Field* field) except -1:
+    if not _simple_field(data, field):
+        raise TypeError("bytes or None expected")
+    return 0
+
+
+cdef object _exportable(object data, str what):
+    # What can be copied from without a copy in between.
+    if data is None or (isinstance(data, memoryview) and data.c_contiguous):
+        return data
+    return as_bytes(data, what)
+
+
+cdef class BatchBuilder:
+    """Builds one record batch, record by record.
+
+    Not thread-safe; its owner guards it.
+
+    Args:
+        limit: Greatest size in bytes before compression, header included (the producer's `batch.size`). A record
+            that would exceed it is refused, except that an empty batch takes a record of any size.
+        compression: How `build` compresses the records.
+        level: Compression level, or None for Kafka's default.
+        is_transactional: Whether the batch belongs to a transaction.
+        is_control: Whether the batch holds a control record.
+
+    Raises:
+        ConfigError: The limit or the level is impossible.
+    """
+
+    cdef public int64_t limit  # the accumulator lets a batch grow that waits for its turn
+    cdef readonly object compression
+    cdef readonly int32_t count
+    cdef readonly int64_t size
+    cdef readonly int64_t first_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef object _level
+    cdef object _attributes
+    # Timestamps as runs: pairs of int64, the first index of a run and the timestamp that holds from there on.
+    cdef bytearray _runs
+    cdef int64_t _last_timestamp
+    # Grows by resizing; nobody else has it before `build`, so it is never exported while it grows.
+    cdef bytearray _buffer
+    cdef bytearray _batch
+
+    def __init__(self, *, limit, compression=_NO_COMPRESSION, level=None, is_transactional=False, is_control=False):
+        self.limit = check_limit(limit)
+        self.compression = CompressionType(compression)
+        self._level = check_level(self.compression, level)
+        self._attributes = attributes_of(
+            self.compression, is_transactional=bool(is_transactional), is_control=bool(is_control)
+        )
+        self.count = 0
+        self.size = HEADER_BYTES
+        self.first_timestamp = -1
+        self.max_timestamp = -1
+        self._runs = bytearray()
+        self._last_timestamp = -2  # no record has it
+        self._buffer = bytearray(HEADER_BYTES)
+        self._batch = None
+
+    @property
+    def timestamp_runs(self):
+        """The records' timestamps as runs: first index, timestamp, first index, timestamp, and so on."""
+        return array("q", bytes(self._runs))
+
+    def append(self, timestamp, key, value, headers=()):
+        """Append a record.
+
+        Args:
+            timestamp: Milliseconds since the epoch, or -1 for none.
+            key: The key, or None.
+            value: The value, or None (a tombstone).
+            headers: Pairs of str and bytes or None.
+
+        Returns:
+            The record's index in the batch, or -1 if it would exceed the limit; then nothing has changed.
+
+        Raises:
+            TypeError: Key, value or a header is of a wrong type.
+            ValueError: The timestamp is before the epoch.
+            RecordTooLargeError: The record fits into no batch.
+            IllegalStateError: The batch was built.
+        """
+        return self._append(_milliseconds(timestamp), key, value, headers)
+
+    def append_many(self, timestamp, values, keys=None, Py_ssize_t start=0):
+        """Append records without headers from `values[start]` on, until the batch is full.
+
+        Args:
+            timestamp: The timestamp of all of them.
+            values: Their values.
+            keys: Their keys, as many as values; None for records without keys.
+            start: Index of the first record to take.
+
+        Returns:
+            How many records were taken. On an error those before the faulty one have been taken.
+
+        Raises:
+            ValueError: The numbers of keys and values differ, or `start` is negative; else as `append`.
+        """
+        cdef int64_t stamp = _milliseconds(timestamp)
+        cdef Py_ssize_t total = len(values)
+        cdef Py_ssize_t index
+        cdef object key = None
+        if start < 0:
+            raise bad_start(start)
+        if keys is not None and len(keys) != total:
+            raise keys_mismatch(len(keys), total)
+        with cython.boundscheck(True):  # the sequences may change while a value is converted
+            for index in range(start, total):
+                if keys is not None:
+                    key = keys[index]
+                if self._append(stamp, key, values[index], ()) < 0:
+                    return index - start
+        return max(total - start, 0)
+
+    cdef int32_t _append(self, int64_t timestamp, object key, object value, object headers) except? -1:
+        cdef Field key_field
+        cdef Field value_field
+        if self._buffer is None:
+            raise builder_closed()
+        if timestamp < -1:
+            raise bad_timestamp(timestamp)
+        if _simple_field(key, &key_field) and _simple_field(value, &value_field) and not headers:
+            return self._put(timestamp, &key_field, &value_field, None)
+        return self._append_converted(timestamp, key, value, headers)
+
+    cdef int32_t _append_converted(self, int64_t timestamp, object key, object value, object headers) except? -1:
+        cdef Field key_field
+        cdef Field value_field
+        cdef Py_buffer key_view
+        cdef Py_buffer value_view
+        cdef bytes encoded
+        key = _exportable(key, "key")
+        value = _exportable(value, "value")
+        encoded = _encode_headers(headers)
+        if self._buffer is None:  # user code ran in between
+            raise builder_closed()
+        # Exported while they are copied, so a bytearray cannot move.
+        key_field.data = NULL
+        key_field.size = -1
+        value_field.data = NULL
+        value_field.size = -1
+        if key is not None:
+            PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
+            key_field.data = <const char*>key_view.buf
+            key_field.size = key_view.len
+        try:
+            if value is not None:
+                PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
+                value_field.data = <const char*>value_view.buf
+                value_field.size = value_view.len
+            try:
+                return self._put(timestamp, &key_field, &value_field, encoded)
+            finally:
+                if value is not None:
+                    PyBuffer_Release(&value_view)
+        finally:
+            if key is not None:
+                PyBuffer_Release(&key_view)
+
+    cdef int32_t _put(self, int64_t timestamp, Field* key, Field* value, bytes headers) except? -1:
+        cdef int32_t index = self.count
+        cdef int64_t first = timestamp if index == 0 else self.first_timestamp
+        cdef uint64_t delta = _zigzag(timestamp - first)  # both are at least -1: no overflow
+        cdef int64_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
+        cdef int64_t body = (
+            1 + kclient_varint_size(delta) + kclient_varint_size(<uint64_t>index << 1)
+            + _field_size(key) + _field_size(value) + headers_size
+        )
+        cdef int64_t record = kclient_varint_size(<uint64_t>body << 1) + body
+        cdef int64_t size = self.size + record
+        cdef uint8_t* at
+        if size > self.limit or size > _MAX_BATCH_SIZE:
+            if index:
+                return -1
+            if size > _MAX_BATCH_SIZE:
+                raise record_too_large(record)
+        if size > PyByteArray_GET_SIZE(self._buffer):
+            self._grow(size)
+        if timestamp != self._last_timestamp:
+            self._begin_run(index, timestamp)
+        at = <uint8_t*>PyByteArray_AS_STRING(self._buffer) + self.size
+        at = _put_varint(at, <uint64_t>body << 1)
+        at[0] = 0
+        at = _put_varint(at + 1, delta)
+        at = _put_varint(at, <uint64_t>index << 1)
+        at = _put_field(at, key)
+        at = _put_field(at, value)
+        if headers is None:
+            at[0] = 0
+        else:
+            memcpy(at, PyBytes_AS_STRING(headers), <size_t>headers_size)
+        self.size = size
+        self.count = index + 1
+        self.first_timestamp = first
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        return index
+
+    cdef int _begin_run(self, int64_t index, int64_t timestamp) except -1:
+        cdef Py_ssize_t size = PyByteArray_GET_SIZE(self._runs)
+        PyByteArray_Resize(self._runs, size + 16)
+        memcpy(PyByteArray_AS_STRING(self._runs) + size, &index, 8)
+        memcpy(PyByteArray_AS_STRING(self._runs) + size + 8, &timestamp, 8)
+        self._last_timestamp = timestamp
+        return 0
+
+    cdef int _grow(self, int64_t needed) except -1:
+        cdef int64_t capacity = PyByteArray_GET_SIZE(self._buffer) * 2
+        if capacity < FIRST_CAPACITY:
+            capacity = FIRST_CAPACITY
+        if capacity > self.limit:
+            capacity = self.limit
+        if capacity < needed:
+            capacity = needed
+        PyByteArray_Resize(self._buffer, capacity)
+        return 0
+
+    def build(
+        self,
+        base_offset=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        partition_leader_epoch=-1,
+    ):
+        """Compress the records and write the header; the builder is closed then.
+
+        Called again, it writes the header of the same bytearray anew, without compressing again.
+
+        Returns:
+            The batch. It belongs to the builder until the builder is dropped.
+
+        Raises:
+            IllegalStateError: There are no records.
+        """
+        if self.count == 0:
+            raise builder_empty()
+        if self._batch is None:
+            self._batch = self._compressed()
+        write_header(
+            self._batch,
+            base_offset=base_offset,
+            partition_leader_epoch=partition_leader_epoch,
+            attributes=self._attributes,
+            last_offset_delta=self.count - 1,
+            base_timestamp=self.first_timestamp,
+            max_timestamp=self.max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            count=self.count,
+        )
+        return self._batch
+
+    cdef bytearray _compressed(self):
+        cdef bytearray batch = self._buffer
+        self._buffer = None
+        PyByteArray_Resize(batch, self.size)
+        if self.compression is not _NO_COMPRESSION:
+            with memoryview(batch) as view:
+                payload = compress(self.compression, view[HEADER_BYTES:], self._level)
+            del batch[HEADER_BYTES:]
+            batch += payload
+        return batch

@@ -1,0 +1,263 @@
+# Reading into Arrow's layout, mostly without the GIL.
+
+cdef int _ensure(bytearray buffer, int64_t needed) except -1:
+    # Room for so many bytes; what is behind the used part is not initialised and cut off at the end.
+    cdef int64_t capacity = PyByteArray_GET_SIZE(buffer)
+    if capacity < needed:
+        PyByteArray_Resize(buffer, max(needed, 2 * capacity))
+    return 0
+
+
+cdef struct BinaryColumn:
+    # Where to write keys or values: Arrow's validity bitmap, ends and data.
+    uint8_t* bits
+    int32_t* ends
+    char* data
+    int64_t used
+    int64_t nulls
+
+
+cdef inline void _put_binary(
+    BinaryColumn* column, int64_t row, const uint8_t* data, Py_ssize_t at, Py_ssize_t size
+) noexcept nogil:
+    cdef uint8_t bit = <uint8_t>(1 << (row & 7))
+    if bit == 1:
+        column.bits[row >> 3] = 0
+    if size < 0:
+        column.nulls += 1
+    else:
+        column.bits[row >> 3] |= bit
+        if size > 0:
+            memcpy(column.data + column.used, data + at, <size_t>size)
+            column.used += size
+    column.ends[row + 1] = <int32_t>column.used
+
+
+cdef inline int64_t _microseconds(int64_t milliseconds) noexcept nogil:
+    if milliseconds > INT64_MAX // 1000:
+        return INT64_MAX
+    if milliseconds < INT64_MIN // 1000:
+        return INT64_MIN
+    return milliseconds * 1000
+
+
+cdef struct HeaderPlace:
+    Py_ssize_t at
+    Py_ssize_t end
+    Py_ssize_t count
+
+
+cdef struct Filling:
+    # What the loop over a batch's records needs, in C, so that it runs without the GIL.
+    Cursor cursor
+    BinaryColumn keys
+    BinaryColumn values
+    int64_t* offsets
+    int64_t* timestamps
+    HeaderPlace* headers
+    int64_t base_offset
+    int64_t start
+    int64_t end
+    int64_t count
+    int64_t index
+    int64_t row
+    int64_t appended
+    bint stamped
+
+
+cdef int _fill(Filling* filling) noexcept nogil:
+    cdef Cursor* cursor = &filling.cursor
+    cdef int64_t offset
+    cdef int64_t first = filling.row
+    cdef int flaw
+    while filling.index < filling.count:
+        flaw = _advance(cursor)
+        if flaw:
+            return flaw
+        filling.index += 1
+        offset = filling.base_offset + cursor.delta
+        if offset < filling.start or offset >= filling.end:
+            continue
+        _put_binary(&filling.keys, filling.row, cursor.data, cursor.key_at, cursor.key_size)
+        _put_binary(&filling.values, filling.row, cursor.data, cursor.value_at, cursor.value_size)
+        filling.offsets[filling.row] = offset
+        filling.timestamps[filling.row] = _microseconds(filling.appended if filling.stamped else cursor.timestamp)
+        if filling.headers != NULL:
+            filling.headers[filling.row - first].at = cursor.headers_at
+            filling.headers[filling.row - first].end = cursor.end
+            filling.headers[filling.row - first].count = cursor.headers_count
+        filling.row += 1
+    return _finish(cursor)
+
+
+cdef class ColumnBuilder:
+    """Collects the records of batches as columns in Arrow's layout.
+
+    Args:
+        include_headers: Whether the headers are wanted too.
+    """
+
+    cdef int64_t _rows
+    cdef int64_t _size
+    cdef int64_t _key_used
+    cdef int64_t _key_nulls
+    cdef int64_t _value_used
+    cdef int64_t _value_nulls
+    cdef bytearray _key_bits
+    cdef bytearray _key_ends
+    cdef bytearray _key_data
+    cdef bytearray _value_bits
+    cdef bytearray _value_ends
+    cdef bytearray _value_data
+    cdef bytearray _offsets
+    cdef bytearray _timestamps
+    cdef list _headers
+    # Set while a batch is decoded without the GIL: another thread must not move the buffers then.
+    cdef bint _busy
+
+    def __cinit__(self):
+        self._busy = False
+
+    def __init__(self, include_headers=False):
+        if self._busy:
+            raise builder_busy()
+        self._clear(bool(include_headers))
+
+    cdef int _clear(self, bint include_headers) except -1:
+        self._rows = self._size = 0
+        self._key_used = self._key_nulls = self._value_used = self._value_nulls = 0
+        self._key_bits = bytearray()
+        self._key_ends = bytearray(4)
+        self._key_data = bytearray()
+        self._value_bits = bytearray()
+        self._value_ends = bytearray(4)
+        self._value_data = bytearray()
+        self._offsets = bytearray()
+        self._timestamps = bytearray()
+        self._headers = [] if include_headers else None
+        return 0
+
+    def append(self, payload, header, position, int64_t start, int64_t end):
+        """Append the records of one batch with `start <= offset < end`; returns how many there were.
+
+        After an error the builder is to be dropped.
+
+        Raises:
+            CorruptRecordError: A record makes no sense.
+            RecordTooLargeError: The batches are together larger than Arrow's positions of 32 bits can tell.
+            IllegalStateError: Another thread is appending (where the GIL is released meanwhile).
+        """
+        cdef Py_buffer view
+        if self._busy:
+            raise builder_busy()
+        self._busy = True
+        try:
+            PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+            try:
+                return self._append(&view, header, position, start, end)
+            finally:
+                PyBuffer_Release(&view)
+        finally:
+            self._busy = False
+
+    cdef object _append(self, Py_buffer* view, object header, object position, int64_t start, int64_t end):
+        cdef Filling filling
+        cdef int64_t count = header.count
+        cdef int64_t base_timestamp = header.base_timestamp
+        cdef int64_t last_delta = header.last_offset_delta
+        cdef int64_t before = self._rows
+        cdef bytearray places = None
+        cdef int flaw
+        self._size += view.len
+        if self._size > INT32_MAX:
+            raise columns_too_large()
+        check_count(header, position, view.len)
+        if count < 0 or count > view.len // MIN_RECORD_BYTES:
+            raise AssertionError("check_count let an impossible number of records pass")
+        _set_cursor(&filling.cursor, view, base_timestamp, last_delta)
+        filling.headers = NULL
+        if self._headers is not None:
+            places = bytearray(count * sizeof(HeaderPlace))
+            filling.headers = <HeaderPlace*>PyByteArray_AS_STRING(places)
+        filling.base_offset = header.base_offset
+        filling.start = start
+        filling.end = end
+        filling.count = count
+        filling.index = 0
+        filling.row = before
+        filling.appended = header.max_timestamp
+        filling.stamped = header.timestamp_type is _LOG_APPEND_TIME
+        self._reserve(&filling, count, view.len)
+        if view.len < RELEASE_GIL_BYTES:
+            flaw = _fill(&filling)
+        else:
+            with nogil:
+                flaw = _fill(&filling)
+        if flaw:
+            raise record_error(flaw, header, position, filling.index, filling.cursor.flaw_at)
+        self._rows = filling.row
+        self._key_used = filling.keys.used
+        self._key_nulls = filling.keys.nulls
+        self._value_used = filling.values.used
+        self._value_nulls = filling.values.nulls
+        if places is not None:
+            self._read_headers(&filling, filling.row - before)
+        return filling.row - before
+
+    cdef int _reserve(self, Filling* filling, int64_t count, int64_t size) except -1:
+        # Everything that a batch can need at most, as nothing can grow while the GIL is released.
+        cdef int64_t rows = self._rows + count
+        _ensure(self._key_bits, (rows + 7) // 8)
+        _ensure(self._value_bits, (rows + 7) // 8)
+        _ensure(self._key_ends, (rows + 1) * 4)
+        _ensure(self._value_ends, (rows + 1) * 4)
+        _ensure(self._offsets, rows * 8)
+        _ensure(self._timestamps, rows * 8)
+        _ensure(self._key_data, self._key_used + size)
+        _ensure(self._value_data, self._value_used + size)
+        filling.keys.bits = <uint8_t*>PyByteArray_AS_STRING(self._key_bits)
+        filling.keys.ends = <int32_t*>PyByteArray_AS_STRING(self._key_ends)
+        filling.keys.data = PyByteArray_AS_STRING(self._key_data)
+        filling.keys.used = self._key_used
+        filling.keys.nulls = self._key_nulls
+        filling.values.bits = <uint8_t*>PyByteArray_AS_STRING(self._value_bits)
+        filling.values.ends = <int32_t*>PyByteArray_AS_STRING(self._value_ends)
+        filling.values.data = PyByteArray_AS_STRING(self._value_data)
+        filling.values.used = self._value_used
+        filling.values.nulls = self._value_nulls
+        filling.offsets = <int64_t*>PyByteArray_AS_STRING(self._offsets)
+        filling.timestamps = <int64_t*>PyByteArray_AS_STRING(self._timestamps)
+        return 0
+
+    cdef int _read_headers(self, Filling* filling, int64_t rows) except -1:
+        cdef HeaderPlace* place
+        cdef int64_t row
+        for row in range(rows):
+            place = &filling.headers[row]
+            if place.count:
+                self._headers.append(_read_headers(filling.cursor.data, place.at, place.end, place.count))
+            else:
+                self._headers.append(None)
+        return 0
+
+    def finish(self):
+        """The columns; the builder is empty then."""
+        if self._busy:
+            raise builder_busy()
+        cdef int64_t rows = self._rows
+        PyByteArray_Resize(self._key_bits, (rows + 7) // 8)
+        PyByteArray_Resize(self._value_bits, (rows + 7) // 8)
+        PyByteArray_Resize(self._key_ends, (rows + 1) * 4)
+        PyByteArray_Resize(self._value_ends, (rows + 1) * 4)
+        PyByteArray_Resize(self._key_data, self._key_used)
+        PyByteArray_Resize(self._value_data, self._value_used)
+        PyByteArray_Resize(self._offsets, rows * 8)
+        PyByteArray_Resize(self._timestamps, rows * 8)
+        columns = Columns(
+            rows,
+            self._key_bits if self._key_nulls else None, self._key_ends, self._key_data,
+            self._value_bits if self._value_nulls else None, self._value_ends, self._value_data,
+            self._offsets, self._timestamps, self._headers,
+        )
+        self._clear(self._headers is not None)
+        return columns

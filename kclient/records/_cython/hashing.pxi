@@ -1,0 +1,57 @@
+# The hash that gives a key its partition.
+
+cdef int32_t _murmur2(const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t m = 0x5BD1E995
+    cdef uint32_t value = <uint32_t>0x9747B28C ^ <uint32_t>size
+    cdef uint32_t k
+    cdef Py_ssize_t at = 0
+    cdef int shift = 0
+    while size - at >= 4:
+        k = (
+            <uint32_t>data[at] | <uint32_t>data[at + 1] << 8
+            | <uint32_t>data[at + 2] << 16 | <uint32_t>data[at + 3] << 24
+        )
+        k *= m
+        k ^= k >> 24
+        k *= m
+        value *= m
+        value ^= k
+        at += 4
+    if at < size:
+        while at < size:
+            value ^= <uint32_t>data[at] << shift
+            shift += 8
+            at += 1
+        value *= m
+    value ^= value >> 13
+    value *= m
+    value ^= value >> 15
+    return <int32_t>value
+
+
+cdef int32_t _hash(object data) except? -1:
+    cdef Py_buffer view
+    if PyBytes_CheckExact(data):
+        return _murmur2(<const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+    data = as_bytes(data, "key")
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return _murmur2(<const uint8_t*>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def murmur2(data):
+    """The 32-bit hash of Java's `Utils.murmur2`, signed."""
+    return _hash(data)
+
+
+def partition_for_key(key, partitions):
+    """The partition that Java's default partitioner gives a record with this (serialized) key.
+
+    Raises:
+        ValueError: `partitions` is not positive.
+    """
+    check_partitions(partitions)
+    cdef int32_t count = partitions
+    return (_hash(key) & 0x7FFFFFFF) % count

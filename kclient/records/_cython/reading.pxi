@@ -1,0 +1,305 @@
+# Reading: a cursor over the records of a batch, and objects from it.
+
+cdef struct Cursor:
+    # Where the parts of a record are; `advance` moves it over the records of one batch.
+    const uint8_t* data
+    Py_ssize_t size
+    Py_ssize_t position
+    int64_t base_timestamp
+    int64_t last_delta
+    int64_t delta
+    int64_t timestamp
+    Py_ssize_t key_at
+    Py_ssize_t key_size
+    Py_ssize_t value_at
+    Py_ssize_t value_size
+    Py_ssize_t headers_at
+    Py_ssize_t headers_count
+    Py_ssize_t end
+    Py_ssize_t flaw_at
+
+
+cdef int _read_long_varint(
+    const uint8_t* data, Py_ssize_t* position, Py_ssize_t end, int64_t* value, int last_shift, uint8_t last_bits
+) noexcept nogil:
+    cdef Py_ssize_t at = position[0]
+    cdef uint64_t raw = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while at < end:
+        byte = data[at]
+        at += 1
+        raw |= <uint64_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            if shift == last_shift and byte > last_bits:
+                return FLAW_VARINT
+            value[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+            position[0] = at
+            return FLAW_NONE
+        if shift == last_shift:
+            return FLAW_VARINT
+        shift += 7
+    return FLAW_TRUNCATED
+
+
+cdef inline int _read_varint(
+    const uint8_t* data, Py_ssize_t* position, Py_ssize_t end, int64_t* value
+) noexcept nogil:
+    # At most 32 bits; one and two bytes inline. On a flaw the position stays where the number begins.
+    cdef Py_ssize_t at = position[0]
+    cdef uint32_t raw
+    if at < end:
+        raw = data[at]
+        if raw < 0x80:
+            value[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+            position[0] = at + 1
+            return FLAW_NONE
+        if at + 1 < end and data[at + 1] < 0x80:
+            raw = (raw & 0x7F) | (<uint32_t>data[at + 1] << 7)
+            value[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+            position[0] = at + 2
+            return FLAW_NONE
+    return _read_long_varint(data, position, end, value, 28, 0x0F)
+
+
+cdef inline int _read_varlong(
+    const uint8_t* data, Py_ssize_t* position, Py_ssize_t end, int64_t* value
+) noexcept nogil:
+    cdef Py_ssize_t at = position[0]
+    cdef uint8_t byte
+    if at < end:
+        byte = data[at]
+        if byte < 0x80:
+            value[0] = <int64_t>(byte >> 1) ^ -<int64_t>(byte & 1)
+            position[0] = at + 1
+            return FLAW_NONE
+    return _read_long_varint(data, position, end, value, 63, 0x01)
+
+
+cdef inline int _read_length(
+    const uint8_t* data, Py_ssize_t* position, Py_ssize_t end, Py_ssize_t* size, int64_t least, int flaw
+) noexcept nogil:
+    # A length between `least` and what is left; on a flaw the position stays where the length begins.
+    cdef Py_ssize_t at = position[0]
+    cdef int64_t value = 0
+    cdef int wrong = _read_varint(data, &at, end, &value)
+    if wrong:
+        return wrong
+    if value < least or value > end - at:
+        return flaw
+    size[0] = <Py_ssize_t>value
+    position[0] = at
+    return FLAW_NONE
+
+
+cdef inline bint _overflows(int64_t left, int64_t right) noexcept nogil:
+    return (right > 0 and left > INT64_MAX - right) or (right < 0 and left < INT64_MIN - right)
+
+
+cdef int _skip_headers(Cursor* cursor, Py_ssize_t* position) noexcept nogil:
+    cdef Py_ssize_t index
+    cdef Py_ssize_t size = 0
+    cdef int flaw
+    for index in range(cursor.headers_count):
+        flaw = _read_length(cursor.data, position, cursor.end, &size, 0, FLAW_HEADER_KEY_LENGTH)
+        if flaw:
+            return flaw
+        position[0] += size
+        flaw = _read_length(cursor.data, position, cursor.end, &size, -1, FLAW_HEADER_VALUE_LENGTH)
+        if flaw:
+            return flaw
+        if size > 0:
+            position[0] += size
+    return FLAW_NONE
+
+
+cdef int _advance_fields(Cursor* cursor, Py_ssize_t* at) noexcept nogil:
+    # Reads a record; on a flaw `at` is where the faulty field begins.
+    cdef const uint8_t* data = cursor.data
+    cdef Py_ssize_t start
+    cdef Py_ssize_t size = 0
+    cdef Py_ssize_t end
+    cdef int64_t value = 0
+    cdef int flaw
+
+    flaw = _read_length(data, at, cursor.size, &size, 0, FLAW_RECORD_LENGTH)
+    if flaw:
+        return flaw
+    if size == 0:
+        return FLAW_TRUNCATED
+    end = at[0] + size
+    cursor.end = end
+    at[0] += 1  # the attributes, of which none is in use
+
+    start = at[0]
+    flaw = _read_varlong(data, at, end, &value)
+    if flaw:
+        return flaw
+    if _overflows(cursor.base_timestamp, value):
+        at[0] = start
+        return FLAW_TIMESTAMP
+    cursor.timestamp = cursor.base_timestamp + value
+
+    start = at[0]
+    flaw = _read_varint(data, at, end, &value)
+    if flaw:
+        return flaw
+    if value < 0 or value > cursor.last_delta:
+        at[0] = start
+        return FLAW_OFFSET_DELTA
+    cursor.delta = value
+
+    flaw = _read_length(data, at, end, &cursor.key_size, -1, FLAW_KEY_LENGTH)
+    if flaw:
+        return flaw
+    cursor.key_at = at[0]
+    if cursor.key_size > 0:
+        at[0] += cursor.key_size
+
+    flaw = _read_length(data, at, end, &cursor.value_size, -1, FLAW_VALUE_LENGTH)
+    if flaw:
+        return flaw
+    cursor.value_at = at[0]
+    if cursor.value_size > 0:
+        at[0] += cursor.value_size
+
+    start = at[0]
+    flaw = _read_varint(data, at, end, &value)
+    if flaw:
+        return flaw
+    if value < 0 or value > (end - at[0]) // 2:
+        at[0] = start
+        return FLAW_HEADER_COUNT
+    cursor.headers_count = <Py_ssize_t>value
+    cursor.headers_at = at[0]
+    if value:
+        flaw = _skip_headers(cursor, at)
+        if flaw:
+            return flaw
+    return FLAW_NONE if at[0] == end else FLAW_RECORD_REMAINDER
+
+
+cdef inline int _advance(Cursor* cursor) noexcept nogil:
+    cdef Py_ssize_t at = cursor.position
+    cdef int flaw = _advance_fields(cursor, &at)
+    if flaw:
+        cursor.flaw_at = at
+        return flaw
+    cursor.position = at
+    return FLAW_NONE
+
+
+cdef inline int _finish(Cursor* cursor) noexcept nogil:
+    if cursor.position != cursor.size:
+        cursor.flaw_at = cursor.position
+        return FLAW_BATCH_REMAINDER
+    return FLAW_NONE
+
+
+cdef inline object _nullable(const uint8_t* data, Py_ssize_t at, Py_ssize_t size):
+    if size < 0:
+        return None
+    return PyBytes_FromStringAndSize(<const char*>data + at, size)
+
+
+cdef tuple _read_headers(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count):
+    # They were checked before; checked again, because what is read twice may have changed in between.
+    cdef list headers = []
+    cdef Py_ssize_t size = 0
+    cdef Py_ssize_t index
+    for index in range(count):
+        if _read_length(data, &at, end, &size, 0, FLAW_HEADER_KEY_LENGTH):
+            raise RuntimeError("the records changed while they were read")
+        key = PyUnicode_DecodeUTF8(<char*>data + at, size, "replace")  # as Java does
+        at += size
+        if _read_length(data, &at, end, &size, -1, FLAW_HEADER_VALUE_LENGTH):
+            raise RuntimeError("the records changed while they were read")
+        headers.append((key, _nullable(data, at, size)))
+        if size > 0:
+            at += size
+    return tuple(headers)
+
+
+cdef void _set_cursor(Cursor* cursor, const Py_buffer* view, int64_t base_timestamp, int64_t last_delta) noexcept:
+    cursor.data = <const uint8_t*>view.buf
+    cursor.size = view.len
+    cursor.position = 0
+    cursor.base_timestamp = base_timestamp
+    cursor.last_delta = last_delta
+    cursor.flaw_at = 0
+
+
+def parse_records(
+    payload,
+    header,
+    position,
+    str topic not None,
+    int32_t partition,
+    int64_t start,
+    int64_t end,
+    key_deserializer,
+    value_deserializer,
+    list records not None,
+):
+    """Append the records of one batch with `start <= offset < end` to `records`; see `ParseRecords`."""
+    cdef Py_buffer view
+    cdef Cursor cursor
+    cdef ConsumerRecord record
+    cdef int64_t base_offset = header.base_offset
+    cdef int64_t count = header.count
+    cdef int64_t appended = header.max_timestamp
+    cdef int8_t timestamp_type = int(header.timestamp_type)
+    cdef int32_t epoch = header.partition_leader_epoch
+    cdef int64_t base_timestamp = header.base_timestamp
+    cdef int64_t last_delta = header.last_offset_delta
+    cdef int64_t offset
+    cdef int64_t index = 0
+    cdef int flaw = FLAW_NONE
+    cdef bint deserialize = key_deserializer is not None or value_deserializer is not None
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        _set_cursor(&cursor, &view, base_timestamp, last_delta)
+        while index < count:
+            flaw = _advance(&cursor)
+            if flaw:
+                raise record_error(flaw, header, position, index, cursor.flaw_at)
+            index += 1
+            # Headers of a batch are checked not to overflow; so is the difference against the last one.
+            offset = base_offset + cursor.delta
+            if offset < start or offset >= end:
+                continue
+            record = ConsumerRecord.__new__(ConsumerRecord)
+            record.topic = topic
+            record.partition = partition
+            record.offset = offset
+            record.timestamp = appended if timestamp_type == 1 else cursor.timestamp
+            record._timestamp_type = timestamp_type
+            record._leader_epoch = epoch
+            record.key = _nullable(cursor.data, cursor.key_at, cursor.key_size)
+            record.value = _nullable(cursor.data, cursor.value_at, cursor.value_size)
+            if cursor.headers_count:
+                record.headers = _read_headers(cursor.data, cursor.headers_at, cursor.end, cursor.headers_count)
+            else:
+                record.headers = ()
+            if deserialize:
+                _deserialize(record, key_deserializer, value_deserializer)
+            records.append(record)
+        flaw = _finish(&cursor)
+        if flaw:
+            raise record_error(flaw, header, position, index, cursor.flaw_at)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int _deserialize(ConsumerRecord record, object key_deserializer, object value_deserializer) except -1:
+    if key_deserializer is not None and record.key is not None:
+        try:
+            record.key = key_deserializer(record.topic, record.headers, record.key)
+        except Exception as error:
+            raise deserialization_error("key", record.topic, record.partition, record.offset) from error
+    if value_deserializer is not None and record.value is not None:
+        try:
+            record.value = value_deserializer(record.topic, record.headers, record.value)
+        except Exception as error:
+            raise deserialization_error("value", record.topic, record.partition, record.offset) from error
+    return 0

@@ -1,0 +1,93 @@
+# A fetched record, and the handle of a sent one.
+
+@cython.final
+@cython.no_gc  # holds bytes, or what a deserializer made before the record existed: no cycle leads back to it
+@cython.freelist(1024)
+cdef class ConsumerRecord:
+    """A record as it was fetched. Immutable; equal to a record with equal fields."""
+
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp
+    cdef readonly object key
+    cdef readonly object value
+    cdef readonly tuple headers
+    cdef int32_t _leader_epoch
+    cdef int8_t _timestamp_type
+
+    def __init__(
+        self,
+        str topic not None,
+        int32_t partition,
+        int64_t offset,
+        int64_t timestamp,
+        timestamp_type,
+        key,
+        value,
+        headers=(),
+        leader_epoch=None,
+    ):
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp = timestamp
+        self._timestamp_type = TimestampType(timestamp_type)
+        self.key = key
+        self.value = value
+        self.headers = tuple(headers)
+        self._leader_epoch = -1 if leader_epoch is None else leader_epoch
+
+    @property
+    def timestamp_type(self):
+        """Who stamped the record."""
+        if self._timestamp_type == 0:
+            return _CREATE_TIME
+        if self._timestamp_type == 1:
+            return _LOG_APPEND_TIME
+        return TimestampType(self._timestamp_type)
+
+    @property
+    def leader_epoch(self):
+        """Epoch of the leader that appended the record, if the broker told."""
+        return None if self._leader_epoch < 0 else self._leader_epoch
+
+    cdef tuple _fields(self):
+        return (
+            self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type,
+            self.key, self.value, self.headers, self.leader_epoch,
+        )
+
+    def __eq__(self, other):
+        if not isinstance(other, ConsumerRecord):
+            return NotImplemented
+        return self._fields() == (<ConsumerRecord>other)._fields()
+
+    def __hash__(self):
+        return hash((self.topic, self.partition, self.offset))
+
+    def __repr__(self):
+        return (
+            f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp={self.timestamp}, timestamp_type={self.timestamp_type.name}, key={self.key!r}, "
+            f"value={self.value!r}, headers={self.headers!r}, leader_epoch={self.leader_epoch})"
+        )
+
+    def __reduce__(self):
+        return restore_record, self._fields()
+
+
+@cython.no_gc  # a batch forgets its callbacks when it is done, so cycles through a handle end by themselves
+@cython.freelist(1024)
+cdef class LazyDelivery:
+    """The handle of a record in a producer's batch: the batch and the record's index in it, nothing else.
+
+    To be subclassed; everything that a handle tells about its record it looks up in the batch when asked.
+    """
+
+    cdef readonly object batch
+    cdef readonly int32_t index
+
+    def __init__(self, batch, int32_t index):
+        self.batch = batch
+        self.index = index

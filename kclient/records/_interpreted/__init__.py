@@ -1,0 +1,17 @@
+"""The implementation in plain Python: serves where the extension is not built, and as its specification.
+
+A record within a batch (lengths and differences are zigzag varints; KIP-98):
+
+    length, attributes int8, timestamp delta, offset delta, key length (-1: null), key,
+    value length (-1: null), value, number of headers, then key length, key, value length, value of each
+"""
+
+from kclient.records._interpreted.appender import Appender as Appender
+from kclient.records._interpreted.appender import TopicSlots as TopicSlots
+from kclient.records._interpreted.builder import BatchBuilder as BatchBuilder
+from kclient.records._interpreted.columns import ColumnBuilder as ColumnBuilder
+from kclient.records._interpreted.hashing import murmur2 as murmur2
+from kclient.records._interpreted.hashing import partition_for_key as partition_for_key
+from kclient.records._interpreted.reading import parse_records as parse_records
+from kclient.records._interpreted.record import ConsumerRecord as ConsumerRecord
+from kclient.records._interpreted.record import LazyDelivery as LazyDelivery

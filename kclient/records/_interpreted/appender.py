@@ -1,0 +1,154 @@
+"""What the producer does once per record: find the open batch, append, make a handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index as operator_index
+from threading import Lock
+from time import time
+from typing import Any
+
+from kclient.records._interpreted.builder import BatchBuilder
+from kclient.records._interpreted.hashing import partition_for_key
+from kclient.records._interpreted.record import LazyDelivery
+from kclient.records.arguments import as_bytes, bad_timestamp, check_partition
+from kclient.types import Buffer, Headers
+
+
+class TopicSlots:
+    """The open batch of each partition of a topic, as `Appender` sees them.
+
+    Changed under the appender's lock only.
+    """
+
+    __slots__ = ("_open", "partitions", "sticky")
+
+    def __init__(self) -> None:
+        self.partitions: int = 0
+        """Number of partitions that keys are spread over."""
+        self.sticky: int = -1
+        """The partition that records without a key go to."""
+        self._open: dict[int, tuple[Any, BatchBuilder]] = {}
+
+    def open(self, partition: int, batch: Any, builder: BatchBuilder) -> None:
+        """From now on records for a partition go into this builder, and their handles name this batch."""
+        check_partition(partition)
+        self._open[partition] = (batch, builder)
+
+    def close(self, partition: int) -> None:
+        """A partition has no open batch."""
+        self._open.pop(partition, None)
+
+
+class Mutex:
+    """A lock for moments: as `threading.Lock`, but waiting for it cannot be interrupted."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._lock.release()
+
+
+class Appender:
+    """Appends records to open batches: what the producer does once per record.
+
+    Args:
+        handle: Class of the handles, a subclass of `LazyDelivery`.
+        ignore_keys: Whether records with a key go to the sticky partition too.
+    """
+
+    __slots__ = ("_handle", "_ignore_keys", "fallback", "lock", "topics")
+
+    def __init__(self, handle: type[LazyDelivery], ignore_keys: bool = False) -> None:
+        if not issubclass(handle, LazyDelivery):
+            raise TypeError("handles are a subclass of LazyDelivery")
+        self.topics: dict[str, TopicSlots] = {}
+        """The slots of each topic, by name."""
+        self.lock: Mutex = Mutex()
+        """Held while it appends; to be held by whoever opens and closes batches."""
+        self.fallback: Callable[..., Any] | None = None
+        """What `send` calls where `append` does nothing."""
+        self._handle = handle
+        self._ignore_keys = ignore_keys
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        on_delivery: Any = None,
+    ) -> Any:
+        """`append`, or where that does nothing `fallback`, which is called with all arguments by position.
+
+        This is the producer's `send` itself, so that a record costs no call of a Python function.
+        """
+        made = None
+        if on_delivery is None:
+            try:
+                made = self.append(topic, value, key, partition, timestamp, headers)
+            except (TypeError, ValueError):
+                made = None  # the fallback says which setting helps
+            if made is not None:
+                return made
+        assert self.fallback is not None
+        return self.fallback(topic, value, key, partition, timestamp, headers, on_delivery)
+
+    def append(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> Any:
+        """Append a record to the open batch of its partition, if there is one and it has room.
+
+        Args:
+            topic: The topic; its slots are in `topics`.
+            value: The value's bytes, or None.
+            key: The key's bytes, or None.
+            partition: The partition; None takes that of the key, or else the sticky one.
+            timestamp: Milliseconds since the epoch; None is now.
+            headers: Pairs of str and bytes or None.
+
+        Returns:
+            The handle, or None if nothing was appended.
+
+        Raises:
+            TypeError: Key, value or a header is of a wrong type.
+            ValueError: The timestamp is before the epoch.
+        """
+        slots = self.topics.get(topic)
+        if slots is None:
+            return None
+        # What may run other code comes before the lock, which that code would wait for in vain if it sends.
+        timestamp = int(time() * 1000) if timestamp is None else operator_index(timestamp)
+        if timestamp < -1:
+            raise bad_timestamp(timestamp)
+        key = None if key is None else as_bytes(key, "key")
+        value = None if value is None else as_bytes(value, "value")
+        headers = list(headers)
+        if partition is not None:
+            partition = operator_index(partition)
+        elif key is not None and not self._ignore_keys:
+            if slots.partitions <= 0:
+                return None
+            partition = partition_for_key(key, slots.partitions)
+        with self.lock:
+            found = slots._open.get(slots.sticky if partition is None else partition)
+            if found is None:
+                return None
+            batch, builder = found
+            index = builder.append(timestamp, key, value, headers)
+        return None if index < 0 else self._handle(batch, index)

@@ -1,0 +1,236 @@
+"""The builder of batches."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from operator import index as operator_index
+
+from kclient.records.arguments import (
+    MAX_BATCH_SIZE,
+    as_bytes,
+    bad_start,
+    bad_timestamp,
+    builder_closed,
+    builder_empty,
+    check_limit,
+    header_key,
+    keys_mismatch,
+    record_too_large,
+)
+from kclient.records.batch_header import HEADER_SIZE, CompressionType, attributes_of, write_header
+from kclient.records.compression import check_level, compress
+from kclient.records.varint import encode_varint
+from kclient.types import Buffer, Headers
+
+_INT64_MAX = 2**63 - 1
+
+
+class BatchBuilder:
+    """Builds one record batch, record by record.
+
+    Not thread-safe; its owner guards it.
+
+    Args:
+        limit: Greatest size in bytes before compression, header included (the producer's `batch.size`). A record
+            that would exceed it is refused, except that an empty batch takes a record of any size.
+        compression: How `build` compresses the records.
+        level: Compression level, or None for Kafka's default.
+        is_transactional: Whether the batch belongs to a transaction.
+        is_control: Whether the batch holds a control record.
+
+    Raises:
+        ConfigError: The limit or the level is impossible.
+    """
+
+    __slots__ = (
+        "_attributes", "_batch", "_buffer", "_last_timestamp", "_level", "_runs", "compression", "count",
+        "first_timestamp", "limit", "max_timestamp", "size",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        limit: int,
+        compression: CompressionType = CompressionType.NONE,
+        level: int | None = None,
+        is_transactional: bool = False,
+        is_control: bool = False,
+    ) -> None:
+        self.limit: int = check_limit(limit)
+        self.compression: CompressionType = CompressionType(compression)
+        self.count: int = 0
+        """Number of records."""
+        self.size: int = HEADER_SIZE
+        """Bytes before compression, header included."""
+        self.first_timestamp: int = -1
+        self.max_timestamp: int = -1
+        self._level = check_level(self.compression, level)
+        self._attributes = attributes_of(self.compression, is_transactional=is_transactional, is_control=is_control)
+        # timestamps as runs: the first index of a run and the timestamp that holds from there on
+        self._runs = array("q")
+        self._last_timestamp = -2
+        self._buffer = bytearray(HEADER_SIZE)
+        self._batch: bytearray | None = None
+
+    @property
+    def timestamp_runs(self) -> array[int]:
+        """The records' timestamps as runs: first index, timestamp, first index, timestamp, and so on."""
+        return self._runs[:]
+
+    def append(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
+        """Append a record.
+
+        Args:
+            timestamp: Milliseconds since the epoch, or -1 for none.
+            key: The key, or None.
+            value: The value, or None (a tombstone).
+            headers: Pairs of str and bytes or None.
+
+        Returns:
+            The record's index in the batch, or -1 if it would exceed the limit; then nothing has changed.
+
+        Raises:
+            TypeError: Key, value or a header is of a wrong type.
+            ValueError: The timestamp is before the epoch.
+            RecordTooLargeError: The record fits into no batch.
+            IllegalStateError: The batch was built.
+        """
+        if type(timestamp) is not int:
+            timestamp = operator_index(timestamp)
+        encoded = _encode_headers(headers) if headers else b"\x00"  # first, as it may run user code
+        if self._batch is not None:
+            raise builder_closed()
+        if timestamp < -1:
+            raise bad_timestamp(timestamp)
+        if timestamp > _INT64_MAX:
+            raise OverflowError("a record's timestamp must fit into 64 bits")
+        index = self.count
+        first = timestamp if index == 0 else self.first_timestamp
+        record = _encode_record(timestamp - first, index, key, value, encoded)
+        size = self.size + len(record)
+        if size > self.limit or size > MAX_BATCH_SIZE:
+            if index:
+                return -1
+            if size > MAX_BATCH_SIZE:
+                raise record_too_large(len(record))
+        if timestamp != self._last_timestamp:
+            self._runs.extend((index, timestamp))
+            self._last_timestamp = timestamp
+        self._buffer += record
+        self.size = size
+        self.count = index + 1
+        self.first_timestamp = first
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        return index
+
+    def append_many(
+        self,
+        timestamp: int,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None = None,
+        start: int = 0,
+    ) -> int:
+        """Append records without headers from `values[start]` on, until the batch is full.
+
+        Args:
+            timestamp: The timestamp of all of them.
+            values: Their values.
+            keys: Their keys, as many as values; None for records without keys.
+            start: Index of the first record to take.
+
+        Returns:
+            How many records were taken. On an error those before the faulty one have been taken.
+
+        Raises:
+            ValueError: The numbers of keys and values differ, or `start` is negative; else as `append`.
+        """
+        if start < 0:
+            raise bad_start(start)
+        if keys is not None and len(keys) != len(values):
+            raise keys_mismatch(len(keys), len(values))
+        for index in range(start, len(values)):
+            if self.append(timestamp, None if keys is None else keys[index], values[index]) < 0:
+                return index - start
+        return max(len(values) - start, 0)
+
+    def build(
+        self,
+        base_offset: int = 0,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        partition_leader_epoch: int = -1,
+    ) -> bytearray:
+        """Compress the records and write the header; the builder is closed then.
+
+        Called again, it writes the header of the same bytearray anew, without compressing again.
+
+        Returns:
+            The batch. It belongs to the builder until the builder is dropped.
+
+        Raises:
+            IllegalStateError: There are no records.
+        """
+        if self.count == 0:
+            raise builder_empty()
+        if self._batch is None:
+            self._batch = self._compressed()
+        write_header(
+            self._batch,
+            base_offset=base_offset,
+            partition_leader_epoch=partition_leader_epoch,
+            attributes=self._attributes,
+            last_offset_delta=self.count - 1,
+            base_timestamp=self.first_timestamp,
+            max_timestamp=self.max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            count=self.count,
+        )
+        return self._batch
+
+    def _compressed(self) -> bytearray:
+        batch = self._buffer
+        self._buffer = bytearray()
+        if self.compression is not CompressionType.NONE:
+            with memoryview(batch) as view:
+                payload = compress(self.compression, view[HEADER_SIZE:], self._level)
+            del batch[HEADER_SIZE:]
+            batch += payload
+        return batch
+
+
+def _encode_record(timestamp_delta: int, index: int, key: Buffer | None, value: Buffer | None, headers: bytes) -> bytes:
+    if type(key) is not bytes and key is not None:
+        key = as_bytes(key, "key")
+    if type(value) is not bytes and value is not None:
+        value = as_bytes(value, "value")
+    body = b"".join(
+        (
+            b"\x00",
+            encode_varint(timestamp_delta),
+            encode_varint(index),
+            b"\x01" if key is None else encode_varint(len(key)),
+            key or b"",
+            b"\x01" if value is None else encode_varint(len(value)),
+            value or b"",
+            headers,
+        )
+    )
+    return encode_varint(len(body)) + body
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    parts: list[Buffer] = []
+    for key, value in headers:
+        name = header_key(key)
+        parts += (encode_varint(len(name)), name)
+        if value is None:
+            parts += (b"\x01", b"")
+        else:
+            data = as_bytes(value, "header value")
+            parts += (encode_varint(len(data)), data)
+    return encode_varint(len(parts) // 4) + b"".join(parts)

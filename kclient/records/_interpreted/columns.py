@@ -1,0 +1,108 @@
+"""Reading into Arrow's layout."""
+
+from __future__ import annotations
+
+from array import array
+
+from kclient.records._interpreted.reading import Flawed, RecordCursor
+from kclient.records.arguments import columns_too_large
+from kclient.records.batch_header import BatchHeader, check_count
+from kclient.records.contract import Columns
+from kclient.records.flaws import record_error
+from kclient.types import Buffer, Header, TimestampType
+
+_INT64_MAX = 2**63 - 1
+_INT64_MIN = -(2**63)
+_INT32_MAX = 2**31 - 1
+
+
+class _BinaryColumn:
+    """Keys or values in Arrow's layout."""
+
+    __slots__ = ("bits", "data", "ends", "nulls")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ends = array("i", [0])
+        self.bits = bytearray()
+        self.nulls = 0
+
+    def append(self, row: int, value: bytes | None) -> None:
+        if row % 8 == 0:
+            self.bits.append(0)
+        if value is None:
+            self.nulls += 1
+        else:
+            self.bits[-1] |= 1 << row % 8
+            self.data += value
+        self.ends.append(len(self.data))
+
+
+class ColumnBuilder:
+    """Collects the records of batches as columns in Arrow's layout.
+
+    Args:
+        include_headers: Whether the headers are wanted too.
+    """
+
+    __slots__ = ("_count", "_headers", "_keys", "_offsets", "_size", "_timestamps", "_values")
+
+    def __init__(self, include_headers: bool = False) -> None:
+        self._keys = _BinaryColumn()
+        self._values = _BinaryColumn()
+        self._offsets = array("q")
+        self._timestamps = array("q")
+        self._headers: list[tuple[Header, ...] | None] | None = [] if include_headers else None
+        self._count = 0
+        self._size = 0
+
+    def append(self, payload: Buffer, header: BatchHeader, position: int, start: int, end: int) -> int:
+        """Append the records of one batch with `start <= offset < end`; returns how many there were.
+
+        After an error the builder is to be dropped.
+
+        Raises:
+            CorruptRecordError: A record makes no sense.
+            RecordTooLargeError: The batches are together larger than Arrow's positions of 32 bits can tell.
+            IllegalStateError: Another thread is appending (where the GIL is released meanwhile).
+        """
+        self._size += len(payload)
+        if self._size > _INT32_MAX:
+            raise columns_too_large()
+        check_count(header, position, len(payload))
+        appended = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+        record = RecordCursor(bytes(payload), header)
+        before = self._count
+        index = 0
+        try:
+            while index < header.count:
+                record.advance()
+                index += 1
+                offset = header.base_offset + record.delta
+                if start <= offset < end:
+                    self._append(record, offset, record.timestamp if appended is None else appended)
+            record.finish()
+        except Flawed as flawed:
+            raise record_error(flawed.flaw, header, position, index, flawed.byte) from None
+        return self._count - before
+
+    def _append(self, record: RecordCursor, offset: int, timestamp: int) -> None:
+        self._keys.append(self._count, record.key)
+        self._values.append(self._count, record.value)
+        self._offsets.append(offset)
+        self._timestamps.append(min(max(timestamp * 1000, _INT64_MIN), _INT64_MAX))
+        if self._headers is not None:
+            self._headers.append(record.headers() or None)
+        self._count += 1
+
+    def finish(self) -> Columns:
+        """The columns; the builder is empty then."""
+        keys, values = self._keys, self._values
+        columns = Columns(
+            self._count,
+            keys.bits if keys.nulls else None, memoryview(keys.ends), keys.data,
+            values.bits if values.nulls else None, memoryview(values.ends), values.data,
+            memoryview(self._offsets), memoryview(self._timestamps), self._headers,
+        )  # fmt: skip
+        self.__init__(self._headers is not None)  # type: ignore[misc]
+        return columns

@@ -1,0 +1,40 @@
+"""The hash that gives a key its partition."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from kclient.records.arguments import as_bytes, check_partitions
+from kclient.types import Buffer
+
+_INT32_MAX = 2**31 - 1
+_WORD = Struct("<I")
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: Buffer) -> int:
+    """The 32-bit hash of Java's `Utils.murmur2`, signed."""
+    data = as_bytes(data, "key")
+    length = len(data)
+    value = (0x9747B28C ^ length) & _MASK
+    whole = length & ~3
+    for (k,) in _WORD.iter_unpack(data[:whole]):
+        k = k * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        value = (value * _M & _MASK) ^ k
+    if whole < length:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    value = (value ^ value >> 13) * _M & _MASK
+    value ^= value >> 15
+    return value - (1 << 32) if value > _INT32_MAX else value
+
+
+def partition_for_key(key: Buffer, partitions: int) -> int:
+    """The partition that Java's default partitioner gives a record with this (serialized) key.
+
+    Raises:
+        ValueError: `partitions` is not positive.
+    """
+    check_partitions(partitions)
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

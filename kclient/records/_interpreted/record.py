@@ -1,0 +1,98 @@
+"""A fetched record, and the handle of a sent one."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, final
+
+from kclient.records.restoring import restore_record
+from kclient.types import Header, Headers, TimestampType
+
+
+@final
+class ConsumerRecord:
+    """A record as it was fetched. Immutable; equal to a record with equal fields."""
+
+    __slots__ = (
+        "headers", "key", "leader_epoch", "offset", "partition", "timestamp", "timestamp_type", "topic", "value",
+    )  # fmt: skip
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds since the epoch, or -1."""
+    timestamp_type: TimestampType
+    key: Any
+    """Bytes or None, or what the key deserializer made of them."""
+    value: Any
+    """Bytes or None, or what the value deserializer made of them."""
+    headers: tuple[Header, ...]
+    leader_epoch: int | None
+    """Epoch of the leader that appended the record, if the broker told."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        timestamp_type: int,
+        key: Any,
+        value: Any,
+        headers: Headers = (),
+        leader_epoch: int | None = None,
+    ) -> None:
+        assign = object.__setattr__
+        assign(self, "topic", topic)
+        assign(self, "partition", partition)
+        assign(self, "offset", offset)
+        assign(self, "timestamp", timestamp)
+        kind = timestamp_type if type(timestamp_type) is TimestampType else TimestampType(timestamp_type)
+        assign(self, "timestamp_type", kind)
+        assign(self, "key", key)
+        assign(self, "value", value)
+        assign(self, "headers", tuple(headers))
+        assign(self, "leader_epoch", leader_epoch)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"a ConsumerRecord is immutable; {name!r} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a ConsumerRecord is immutable; {name!r} cannot be deleted")
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (
+            self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type,
+            self.key, self.value, self.headers, self.leader_epoch,
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ConsumerRecord):
+            return NotImplemented
+        return self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition, self.offset))
+
+    def __repr__(self) -> str:
+        return (
+            f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp={self.timestamp}, timestamp_type={self.timestamp_type.name}, key={self.key!r}, "
+            f"value={self.value!r}, headers={self.headers!r}, leader_epoch={self.leader_epoch})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restore_record, self._fields()
+
+
+class LazyDelivery:
+    """The handle of a record in a producer's batch: the batch and the record's index in it, nothing else.
+
+    To be subclassed; everything that a handle tells about its record it looks up in the batch when asked.
+    """
+
+    __slots__ = ("batch", "index")
+
+    def __init__(self, batch: Any, index: int) -> None:
+        self.batch: Any = batch
+        self.index: int = index

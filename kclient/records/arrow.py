@@ -1,0 +1,163 @@
+"""Fetched batches as one Arrow record batch, in the schema of Spark's Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kclient.errors import MissingExtraError
+from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
+from kclient.records.reader import END_OF_OFFSETS, open_batches
+from kclient.types import Buffer
+
+if TYPE_CHECKING:
+    from kclient.records.contract import Columns, Implementation
+
+
+class ArrowChunk(NamedTuple):
+    """Fetched bytes of one partition."""
+
+    topic: str
+    partition: int
+    buffer: Buffer
+    """Record batches; a partial one at the end is left out."""
+    start_offset: int = 0
+    """First offset wanted."""
+    end_offset: int | None = None
+    """First offset not wanted, or None for all."""
+    aborted: Iterable[tuple[int, int]] | None = None
+    """Producer id and first offset of each aborted transaction, or None to read everything."""
+
+
+class _Runs:
+    """A column whose value changes seldom, as values and how often each repeats."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Any, int]] = []
+
+    def append(self, value: Any, count: int) -> None:
+        if self._runs and self._runs[-1][0] == value:
+            self._runs[-1] = (value, self._runs[-1][1] + count)
+        else:
+            self._runs.append((value, count))
+
+    def array(self, pa: Any, kind: Any) -> Any:
+        if not self._runs:
+            return pa.array([], kind)
+        arrays = [pa.repeat(pa.scalar(value, kind), count) for value, count in self._runs]
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+class ArrowDecoder:
+    """Makes Arrow record batches of fetched ones.
+
+    Args:
+        implementation: Does the part that runs once per record.
+    """
+
+    def __init__(self, implementation: Implementation) -> None:
+        self._parse = implementation.parse_records
+        self._columns = implementation.ColumnBuilder
+
+    def decode_arrow(
+        self,
+        chunks: Iterable[ArrowChunk | tuple[Any, ...]],
+        include_headers: bool = False,
+        *,
+        check_crcs: bool = True,
+        max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
+    ) -> Any:
+        """The records of the chunks as one `pyarrow.RecordBatch`, in the order given.
+
+        The schema is that of Spark's Kafka source: key binary, value binary, topic string, partition int32, offset
+        int64, timestamp timestamp[us, UTC], timestampType int32, and with `include_headers` headers
+        list<struct<key: string, value: binary>>, null where a record has none. A timestamp beyond what 64 bits of
+        microseconds can tell (about the year 294,000) is given as the last that they can.
+
+        Args:
+            chunks: What to decode: `ArrowChunk`s, or tuples of their fields.
+            include_headers: Whether the column `headers` is wanted.
+            check_crcs: Whether to compare checksums.
+            max_decompressed: Greatest size in bytes of a batch's records after decompression.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            CorruptRecordError: A batch or record is damaged or makes no sense.
+            RecordTooLargeError: A batch is larger than `max_decompressed`, or all together are larger than 2 GiB.
+            NotYetSupportedError: A batch is a message set of format v0 or v1.
+        """
+        pa = _pyarrow()
+        builder = self._columns(include_headers)
+        topics, partitions, types = _Runs(), _Runs(), _Runs()
+        for chunk in chunks:
+            topic, partition, buffer, start, wanted_end, aborted = ArrowChunk(*chunk)
+            end = END_OF_OFFSETS if wanted_end is None else wanted_end
+            with memoryview(buffer) as view:
+                for position, header, payload in open_batches(
+                    view, self._parse, start, end, check_crcs, max_decompressed, aborted
+                ):
+                    if payload is None:
+                        continue
+                    rows = builder.append(payload, header, position, start, end)
+                    if rows:
+                        topics.append(topic, rows)
+                        partitions.append(partition, rows)
+                        types.append(int(header.timestamp_type), rows)
+        return _record_batch(pa, builder.finish(), topics, partitions, types)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise MissingExtraError("pyarrow", "arrow", "Decoding to Arrow columns") from None
+    return pa
+
+
+@cache
+def arrow_schema(include_headers: bool = False) -> Any:
+    """The `pyarrow.Schema` of `decode_arrow`.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    fields = [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+    if include_headers:
+        header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+        fields.append(pa.field("headers", pa.list_(header)))
+    return pa.schema(fields)
+
+
+def _record_batch(pa: Any, columns: Columns, topics: _Runs, partitions: _Runs, types: _Runs) -> Any:
+    schema = arrow_schema(columns.headers is not None)
+    arrays = [
+        _binary(pa, columns.rows, columns.key_validity, columns.key_ends, columns.key_data),
+        _binary(pa, columns.rows, columns.value_validity, columns.value_ends, columns.value_data),
+        topics.array(pa, pa.string()),
+        partitions.array(pa, pa.int32()),
+        _fixed(pa, schema.field("offset").type, columns.rows, columns.offsets),
+        _fixed(pa, schema.field("timestamp").type, columns.rows, columns.timestamps),
+        types.array(pa, pa.int32()),
+    ]
+    if columns.headers is not None:
+        arrays.append(pa.array(columns.headers, schema.field("headers").type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _binary(pa: Any, count: int, validity: Buffer | None, ends: Buffer, data: Buffer) -> Any:
+    bitmap = None if validity is None else pa.py_buffer(validity)
+    return pa.Array.from_buffers(pa.binary(), count, [bitmap, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def _fixed(pa: Any, kind: Any, count: int, data: Buffer) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])

@@ -1,0 +1,341 @@
+"""The header of a record batch v2: reading, checking, writing and re-stamping it.
+
+Layout (big-endian; KIP-98):
+
+    byte  0  base offset              int64    assigned by the broker, outside the checksum
+    byte  8  batch length             int32    bytes that follow this field
+    byte 12  partition leader epoch   int32    assigned by the broker, outside the checksum
+    byte 16  magic                    int8     2
+    byte 17  CRC-32C                  uint32   of byte 21 to the batch's end
+    byte 21  attributes               int16    bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control
+    byte 23  last offset delta        int32
+    byte 27  base timestamp           int64    milliseconds; records carry differences to it
+    byte 35  max timestamp            int64
+    byte 43  producer id              int64
+    byte 51  producer epoch           int16
+    byte 53  base sequence            int32
+    byte 57  number of records        int32
+    byte 61  records, compressed together
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from kclient.errors import CorruptRecordError, NotYetSupportedError
+from kclient.types import Buffer, TimestampType
+
+HEADER_SIZE: Final = 61
+"""Bytes before the records of a batch."""
+MEASURE_SIZE: Final = 12
+"""Bytes that tell how long a batch is."""
+MIN_RECORD_SIZE: Final = 7
+"""Bytes of the smallest record: six fields of one byte each behind its length."""
+CURRENT_MAGIC: Final = 2
+
+_FIELDS: Final = Struct(">qiibIhiqqqhii")
+_MEASURE: Final = Struct(">qi")
+_OFFSET: Final = Struct(">q")
+_EPOCH: Final = Struct(">i")
+_CRC: Final = Struct(">I")
+_STAMP: Final = Struct(">hiqqqhii")
+_ATTRIBUTES: Final = Struct(">h")
+
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+_CHECKED_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+_COMPRESSION_MASK: Final = 0x07
+_LOG_APPEND_TIME: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_INT64_MAX: Final = 2**63 - 1
+
+
+class CompressionType(IntEnum):
+    """How the records of a batch are compressed; the numbers are those of the batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_COMPRESSIONS: Final = tuple(CompressionType)
+_GREATEST_COMPRESSION: Final = int(CompressionType.ZSTD)
+# Skips the named arguments of a NamedTuple's constructor, as a header is made for every batch.
+_new_header: Final = tuple.__new__
+
+
+class BatchHeader(NamedTuple):
+    """The fields in front of a batch's records."""
+
+    base_offset: int
+    """Offset of the first record that was written into the batch; compaction may have removed it since."""
+    length: int
+    """Bytes of the whole batch, header included."""
+    partition_leader_epoch: int
+    """Epoch of the leader that appended the batch, or -1."""
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    """Offset of the last record less `base_offset`; compaction keeps it."""
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    """Id of the idempotent producer, or -1."""
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
+    """Number of records."""
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to read on from behind this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> CompressionType:
+        """How the records are compressed."""
+        return _COMPRESSIONS[self.attributes & _COMPRESSION_MASK]
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Who stamped the records."""
+        if self.attributes & _LOG_APPEND_TIME:
+            return TimestampType.LOG_APPEND_TIME
+        return TimestampType.CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds a control record (a transaction's end) instead of data."""
+        return bool(self.attributes & _CONTROL)
+
+
+def measure(buffer: Buffer, position: int = 0) -> int:
+    """Whole length in bytes of the batch at `position`, of which 12 bytes must be there.
+
+    Raises:
+        CorruptRecordError: Fewer bytes are there, or the length is impossible.
+    """
+    if len(buffer) - position < MEASURE_SIZE:
+        raise _truncated(buffer, position, MEASURE_SIZE)
+    base_offset, length = _MEASURE.unpack_from(buffer, position)
+    if length < HEADER_SIZE - MEASURE_SIZE:
+        raise _absurd_length(base_offset, length, position)
+    return int(length) + MEASURE_SIZE
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at `position`; of the batch only these 61 bytes need to be there.
+
+    Raises:
+        CorruptRecordError: The header is truncated or makes no sense.
+        NotYetSupportedError: The batch is a message set of format v0 or v1.
+    """
+    if len(buffer) - position < HEADER_SIZE:
+        if len(buffer) - position > _MAGIC_AT:
+            _check_magic(buffer, position)
+        raise _truncated(buffer, position, HEADER_SIZE)
+    fields = _FIELDS.unpack_from(buffer, position)
+    base_offset, length, _, magic, _, attributes, last_delta, _, _, _, _, _, count = fields
+    if magic != CURRENT_MAGIC:
+        _check_magic(buffer, position)
+    header = _new_header(BatchHeader, (base_offset, length + MEASURE_SIZE, *fields[2:]))
+    if (
+        length < HEADER_SIZE - MEASURE_SIZE
+        or not 0 <= count <= last_delta + 1
+        or not 0 <= base_offset < _INT64_MAX - last_delta
+        or attributes & _COMPRESSION_MASK > _GREATEST_COMPRESSION
+    ):
+        raise _absurd_header(header, position)
+    return header
+
+
+def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch from `position` on; a partial batch at the end is left out.
+
+    Raises:
+        CorruptRecordError: A header makes no sense.
+        NotYetSupportedError: A batch is a message set of format v0 or v1.
+    """
+    end = len(buffer)
+    while end - position >= HEADER_SIZE:
+        header = read_header(buffer, position)
+        length = header.length
+        if length > end - position:
+            return
+        yield position, header
+        position += length
+    if end - position > _MAGIC_AT:
+        _check_magic(buffer, position)
+
+
+def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Compare the checksum of the whole batch at `position` with that in its header.
+
+    Raises:
+        CorruptRecordError: They differ.
+    """
+    computed = _crc_of(buffer, position, header.length)
+    if computed != header.crc:
+        raise CorruptRecordError(
+            f"The batch at offset {header.base_offset} is corrupt: its checksum is {computed:#010x} and should be "
+            f"{header.crc:#010x} (position {position}, {header.length} bytes).",
+            offset=header.base_offset,
+            position=position,
+        )
+
+
+def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Header of the batch at `position`, once the batch is whole, makes sense and has the right checksum.
+
+    The records themselves are not looked at.
+
+    Raises:
+        CorruptRecordError: The batch is truncated, makes no sense, or has a wrong checksum.
+        NotYetSupportedError: The batch is a message set of format v0 or v1.
+    """
+    header = read_header(buffer, position)
+    if header.length > len(buffer) - position:
+        raise _truncated(buffer, position, header.length)
+    check_crc(buffer, position, header)
+    if not header.attributes & _COMPRESSION_MASK:
+        check_count(header, position, header.length - HEADER_SIZE)
+    return header
+
+
+def check_count(header: BatchHeader, position: int, size: int) -> None:
+    """Refuse a number of records that cannot be in `size` bytes, before anything is allocated for it.
+
+    Raises:
+        CorruptRecordError: So many records are not there.
+    """
+    if header.count * MIN_RECORD_SIZE > size:
+        raise CorruptRecordError(
+            f"The batch at offset {header.base_offset} is corrupt: {header.count} records cannot be in {size} bytes "
+            f"(position {position}).",
+            offset=header.base_offset,
+            position=position,
+        )
+
+
+def write_header(
+    batch: bytearray,
+    *,
+    base_offset: int,
+    partition_leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    count: int,
+) -> None:
+    """Write the header of the batch that fills `batch`, whose records are in place, with length and checksum."""
+    _STAMP.pack_into(
+        batch, _CHECKED_AT, attributes, last_offset_delta, base_timestamp, max_timestamp,
+        producer_id, producer_epoch, base_sequence, count,
+    )  # fmt: skip
+    _MEASURE.pack_into(batch, 0, base_offset, len(batch) - MEASURE_SIZE)
+    _EPOCH.pack_into(batch, MEASURE_SIZE, partition_leader_epoch)
+    batch[_MAGIC_AT] = CURRENT_MAGIC
+    _CRC.pack_into(batch, _CRC_AT, _crc_of(batch, 0, len(batch)))
+
+
+def attributes_of(compression: CompressionType, *, is_transactional: bool, is_control: bool) -> int:
+    """The attribute bits of a batch that its producer stamped."""
+    return int(compression) | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
+
+
+def restamp(
+    buffer: bytearray | memoryview,
+    position: int = 0,
+    *,
+    base_offset: int,
+    partition_leader_epoch: int,
+    log_append_time: int | None = None,
+) -> None:
+    """Give the batch at `position` its place in a log, in the buffer itself.
+
+    Base offset and leader epoch are outside the checksum, so this costs two writes. With `log_append_time`
+    (milliseconds since the epoch; the topic's `message.timestamp.type=LogAppendTime`) the header says that
+    all records have that timestamp, and the checksum is computed anew; the records stay as they are.
+    """
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _EPOCH.pack_into(buffer, position + MEASURE_SIZE, partition_leader_epoch)
+    if log_append_time is None:
+        return
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _CHECKED_AT)
+    _ATTRIBUTES.pack_into(buffer, position + _CHECKED_AT, attributes | _LOG_APPEND_TIME)
+    _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_AT, log_append_time)
+    _CRC.pack_into(buffer, position + _CRC_AT, _crc_of(buffer, position, measure(buffer, position)))
+
+
+def _crc_of(buffer: Buffer, position: int, length: int) -> int:
+    # The crc32c package releases the GIL by itself for 32 KiB and more.
+    return crc32c(memoryview(buffer)[position + _CHECKED_AT : position + length])
+
+
+def _check_magic(buffer: Buffer, position: int) -> None:
+    (offset,) = _OFFSET.unpack_from(buffer, position)
+    magic = buffer[position + _MAGIC_AT]
+    if magic in (0, 1):
+        raise NotYetSupportedError(
+            f"The messages at offset {offset} are in message format v{magic}; kclient does not read formats v0 and "
+            "v1 yet, only record batches (v2)."
+        )
+    if magic != CURRENT_MAGIC:
+        raise CorruptRecordError(
+            f"The batch at offset {offset} is corrupt: there is no message format v{magic} (position {position}).",
+            offset=offset,
+            position=position,
+        )
+
+
+def _truncated(buffer: Buffer, position: int, needed: int) -> CorruptRecordError:
+    offset = _OFFSET.unpack_from(buffer, position)[0] if len(buffer) - position >= _OFFSET.size else None
+    return CorruptRecordError(
+        f"A batch is truncated: {needed} bytes are needed and {max(len(buffer) - position, 0)} are there "
+        f"(position {position}).",
+        offset=offset,
+        position=position,
+    )
+
+
+def _absurd_length(offset: int, length: int, position: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"The batch at offset {offset} is corrupt: its length field is {length} (position {position}).",
+        offset=offset,
+        position=position,
+    )
+
+
+def _absurd_header(header: BatchHeader, position: int) -> CorruptRecordError:
+    if header.length < HEADER_SIZE:
+        return _absurd_length(header.base_offset, header.length - MEASURE_SIZE, position)
+    return CorruptRecordError(
+        f"The batch at offset {header.base_offset} is corrupt: its header makes no sense ({header.count} records, "
+        f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#06x}; position {position}).",
+        offset=header.base_offset,
+        position=position,
+    )

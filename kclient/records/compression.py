@@ -1,0 +1,220 @@
+"""The four compressions of record batches, compatible with what Java's client writes and reads.
+
+Every decompressor stops at a limit, because a few bytes may claim to be gigabytes; and it reports whatever
+is wrong with the data as `CorruptRecordError`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+import lz4.frame
+import snappy
+import zstandard
+
+from kclient.errors import ConfigError, CorruptRecordError, RecordTooLargeError
+from kclient.records.batch_header import CompressionType
+from kclient.types import Buffer
+
+DEFAULT_MAX_DECOMPRESSED: Final = 256 * 1024 * 1024
+"""Bytes that the records of one batch may have after decompression unless the caller sets another limit."""
+
+LEVELS: Final[dict[CompressionType, tuple[int, int, int]]] = {
+    CompressionType.GZIP: (1, 9, -1),
+    CompressionType.LZ4: (1, 17, 9),
+    CompressionType.ZSTD: (-131072, 22, 3),
+}
+"""Least, greatest and default level (KIP-390) of the compressions that have levels."""
+
+_GZIP_WINDOW = 31  # zlib's way to say: gzip wrapper, 32 KiB window
+_CHUNK = 1 << 20
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK = 32 * 1024  # the block size of Java's SnappyOutputStream, as Kafka configures it
+_INT32 = Struct(">i")
+
+
+def check_level(compression: CompressionType, level: int | None) -> int | None:
+    """The level as given, once it is known to be possible.
+
+    Raises:
+        ConfigError: The compression has no levels, or not this one.
+    """
+    if level is None:
+        return None
+    if compression not in LEVELS:
+        raise ConfigError(f"compression.type={compression.name.lower()} has no levels; leave the level out.")
+    least, greatest, default = LEVELS[compression]
+    if level != default and not least <= level <= greatest:
+        name = compression.name.lower()
+        raise ConfigError(f"compression.{name}.level must be between {least} and {greatest}, not {level}.")
+    return level
+
+
+def compress(compression: CompressionType, data: Buffer, level: int | None = None) -> bytes:
+    """Compress the records of a batch.
+
+    Args:
+        compression: Which compression; not NONE.
+        data: The records.
+        level: A level of `LEVELS`, or None for Kafka's default.
+    """
+    return _COMPRESSORS[compression](data, level)
+
+
+def decompress(compression: CompressionType, data: Buffer, limit: int = DEFAULT_MAX_DECOMPRESSED) -> bytes:
+    """Decompress the records of a batch, up to `limit` bytes.
+
+    Raises:
+        CorruptRecordError: The data are damaged or truncated.
+        RecordTooLargeError: There are more than `limit` bytes.
+    """
+    try:
+        return _DECOMPRESSORS[compression](data, limit)
+    except (zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError, EOFError) as error:
+        raise CorruptRecordError(f"{compression.name.lower()} cannot decompress the records: {error}") from error
+
+
+def _gzip(data: Buffer, level: int | None) -> bytes:
+    compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
+    return compressor.compress(data) + compressor.flush()
+
+
+def _gunzip(data: Buffer, limit: int) -> bytes:
+    parts = []
+    room = limit
+    rest: Buffer = data
+    while rest:
+        decompressor = zlib.decompressobj(_GZIP_WINDOW)
+        part = decompressor.decompress(rest, room + 1)
+        room -= len(part)
+        if room < 0:
+            raise _too_large(limit)
+        if not decompressor.eof:
+            raise EOFError("the data end too early")
+        parts.append(part)
+        rest = decompressor.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _snappy(data: Buffer, level: int | None) -> bytes:
+    parts = [_XERIAL_HEADER]
+    with memoryview(data) as view:
+        for start in range(0, len(view), _XERIAL_BLOCK):
+            block = snappy.compress(view[start : start + _XERIAL_BLOCK])
+            parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _unsnappy(data: Buffer, limit: int) -> bytes:
+    with memoryview(data) as view:
+        if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+            return _unsnappy_block(view, limit, limit)
+        return _unsnappy_xerial(view, limit)
+
+
+def _unsnappy_xerial(view: memoryview, limit: int) -> bytes:
+    parts = []
+    room = limit
+    position = 0
+    while position < len(view):
+        if bytes(view[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)  # streams may have been put one behind another
+            continue
+        if len(view) - position < _INT32.size:
+            raise EOFError("the data end too early")
+        (length,) = _INT32.unpack_from(view, position)
+        position += _INT32.size
+        if not 0 < length <= len(view) - position:
+            raise EOFError(f"a block claims {length} bytes of {len(view) - position}")
+        part = _unsnappy_block(view[position : position + length], room, limit)
+        room -= len(part)
+        parts.append(part)
+        position += length
+    return b"".join(parts)
+
+
+def _unsnappy_block(block: memoryview, room: int, limit: int) -> bytes:
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > room:
+        raise _too_large(limit)
+    # Snappy's own format allows at most 64 bytes from two, and its decoder allocates what the block claims.
+    if size > 64 * len(block):
+        raise EOFError(f"a block of {len(block)} bytes claims to hold {size}")
+    return snappy.uncompress(block)  # type: ignore[no-any-return]
+
+
+def _lz4(data: Buffer, level: int | None) -> bytes:
+    # Java reads only frames of independent blocks. Its default level, 9, means the fast compressor.
+    effort = 0 if level in (None, 9) else min(level or 0, lz4.frame.COMPRESSIONLEVEL_MAX)
+    return lz4.frame.compress(  # type: ignore[no-any-return]
+        data,
+        compression_level=effort,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+
+
+def _unlz4(data: Buffer, limit: int) -> bytes:
+    parts = []
+    room = limit
+    rest: Buffer | None = data
+    while rest:
+        decompressor = lz4.frame.LZ4FrameDecompressor()
+        part = decompressor.decompress(rest, max_length=room + 1)
+        room -= len(part)
+        if room < 0:
+            raise _too_large(limit)
+        if not decompressor.eof:
+            raise EOFError("the data end too early")
+        parts.append(part)
+        rest = decompressor.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _zstd(data: Buffer, level: int | None) -> bytes:
+    return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
+
+
+def _unzstd(data: Buffer, limit: int) -> bytes:
+    # Read piece by piece: a frame's header may be missing the size, or lie about it.
+    parts = []
+    room = limit
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        while part := reader.read(min(_CHUNK, room + 1)):
+            room -= len(part)
+            if room < 0:
+                raise _too_large(limit)
+            parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(limit: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"The records of a batch are more than {limit} bytes when decompressed; raise the limit (max_decompressed) "
+        "if they are meant to be."
+    )
+
+
+_COMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int | None], bytes]]] = {
+    CompressionType.GZIP: _gzip,
+    CompressionType.SNAPPY: _snappy,
+    CompressionType.LZ4: _lz4,
+    CompressionType.ZSTD: _zstd,
+}
+_DECOMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int], bytes]]] = {
+    CompressionType.GZIP: _gunzip,
+    CompressionType.SNAPPY: _unsnappy,
+    CompressionType.LZ4: _unlz4,
+    CompressionType.ZSTD: _unzstd,
+}

@@ -1,0 +1,236 @@
+"""What the compiled and the interpreted implementation both provide, as types.
+
+Everything that runs once per record is in an implementation; everything that runs once per batch or less is
+written once, in the other modules of this package.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from kclient.records.batch_header import BatchHeader, CompressionType
+from kclient.types import Buffer, Header, Headers, TimestampType
+
+Deserialize: TypeAlias = Callable[[str, Headers, bytes], Any]
+"""Makes a key or value of bytes: takes topic, headers and the bytes (never None)."""
+
+
+class Columns(NamedTuple):
+    """Columns of records in Arrow's memory layout; the validity bitmaps are None where nothing is null."""
+
+    rows: int
+    key_validity: Buffer | None
+    key_ends: Buffer
+    """`rows + 1` positions in `key_data`, int32 in native byte order."""
+    key_data: Buffer
+    value_validity: Buffer | None
+    value_ends: Buffer
+    value_data: Buffer
+    offsets: Buffer
+    """int64."""
+    timestamps: Buffer
+    """int64, microseconds since the epoch."""
+    headers: list[tuple[Header, ...] | None] | None
+    """The headers of each record (None for none), if they were asked for."""
+
+
+class ConsumerRecordType(Protocol):
+    """A record as it was fetched. Immutable; equal to a record with equal fields."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        timestamp_type: int,
+        key: Any,
+        value: Any,
+        headers: Headers = (),
+        leader_epoch: int | None = None,
+    ) -> None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def timestamp_type(self) -> TimestampType: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    @property
+    def headers(self) -> tuple[Header, ...]: ...
+    @property
+    def leader_epoch(self) -> int | None: ...
+
+
+class LazyDeliveryType(Protocol):
+    """The handle of a record in a producer's batch: the batch and the record's index in it, nothing else."""
+
+    __slots__ = ()
+
+    def __init__(self, batch: Any, index: int) -> None: ...
+    @property
+    def batch(self) -> Any: ...
+    @property
+    def index(self) -> int: ...
+
+
+class TopicSlotsType(Protocol):
+    """The open batch of each partition of a topic."""
+
+    partitions: int
+    sticky: int
+
+    def open(self, partition: int, batch: Any, builder: Any) -> None: ...
+    def close(self, partition: int) -> None: ...
+
+
+class AppenderType(Protocol):
+    """Appends records to open batches."""
+
+    def __init__(self, handle: type[Any], ignore_keys: bool = False) -> None: ...
+    @property
+    def lock(self) -> AbstractContextManager[None]: ...
+    @property
+    def topics(self) -> dict[str, Any]: ...
+
+    fallback: Callable[..., Any] | None
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        on_delivery: Any = None,
+    ) -> Any: ...
+    def append(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> Any: ...
+
+
+class BatchBuilderType(Protocol):
+    """Builds one record batch; the docstrings are those of the implementations."""
+
+    def __init__(
+        self,
+        *,
+        limit: int,
+        compression: CompressionType = CompressionType.NONE,
+        level: int | None = None,
+        is_transactional: bool = False,
+        is_control: bool = False,
+    ) -> None: ...
+
+    limit: int
+
+    @property
+    def compression(self) -> CompressionType: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def first_timestamp(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def timestamp_runs(self) -> array[int]: ...
+    def append(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int: ...
+    def append_many(
+        self,
+        timestamp: int,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None = None,
+        start: int = 0,
+    ) -> int: ...
+    def build(
+        self,
+        base_offset: int = 0,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        partition_leader_epoch: int = -1,
+    ) -> bytearray: ...
+
+
+class ColumnBuilderType(Protocol):
+    """Collects the records of batches as columns."""
+
+    def __init__(self, include_headers: bool = False) -> None: ...
+    def append(self, payload: Buffer, header: BatchHeader, position: int, start: int, end: int) -> int: ...
+    def finish(self) -> Columns: ...
+
+
+class ParseRecords(Protocol):
+    """Reads the records of one batch."""
+
+    def __call__(
+        self,
+        payload: Buffer,
+        header: BatchHeader,
+        position: int,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        key_deserializer: Deserialize | None,
+        value_deserializer: Deserialize | None,
+        records: list[Any],
+    ) -> None:
+        """Append the records with `start <= offset < end` to `records`.
+
+        Args:
+            payload: The decompressed records of the batch.
+            header: The batch's header.
+            position: Where the batch begins in the buffer that is read, for error messages.
+            topic: Topic of the records.
+            partition: Partition of the records.
+            start: First offset that is wanted.
+            end: First offset that is not wanted.
+            key_deserializer: Makes the key, or None for bytes.
+            value_deserializer: Makes the value, or None for bytes.
+            records: Where the records go; on an error nothing is said about what is in it.
+
+        Raises:
+            CorruptRecordError: A record makes no sense.
+            RecordDeserializationError: A deserializer failed.
+        """
+
+
+class Implementation(Protocol):
+    """The names that an implementation module defines."""
+
+    Appender: type[AppenderType]
+    BatchBuilder: type[BatchBuilderType]
+    ColumnBuilder: type[ColumnBuilderType]
+    ConsumerRecord: type[ConsumerRecordType]
+    LazyDelivery: type[LazyDeliveryType]
+    TopicSlots: type[TopicSlotsType]
+
+    @property
+    def parse_records(self) -> ParseRecords: ...
+    @property
+    def murmur2(self) -> Callable[[Buffer], int]: ...
+    @property
+    def partition_for_key(self) -> Callable[[Buffer, int], int]: ...

@@ -1,0 +1,72 @@
+"""Control records, which end transactions, and the filter that hides aborted ones from readers.
+
+A control record's key is version (int16) and type (int16: 0 abort, 1 commit); its value is version (int16)
+and the coordinator's epoch (int32) (KIP-98).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from kclient.errors import CorruptRecordError
+from kclient.records.batch_header import BatchHeader
+from kclient.types import Buffer
+
+ABORT: Final = 0
+COMMIT: Final = 1
+
+_KEY = Struct(">hh")
+_VALUE = Struct(">hi")
+
+
+def encode_end_marker(*, commit: bool, coordinator_epoch: int) -> tuple[bytes, bytes]:
+    """Key and value of the control record that ends a transaction."""
+    return _KEY.pack(0, COMMIT if commit else ABORT), _VALUE.pack(0, coordinator_epoch)
+
+
+def decode_control_type(key: Buffer | None) -> int:
+    """The type of a control record, from its key: `ABORT`, `COMMIT` or another.
+
+    Raises:
+        CorruptRecordError: The key is missing or too short.
+    """
+    if key is None or len(key) < _KEY.size:
+        raise CorruptRecordError("A control record has no valid key.")
+    return int(_KEY.unpack_from(key)[1])
+
+
+class AbortedFilter:
+    """Decides which transactional batches of a partition belong to aborted transactions.
+
+    Fed with the batches of one fetch response in order, as the broker's list of aborted transactions is made
+    for one response.
+
+    Args:
+        aborted: Producer id and first offset of each aborted transaction, as in the response.
+    """
+
+    __slots__ = ("_open", "_waiting")
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._waiting = [(first_offset, producer_id) for producer_id, first_offset in aborted]
+        heapq.heapify(self._waiting)
+        self._open: set[int] = set()
+
+    def hides(self, header: BatchHeader) -> bool:
+        """Whether the records of a data batch are to be hidden."""
+        self._begin_until(header.last_offset)
+        return header.is_transactional and header.producer_id in self._open
+
+    def end(self, header: BatchHeader, control_type: int) -> None:
+        """Take note of a control batch and the type of its record."""
+        # Begun first, or a transaction whose data compaction removed would hide the same producer's next one.
+        self._begin_until(header.last_offset)
+        if control_type == ABORT:
+            self._open.discard(header.producer_id)
+
+    def _begin_until(self, offset: int) -> None:
+        while self._waiting and self._waiting[0][0] <= offset:
+            self._open.add(heapq.heappop(self._waiting)[1])

@@ -1,0 +1,190 @@
+"""Reading what a fetch returned: batch after batch, checked, decompressed and filtered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kclient.errors import CorruptRecordError, RecordTooLargeError
+from kclient.records.batch_header import (
+    HEADER_SIZE,
+    BatchHeader,
+    CompressionType,
+    check_count,
+    check_crc,
+    iter_headers,
+)
+from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
+from kclient.records.control import AbortedFilter, decode_control_type
+from kclient.types import Buffer
+
+if TYPE_CHECKING:
+    from kclient.records.contract import Deserialize, Implementation
+
+END_OF_OFFSETS = 2**63 - 1
+
+
+def read_payload(
+    view: memoryview,
+    position: int,
+    header: BatchHeader,
+    *,
+    check_crcs: bool = True,
+    max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
+) -> Buffer:
+    """The records of the whole batch at `position`, decompressed; a view where they are not compressed.
+
+    Raises:
+        CorruptRecordError: The checksum is wrong, the data cannot be decompressed, or the number of records is
+            impossible.
+        RecordTooLargeError: The records are larger than `max_decompressed` when decompressed.
+    """
+    if check_crcs:
+        check_crc(view, position, header)
+    payload: Buffer = view[position + HEADER_SIZE : position + header.length]
+    compression = header.compression
+    if compression is not CompressionType.NONE:
+        try:
+            payload = decompress(compression, payload, max_decompressed)
+        except CorruptRecordError as error:
+            raise _locate(error, header, position) from error.__cause__
+        except RecordTooLargeError as error:
+            raise RecordTooLargeError(f"At offset {header.base_offset}: {error}") from None
+    check_count(header, position, len(payload))
+    return payload
+
+
+def _locate(error: CorruptRecordError, header: BatchHeader, position: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"The batch at offset {header.base_offset} is corrupt: {error} (position {position}).",
+        offset=header.base_offset,
+        position=position,
+    )
+
+
+class RecordReader:
+    """Makes objects of fetched batches.
+
+    Args:
+        implementation: Does the part that runs once per record.
+    """
+
+    def __init__(self, implementation: Implementation) -> None:
+        self._parse = implementation.parse_records
+
+    def iter_batches(
+        self,
+        buffer: Buffer,
+        topic: str,
+        partition: int,
+        *,
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        check_crcs: bool = True,
+        key_deserializer: Deserialize | None = None,
+        value_deserializer: Deserialize | None = None,
+        max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
+        aborted: Iterable[tuple[int, int]] | None = None,
+    ) -> Iterator[tuple[BatchHeader, list[Any]]]:
+        """Header and records of each whole batch, decoded one batch at a time.
+
+        A control batch, a batch of an aborted transaction and one that lies before `start_offset` come with no
+        records, so that the reader's position moves on (`header.next_offset`). Reading stops behind the batch that
+        reaches `end_offset`. A partial batch at the end of the buffer is left out.
+
+        Args:
+            buffer: Record batches, as a fetch returned them.
+            topic: Topic of the records.
+            partition: Partition of the records.
+            start_offset: First offset wanted; a fetch returns whole batches and so may start earlier.
+            end_offset: First offset not wanted, or None for all.
+            check_crcs: Whether to compare checksums (the consumer's `check.crcs`).
+            key_deserializer: Called with topic, headers and the key's bytes; None leaves bytes.
+            value_deserializer: The same for the value.
+            max_decompressed: Greatest size in bytes of a batch's records after decompression.
+            aborted: Producer id and first offset of each aborted transaction, as the response lists them, for
+                readers of committed records; None to read everything.
+
+        Raises:
+            CorruptRecordError: A batch or record is damaged or makes no sense.
+            RecordTooLargeError: A batch is larger than `max_decompressed`.
+            RecordDeserializationError: A deserializer failed.
+            NotYetSupportedError: A batch is a message set of format v0 or v1.
+        """
+        end = END_OF_OFFSETS if end_offset is None else end_offset
+        with memoryview(buffer) as view:
+            for position, header, payload in open_batches(
+                view, self._parse, start_offset, end, check_crcs, max_decompressed, aborted
+            ):
+                records: list[Any] = []
+                if payload is not None:
+                    self._parse(
+                        payload, header, position, topic, partition, start_offset, end,
+                        key_deserializer, value_deserializer, records,
+                    )  # fmt: skip
+                yield header, records
+
+    def decode_records(
+        self,
+        buffer: Buffer,
+        topic: str,
+        partition: int,
+        *,
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        check_crcs: bool = True,
+        key_deserializer: Deserialize | None = None,
+        value_deserializer: Deserialize | None = None,
+        max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
+        aborted: Iterable[tuple[int, int]] | None = None,
+    ) -> list[Any]:
+        """All records of a fetched buffer as one list; arguments and errors are those of `iter_batches`."""
+        end = END_OF_OFFSETS if end_offset is None else end_offset
+        records: list[Any] = []
+        with memoryview(buffer) as view:
+            for position, header, payload in open_batches(
+                view, self._parse, start_offset, end, check_crcs, max_decompressed, aborted
+            ):
+                if payload is not None:
+                    self._parse(
+                        payload, header, position, topic, partition, start_offset, end,
+                        key_deserializer, value_deserializer, records,
+                    )  # fmt: skip
+        return records
+
+
+def open_batches(
+    view: memoryview,
+    parse: Any,
+    start: int,
+    end: int,
+    check_crcs: bool,
+    max_decompressed: int,
+    aborted: Iterable[tuple[int, int]] | None,
+) -> Iterator[tuple[int, BatchHeader, Buffer | None]]:
+    """Position, header and payload of each batch up to offset `end`; None for a batch without wanted data."""
+    hidden = None if aborted is None else AbortedFilter(aborted)
+    for position, header in iter_headers(view):
+        if header.base_offset >= end:
+            return
+        if header.is_control:
+            if hidden is not None:
+                payload = read_payload(view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed)
+                hidden.end(header, _control_type(payload, header, position, parse))
+            yield position, header, None
+        elif (hidden is not None and hidden.hides(header)) or header.last_offset < start:
+            yield position, header, None
+        else:
+            yield (
+                position,
+                header,
+                read_payload(view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed),
+            )
+
+
+def _control_type(payload: Buffer, header: BatchHeader, position: int, parse: Any) -> int:
+    records: list[Any] = []
+    parse(payload, header, position, "", -1, 0, END_OF_OFFSETS, None, None, records)
+    if not records:
+        return -1  # compaction removed the marker and left the batch
+    return decode_control_type(records[0].key)
