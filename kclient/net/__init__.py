@@ -1,0 +1,9 @@
+"""Byte streams, connectors by address scheme, pipelined connections of clients, and the server's side.
+
+- `address`: what `bootstrap.servers` and metadata name.
+- `connectors`: which function makes the byte stream for an address.
+- `streams`: byte streams over sockets and in memory.
+- `frames`, `channel`: frames in and out of a stream.
+- `connection`: a client's pipelined requests.
+- `server`: accepting connections, ordered replies, back-pressure.
+"""

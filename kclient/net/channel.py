@@ -1,0 +1,487 @@
+"""Frames in and out of a byte stream, pushed to their owner.
+
+A `Channel` reads all the frames that are ready in one wake and hands them to its owner in one call; writes never
+block: what the stream does not take now is kept, in order and uncopied, until it does. Four kinds behind one face:
+
+- `LoopChannel`: a socket on asyncio (uvloop too), by the loop's reader and writer callbacks; no task is involved.
+- `SocketChannel`: a socket on trio, by one reading task and, while writes are pending, one writing task.
+- `MemoryChannel`: a memory stream, in the turn of the loop after a change; no task is involved.
+- `StreamChannel`: any other `ByteStream`, by two tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import anyio
+
+from kclient.concurrency import Supervisor, TaskHandle, current_backend, loop_soon
+from kclient.errors import ProtocolError
+from kclient.net.frames import FrameAssembler
+from kclient.net.streams import ByteStream, MemoryStream, SocketStream, buffer_size, send_parts
+from kclient.protocol.framing import DEFAULT_LIMIT
+from kclient.types import Buffer
+
+__all__ = ["Channel", "ChannelOwner", "TruncatedError", "open_channel"]
+
+# Bytes and frames read from one connection before the others have their turn.
+_FAIR_SHARE = 4 * 1024 * 1024
+_FAIR_FRAMES = 512
+
+
+class TruncatedError(ConnectionError):
+    """The stream ended inside of a frame."""
+
+
+class ChannelOwner(Protocol):
+    """What a channel reports to. None of these may raise."""
+
+    def frames_received(self, frames: list[memoryview]) -> None:
+        """All frames that were ready, in order, each a writable buffer of its own without the leading size."""
+        ...
+
+    def channel_closed(self, cause: BaseException | None) -> None:
+        """The channel has ended, told exactly once.
+
+        Args:
+            cause: Why: `OSError`, `TruncatedError`, `ProtocolError`; None if the other side ended the stream between
+                two frames, or this side closed it.
+        """
+        ...
+
+    def write_drained(self) -> None:
+        """All that was pending has been written."""
+        ...
+
+
+class Channel:
+    """Frames over a byte stream; see the module. Made by `open_channel`."""
+
+    def __init__(self, stream: ByteStream, owner: ChannelOwner, assembler: FrameAssembler) -> None:
+        self.stream = stream
+        self._owner = owner
+        self._assembler = assembler
+        self._pending: deque[Buffer] = deque()
+        self._pending_bytes = 0
+        self._paused = False
+        self.closed: bool = False
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait to be written."""
+        return self._pending_bytes
+
+    @property
+    def paused(self) -> bool:
+        """Whether reading is paused."""
+        return self._paused
+
+    @property
+    def peer(self) -> str:
+        """The other side, for logs and error messages."""
+        return self.stream.peer
+
+    @property
+    def frame_limit(self) -> int:
+        """Largest size of a frame, in bytes; it may be changed between frames."""
+        return self._assembler.limit
+
+    @frame_limit.setter
+    def frame_limit(self, limit: int) -> None:
+        self._assembler.limit = limit
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """Send parts after all that was written before; dropped if the channel is closed.
+
+        The buffers must not be changed until they have been sent.
+        """
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        """Stop reading; frames that have been received already are still reported."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Read again."""
+        self._paused = False
+
+    def poll(self) -> None:
+        """Take in what has arrived already, if that can be done without waiting."""
+
+    def close(self, cause: BaseException | None = None) -> None:
+        """Close at once; what is pending is dropped. The owner is told the cause."""
+        if self.closed:
+            return
+        self.closed = True
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._release()
+        self._owner.channel_closed(cause)
+
+    async def wait_closed(self) -> None:
+        """Wait until the tasks of a closed channel have ended and the stream is closed."""
+
+    def _release(self) -> None:
+        """Free what the channel holds."""
+        raise NotImplementedError
+
+    def _deliver(self) -> None:
+        if self._assembler.frames:
+            self._owner.frames_received(self._assembler.take())
+
+    def _ended(self) -> None:
+        """The other side ended the stream."""
+        if self._assembler.idle:
+            self.close()
+        else:
+            self.close(TruncatedError(f"the other side closed the connection {self._assembler.pending}"))
+
+    def _receive_ready(self, sock: socket.socket) -> bool:
+        """Read all that is ready, up to a fair share; False if the channel ended with it."""
+        assembler = self._assembler
+        total = 0
+        try:
+            while total < _FAIR_SHARE and len(assembler.frames) < _FAIR_FRAMES:
+                target = assembler.target()
+                count = sock.recv_into(target)
+                if count == 0:
+                    self._deliver()
+                    self._ended()
+                    return False
+                assembler.received(count)
+                total += count
+                if count < len(target):
+                    break  # more may have come since, but then the loop tells
+        except BlockingIOError:
+            pass
+        except (OSError, ProtocolError) as error:
+            self._deliver()
+            self.close(error)
+            return False
+        self._deliver()
+        return not self.closed
+
+    def _send_ready(self, sock: socket.socket) -> bool:
+        """Write what the socket takes now; False if the channel broke."""
+        try:
+            while self._pending:
+                self._pending_bytes -= send_parts(sock, self._pending)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close(error)
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "paused" if self._paused else "open"
+        return f"<{type(self).__name__} {self.peer} {state}, {self._pending_bytes} bytes pending>"
+
+
+class LoopChannel(Channel):
+    """A socket on an asyncio loop, by the loop's reader and writer callbacks."""
+
+    def __init__(
+        self,
+        stream: SocketStream,
+        owner: ChannelOwner,
+        assembler: FrameAssembler,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(stream, owner, assembler)
+        self._loop = loop
+        self._socket = stream.socket
+        self._fd = stream.socket.fileno()
+        self._writing = False
+        loop.add_reader(self._fd, self._on_readable)
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        if self.closed:
+            return
+        self._pending.extend(parts)
+        self._pending_bytes += buffer_size(parts)
+        if not self._writing and self._send_ready(self._socket) and self._pending:
+            self._writing = True
+            self._loop.add_writer(self._fd, self._on_writable)
+
+    def pause(self) -> None:
+        if not self._paused and not self.closed:
+            self._loop.remove_reader(self._fd)
+        self._paused = True
+
+    def resume(self) -> None:
+        if self._paused and not self.closed:
+            self._loop.add_reader(self._fd, self._on_readable)
+        self._paused = False
+
+    def poll(self) -> None:
+        if not self.closed and not self._paused:
+            self._receive_ready(self._socket)
+
+    def _on_readable(self) -> None:
+        if not self.closed and not self._paused:
+            self._receive_ready(self._socket)
+
+    def _on_writable(self) -> None:
+        if not self.closed and self._send_ready(self._socket) and not self._pending:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+            self._owner.write_drained()
+
+    def _release(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+        self._socket.close()
+
+
+class MemoryChannel(Channel):
+    """A memory stream on any backend: what has changed is looked at in the loop's next turn; without a task."""
+
+    def __init__(self, stream: MemoryStream, owner: ChannelOwner, assembler: FrameAssembler) -> None:
+        super().__init__(stream, owner, assembler)
+        self._memory = stream
+        # each write by itself: a frame that comes in one piece is not copied again
+        self._writes: deque[Sequence[Buffer]] = deque()
+        self._soon = loop_soon()
+        self._scheduled = False
+        stream.watch(self._changed)
+        self._changed()
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        if self.closed:
+            return
+        try:
+            if not self._writes and self._memory.send_nowait(parts):
+                return
+        except OSError as error:
+            self.close(error)
+            return
+        self._writes.append(parts)
+        self._pending_bytes += buffer_size(parts)
+
+    def resume(self) -> None:
+        super().resume()
+        self._changed()
+
+    def poll(self) -> None:
+        if not self.closed and not self._paused:
+            self._read()
+
+    def _changed(self) -> None:
+        if not self._scheduled and not self.closed:
+            self._scheduled = True
+            self._soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._writes and not self.closed:
+            self._write()
+        self.poll()
+
+    def _read(self) -> None:
+        data: Buffer | None = None
+        try:
+            while len(self._assembler.frames) < _FAIR_FRAMES and (data := self._memory.receive_nowait()):
+                self._assembler.feed(data)
+        except (OSError, ProtocolError) as error:
+            self._deliver()
+            self.close(error)
+            return
+        self._deliver()
+        if data is None:
+            return
+        if data:
+            self._changed()  # the others have their turn first
+        else:
+            self._ended()
+
+    def _write(self) -> None:
+        try:
+            while self._writes and self._memory.send_nowait(self._writes[0]):
+                self._pending_bytes -= buffer_size(self._writes.popleft())
+        except OSError as error:
+            self.close(error)
+            return
+        if not self._writes:
+            self._owner.write_drained()
+
+    def _release(self) -> None:
+        self._writes.clear()
+        self._memory.close()
+
+
+class _TaskChannel(Channel):
+    """What channels by tasks have in common."""
+
+    def __init__(
+        self, stream: ByteStream, owner: ChannelOwner, assembler: FrameAssembler, supervisor: Supervisor
+    ) -> None:
+        super().__init__(stream, owner, assembler)
+        self._supervisor = supervisor
+        self._resumed: anyio.Event | None = None
+        self._writer: TaskHandle | None = None
+        self._reader = supervisor.spawn(self._read, name=f"read {stream.peer}", on_error=self.close)
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._resumed is not None:
+            self._resumed.set()
+
+    async def _wait_resumed(self) -> None:
+        while self._paused:
+            self._resumed = anyio.Event()
+            await self._resumed.wait()
+
+    async def wait_closed(self) -> None:
+        await self._reader.wait()
+
+    def _start_writer(self) -> None:
+        if self._writer is None and not self.closed:
+            self._writer = self._supervisor.spawn(self._write, name=f"write {self.peer}", on_error=self.close)
+
+    def _release(self) -> None:
+        self._reader.cancel()
+        if self._writer is not None:
+            self._writer.cancel()
+
+    async def _read(self) -> None:
+        cause: BaseException = ConnectionAbortedError("the task that reads was cancelled")
+        try:
+            await self._read_all()
+        except Exception as error:
+            cause = error
+            raise
+        finally:
+            # not before the tasks have let go of it; and never left open, even if nobody called `close`
+            with anyio.CancelScope(shield=True):
+                await self.stream.aclose()
+            self.close(cause)
+
+    async def _read_all(self) -> None:
+        raise NotImplementedError
+
+    async def _write(self) -> None:
+        raise NotImplementedError
+
+
+class SocketChannel(_TaskChannel):
+    """A socket on any backend, by a task that waits until it can be read."""
+
+    def __init__(
+        self, stream: SocketStream, owner: ChannelOwner, assembler: FrameAssembler, supervisor: Supervisor
+    ) -> None:
+        self._socket = stream.socket
+        super().__init__(stream, owner, assembler, supervisor)
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        if self.closed:
+            return
+        self._pending.extend(parts)
+        self._pending_bytes += buffer_size(parts)
+        if self._writer is None and self._send_ready(self._socket) and self._pending:
+            self._start_writer()
+
+    def poll(self) -> None:
+        if not self.closed and not self._paused:
+            self._receive_ready(self._socket)
+
+    def _release(self) -> None:
+        # the other side learns it now; the descriptor is closed when the tasks have let go of it
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        super()._release()
+
+    async def _read_all(self) -> None:
+        while not self.closed:
+            await self._wait_resumed()
+            await anyio.wait_readable(self._socket)
+            if not self._paused and not self.closed:
+                self._receive_ready(self._socket)
+
+    async def _write(self) -> None:
+        while self._pending:
+            await anyio.wait_writable(self._socket)
+            if self.closed or not self._send_ready(self._socket):
+                return
+        self._writer = None
+        self._owner.write_drained()
+
+
+class StreamChannel(_TaskChannel):
+    """Any byte stream, by a task for each direction."""
+
+    def __init__(
+        self, stream: ByteStream, owner: ChannelOwner, assembler: FrameAssembler, supervisor: Supervisor
+    ) -> None:
+        self._writes: deque[Sequence[Buffer]] = deque()
+        super().__init__(stream, owner, assembler, supervisor)
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        if self.closed:
+            return
+        self._writes.append(parts)
+        self._pending_bytes += buffer_size(parts)
+        self._start_writer()
+
+    def _release(self) -> None:
+        self._writes.clear()
+        super()._release()
+
+    async def _read_all(self) -> None:
+        while not self.closed:
+            await self._wait_resumed()
+            data = await self.stream.receive()
+            if not data:
+                self._ended()
+                return
+            try:
+                self._assembler.feed(data)
+            finally:
+                self._deliver()
+
+    async def _write(self) -> None:
+        while self._writes:
+            parts = self._writes.popleft()
+            await self.stream.send(parts)
+            self._pending_bytes -= buffer_size(parts)
+        self._writer = None
+        self._owner.write_drained()
+
+
+def open_channel(
+    stream: ByteStream,
+    owner: ChannelOwner,
+    supervisor: Supervisor,
+    *,
+    frame_limit: int = DEFAULT_LIMIT,
+    first_room: int = 4 * 1024 * 1024,
+) -> Channel:
+    """Start to read a stream; from now on it belongs to the channel, which closes it.
+
+    Args:
+        stream: A connected byte stream.
+        owner: Is told of frames and of the end.
+        supervisor: Runs the tasks, where tasks are needed.
+        frame_limit: Largest size of a frame, in bytes.
+        first_room: See `FrameAssembler`.
+    """
+    assembler = FrameAssembler(frame_limit, first_room=first_room)
+    if isinstance(stream, MemoryStream):
+        return MemoryChannel(stream, owner, assembler)
+    if not isinstance(stream, SocketStream):
+        return StreamChannel(stream, owner, assembler, supervisor)
+    try:
+        if current_backend() == "asyncio":
+            # loops without readers (Windows' proactor) take the way of the tasks
+            with contextlib.suppress(NotImplementedError):
+                return LoopChannel(stream, owner, assembler, asyncio.get_running_loop())
+        return SocketChannel(stream, owner, assembler, supervisor)
+    except BaseException:
+        stream.close()
+        raise

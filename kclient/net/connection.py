@@ -1,0 +1,391 @@
+"""A client's connection to one broker: requests written in call order, responses matched in the same order.
+
+Requests are pipelined: any number may be on their way (the caller bounds it). Each ends in one of four ways: with its
+response; with `KafkaTimeoutError` when its time is over, which also ends the connection, since nothing behind it
+could be answered any more; with `BrokerConnectionError` when the connection ends first, for whatever reason; or its
+waiter is cancelled, which concerns the wait only: the response is dropped when it comes. Nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Self, cast
+
+from kclient.concurrency import Completion, Supervisor, Timer, loop_clock
+from kclient.errors import (
+    BrokerConnectionError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    ProtocolError,
+    error_for,
+)
+from kclient.net.address import Address, parse_address
+from kclient.net.channel import Channel, open_channel
+from kclient.net.connectors import connect
+from kclient.net.settings import ConnectionConfig, ConnectionSettings
+from kclient.net.streams import ByteStream
+from kclient.protocol import framing
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from kclient.protocol.registry import ApiKey, response_class
+from kclient.types import Buffer
+
+__all__ = ["Connection", "Pending"]
+
+logger: logging.Logger = logging.getLogger("kclient.net.connection")
+
+# Brokers are trusted with the sizes of their responses, but not with the first one: TLS and HTTP look like frames of
+# more than 350 MB, and waiting for those would take until the request's timeout.
+_FIRST_LIMIT = 0x14FF_FFFF
+_FRAME_LIMIT = 2**31 - 1
+_FIRST_ROOM = 64 * 1024 * 1024
+_STALL = 0.25  # a timer that is later than this many seconds shows that the loop was blocked
+_GRACE = 0.05
+
+
+class Pending(Completion[Any]):
+    """A request on its way: await it for the response message (None for requests without response).
+
+    It ends with `KafkaTimeoutError`, `BrokerConnectionError` or `ProtocolError` if there is no response. Several
+    tasks may await it, or none; `on_done` calls back without any task.
+    """
+
+    __slots__ = ("abandoned", "api_name", "correlation_id", "deadline", "response", "timeout", "version")
+
+    def __init__(
+        self,
+        api_name: str,
+        version: int,
+        correlation_id: int,
+        response: type[ApiMessage] | None,
+        timeout: float,
+        deadline: float,
+    ) -> None:
+        super().__init__()
+        self.api_name: str = api_name
+        """The request's class, for messages."""
+        self.version: int = version
+        self.correlation_id: int = correlation_id
+        self.response: type[ApiMessage] | None = response
+        self.timeout: float = timeout
+        self.deadline: float = deadline
+        self.abandoned: bool = False
+        """Nobody waits any more: the response is dropped without decoding."""
+
+
+class Connection:
+    """A pipelined connection to one broker; made by `open` or, over any byte stream, by `over`.
+
+    It belongs to one event loop. All methods but `open`, `negotiate`, `request` and `aclose` return at once.
+    """
+
+    def __init__(self, stream: ByteStream, address: Address, config: ConnectionConfig, supervisor: Supervisor) -> None:
+        self.address = address
+        """Where it was asked to connect to."""
+        self.peer: str = stream.peer
+        """Where it arrived."""
+        self.api_versions: dict[int, tuple[int, int]] = {}
+        """The broker's version ranges by api key, once negotiated."""
+        self.closed: bool = False
+        self.cause: BaseException | None = None
+        """Why it ended; None while it is open, and if it was closed without a fault."""
+        self._now = loop_clock()
+        self.last_used: float = self._now()
+        """When the last request or response passed, on the clock of `anyio.current_time`."""
+        self._client_id = config.client_id
+        self._request_timeout = config.request_timeout_ms / 1000
+        self._max_idle = config.connections_max_idle_ms / 1000
+        self._correlation_id = 0
+        self._in_flight: deque[Pending] = deque()
+        self._unwritten: list[Pending] = []  # requests without response, until their bytes have left
+        self._local = False  # whether this side closed it
+        self._stalled = False  # whether a late timer has been given its grace
+        self._close_callbacks: list[Callable[[Connection], object]] = []
+        self._timer = Timer(supervisor, self._deadline_passed, name=f"timeouts of {address}")
+        self._channel: Channel = open_channel(
+            stream, self, supervisor, frame_limit=_FIRST_LIMIT, first_room=_FIRST_ROOM
+        )
+        self._arm()
+
+    @classmethod
+    async def open(
+        cls,
+        address: Address | str,
+        config: ConnectionConfig | None = None,
+        *,
+        supervisor: Supervisor,
+        negotiate: bool = True,
+    ) -> Self:
+        """Connect, and ask the broker for its versions.
+
+        Args:
+            address: Where to; `host:port`, or a scheme with a connector.
+            config: Timeouts, buffer sizes and the client id; the defaults if None.
+            supervisor: Runs the tasks, where tasks are needed; its owner outlives the connection.
+            negotiate: Whether to fill `api_versions`.
+
+        Raises:
+            BrokerConnectionError: If it failed, with every address that was tried and why.
+            KafkaTimeoutError: If the broker accepted, and then did not answer.
+        """
+        address = parse_address(address) if isinstance(address, str) else address
+        config = config or ConnectionSettings()
+        connection = cls.over(await connect(address, config), address, config, supervisor=supervisor)
+        if negotiate:
+            try:
+                await connection.negotiate()
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    @classmethod
+    def over(
+        cls,
+        stream: ByteStream,
+        address: Address | str | None = None,
+        config: ConnectionConfig | None = None,
+        *,
+        supervisor: Supervisor,
+    ) -> Self:
+        """A connection over a stream that is connected already; the stream belongs to it from now on."""
+        if address is None:
+            address = Address(stream.peer, 0, "stream")
+        elif isinstance(address, str):
+            address = parse_address(address)
+        return cls(stream, address, config or ConnectionSettings(), supervisor)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests whose response has not come yet."""
+        return len(self._in_flight)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of requests that wait to be written."""
+        return self._channel.pending_bytes
+
+    def send_nowait(
+        self, message: ApiMessage, version: int, *, timeout: float | None = None, expect_response: bool = True
+    ) -> Pending:
+        """Send a request after all those sent before; does not wait.
+
+        Args:
+            message: The request. Buffers in it must not change until the response is there.
+            version: Its version, see `api_versions`.
+            timeout: Seconds until the connection is given up if there is no response; the default is
+                `request.timeout.ms`. To wait for less long, cancel the wait instead.
+            expect_response: False for Produce with `acks=0`: done when the bytes have left.
+
+        Raises:
+            BrokerConnectionError: If the connection has ended.
+            KafkaError: If the message cannot be encoded in that version.
+        """
+        if self.closed:
+            raise self._ended("the request was not sent")
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        parts = framing.encode_request(message, version, correlation_id, self._client_id)
+        seconds = self._request_timeout if timeout is None else timeout
+        now = self.last_used = self._now()
+        response = response_class(cast("int", message.API_KEY)) if expect_response else None
+        pending = Pending(type(message).__name__, version, correlation_id, response, seconds, now + seconds)
+        if response is not None:
+            self._in_flight.append(pending)
+        else:
+            self._unwritten.append(pending)
+        if self._timer.when is None or pending.deadline < self._timer.when:
+            self._timer.set(pending.deadline)
+        self._channel.write(parts)
+        if self._unwritten and not self._channel.pending_bytes:
+            self.write_drained()
+        return pending
+
+    async def request(self, message: ApiMessage, version: int, *, timeout: float | None = None) -> Any:
+        """Send a request and wait for its response.
+
+        A cancellation ends the wait only: the request may be carried out, the connection stays usable.
+
+        Args:
+            message: The request.
+            version: Its version, see `api_versions`.
+            timeout: As for `send_nowait`.
+
+        Returns:
+            The response message; its error codes are the caller's business.
+
+        Raises:
+            KafkaTimeoutError: If no response came in time; the connection has ended then.
+            BrokerConnectionError: If the connection ended first.
+            ProtocolError: If the response made no sense; the connection has ended then.
+        """
+        pending = self.send_nowait(message, version, timeout=timeout)
+        try:
+            return await pending.wait()
+        finally:
+            pending.abandoned = not pending.done
+
+    async def negotiate(self) -> dict[int, tuple[int, int]]:
+        """Ask the broker for its version ranges (KIP-35), and tell it who we are (KIP-511).
+
+        Returns:
+            The ranges by api key, also kept in `api_versions`.
+        """
+        version = ApiVersionsRequest.VERSIONS[1]
+        answer = await self._ask_versions(version)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+            # the broker is older than this request; it names its own range, or else knows version 0 at least
+            ranges = {item.api_key: item.max_version for item in answer.api_keys}
+            answer = await self._ask_versions(min(version, ranges.get(ApiKey.API_VERSIONS, 0)))
+        if answer.error_code:
+            raise error_for(answer.error_code, f"{self.address} did not tell its versions")
+        self.api_versions = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
+        return self.api_versions
+
+    async def _ask_versions(self, version: int) -> ApiVersionsResponse:
+        from kclient import __version__
+
+        request = ApiVersionsRequest(client_software_name="kclient", client_software_version=__version__)
+        answer: ApiVersionsResponse = await self.request(request, version)
+        return answer
+
+    def on_close(self, callback: Callable[[Connection], object]) -> None:
+        """Call `callback(connection)` when the connection ends, at once if it has; it must not raise."""
+        if self.closed:
+            callback(self)
+        else:
+            self._close_callbacks.append(callback)
+
+    def close(self, cause: BaseException | None = None) -> None:
+        """End the connection at once: requests on their way fail with `BrokerConnectionError`."""
+        if not self.closed:
+            self._local = True
+            self._channel.close(cause)
+
+    async def aclose(self) -> None:
+        """End the connection, and wait until its tasks have ended."""
+        self.close()
+        await self._channel.wait_closed()
+
+    # What the channel reports.
+
+    def frames_received(self, frames: list[memoryview]) -> None:
+        self.last_used = self._now()
+        for frame in frames:
+            if self.closed:
+                return
+            try:
+                self._response_received(frame)
+            except Exception as error:  # noqa: BLE001  (whatever it is, nobody may wait for a response that was lost)
+                self._channel.close(error)
+
+    def channel_closed(self, cause: BaseException | None) -> None:
+        self.closed = True
+        self.cause = cause
+        self._timer.cancel()
+        waiting, self._in_flight, self._unwritten = [*self._in_flight, *self._unwritten], deque(), []
+        if cause is not None and not isinstance(cause, KafkaTimeoutError):
+            logger.debug("%s", self._ended("connection ended"))
+        for pending in waiting:
+            pending.set_error(self._ended(f"{pending.api_name} got no response"))
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    def write_drained(self) -> None:
+        written, self._unwritten = self._unwritten, []
+        for pending in written:
+            pending.set_result(None)
+
+    def _response_received(self, frame: memoryview) -> None:
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        if not self._in_flight or self._in_flight[0].correlation_id != correlation_id:
+            expected = self._in_flight[0].correlation_id if self._in_flight else "none"
+            raise ProtocolError(
+                f"{self.address} sent a response with correlation id {correlation_id}, expected {expected}"
+            )
+        pending = self._in_flight[0]
+        if pending.abandoned:
+            self._in_flight.popleft()
+            return
+        assert pending.response is not None
+        try:
+            message = self._decode(pending, frame)
+        except KafkaError as error:
+            self._in_flight.popleft()
+            pending.set_error(error)
+            raise
+        self._in_flight.popleft()
+        pending.set_result(message)
+
+    def _decode(self, pending: Pending, frame: Buffer) -> ApiMessage:
+        version = pending.version
+        if pending.response is ApiVersionsResponse and frame[4:6] == b"\x00\x23":
+            version = 0  # the one response whose version may differ: "your version is unknown to me" is always v0
+        assert pending.response is not None
+        return framing.decode_response(pending.response, frame, version)[1]
+
+    # Time.
+
+    def _deadline_passed(self) -> None:
+        """The earliest deadline may have passed: responses that have arrived still count."""
+        self._channel.poll()
+        if self.closed:
+            return
+        now = self._now()
+        late = [pending for pending in (*self._in_flight, *self._unwritten) if pending.deadline <= now]
+        if not late:
+            self._stalled = False
+            self._arm()
+        elif now - min(pending.deadline for pending in late) > _STALL and not self._stalled:
+            # The loop stood still, so the response may lie unread in a stream: let its task run first.
+            self._stalled = True
+            self._timer.set(now + _GRACE)
+        else:
+            self._give_up(late)
+
+    def _arm(self) -> None:
+        """Set the timer for the earliest deadline, or for the end of an idle connection."""
+        waiting = (*self._in_flight, *self._unwritten)
+        deadline = min((pending.deadline for pending in waiting), default=float("inf"))
+        if self._max_idle > 0:
+            now = self._now()
+            idle_end = (now if waiting else self.last_used) + self._max_idle
+            if idle_end <= now:
+                logger.debug("%s was idle for %g s: the connection is closed", self.address, self._max_idle)
+                self.close()
+                return
+            deadline = min(deadline, idle_end)
+        if deadline != float("inf"):
+            self._timer.set(deadline)
+
+    def _give_up(self, late: list[Pending]) -> None:
+        errors = [
+            KafkaTimeoutError(
+                f"{self.address} did not answer {pending.api_name} v{pending.version} within {pending.timeout:g} s "
+                "(request.timeout.ms)"
+            )
+            for pending in late
+        ]
+        for pending, error in zip(late, errors, strict=True):
+            pending.set_error(error)
+        self._channel.close(errors[0])
+
+    def _ended(self, what: str) -> BrokerConnectionError:
+        """A new exception for each waiter: raising one object in several tasks mixes up their tracebacks."""
+        if self.cause is not None:
+            reason = str(self.cause) or type(self.cause).__name__
+        elif self._local:
+            reason = "it was closed by this client"
+        else:
+            reason = "the broker closed it"
+        where = str(self.address) if self.peer == str(self.address) else f"{self.address} ({self.peer})"
+        error = BrokerConnectionError(f"{what}: the connection to {where} ended: {reason}")
+        error.__cause__ = self.cause
+        return error
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Connection {self.address} {state}, {len(self._in_flight)} in flight>"

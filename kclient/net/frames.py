@@ -1,0 +1,161 @@
+"""Cuts a stream of bytes into Kafka's frames: a size of four bytes, then that many bytes.
+
+No I/O: whoever reads asks `FrameAssembler.target` where to put the next bytes and then tells how many came. A large
+frame is received straight into its own buffer, so its bytes are copied nowhere; small ones come many at a time
+through a buffer that all connections of a thread share, and are copied once into buffers of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from kclient.protocol.framing import DEFAULT_LIMIT, frame_size_error
+from kclient.types import Buffer
+
+__all__ = ["FrameAssembler"]
+
+_SCRATCH_SIZE = 256 * 1024
+
+
+class _Scratch(threading.local):
+    """One receive buffer per thread. Nothing stays in it: what was received is cut up before the next read."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_SCRATCH_SIZE))
+
+
+_scratch = _Scratch()
+
+
+class FrameAssembler:
+    """Collects the frames of one connection.
+
+    Args:
+        limit: Largest size of a frame, in bytes; a larger one is taken for garbage.
+        first_room: Room made for a frame at first, in bytes; it is doubled as bytes arrive, so that who only announces
+            large frames takes no memory.
+    """
+
+    __slots__ = ("_filled", "_first_room", "_frame", "_head", "_size", "_view", "frames", "limit")
+
+    def __init__(self, limit: int = DEFAULT_LIMIT, *, first_room: int = 4 * 1024 * 1024) -> None:
+        self.limit: int = limit
+        self._first_room = max(first_room, _SCRATCH_SIZE)  # what is left over in the scratch buffer has to fit
+        self.frames: list[memoryview] = []
+        """Complete frames, without their sizes, writable; the owner takes them with `take`."""
+        self._head = b""  # of the next frame's size, 0 to 3 bytes
+        self._frame: bytearray | None = None  # the frame that is being received
+        self._view: memoryview | None = None
+        self._filled = 0
+        self._size = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the stream stands between two frames: where it may end."""
+        return self._frame is None and not self._head
+
+    @property
+    def pending(self) -> str:
+        """Where the stream stands, for error messages."""
+        if self._frame is not None:
+            return f"after {self._filled} of the {self._size} bytes of a frame"
+        return f"after {len(self._head)} of the 4 bytes of a frame's size" if self._head else "between two frames"
+
+    def take(self) -> list[memoryview]:
+        """The complete frames; they are handed out once."""
+        frames, self.frames = self.frames, []
+        return frames
+
+    def target(self) -> memoryview:
+        """Where the next bytes go; valid until the next call of any assembler in this thread."""
+        return self._room() if self._frame is not None else _scratch.view
+
+    def received(self, count: int) -> None:
+        """`count` bytes were put into the last `target`.
+
+        Raises:
+            ProtocolError: If a frame is larger than the limit, or its size negative.
+        """
+        if self._frame is not None:
+            self._filled += count
+            if self._filled == self._size:
+                self._complete()
+        else:
+            self._cut(_scratch.view[:count], 0)
+
+    def feed(self, data: Buffer) -> None:
+        """Take bytes that were received elsewhere.
+
+        A bytearray that is exactly one frame is adopted, not copied: its owner must not use it any more.
+
+        Raises:
+            ProtocolError: As `received`.
+        """
+        view = memoryview(data)
+        if self.idle and isinstance(data, bytearray) and len(data) >= 4:
+            size = self._check(int.from_bytes(data[:4], "big", signed=True))
+            if size + 4 == len(data):
+                self.frames.append(view[4:])
+                return
+        start = 0
+        while self._frame is not None and start < len(view):
+            room = self._room()
+            count = min(len(room), len(view) - start)
+            room[:count] = view[start : start + count]
+            start += count
+            self.received(count)
+        if start < len(view):
+            self._cut(view, start)
+
+    def _cut(self, view: memoryview, start: int) -> None:
+        """Cut up bytes that begin at a frame's size, or inside of it."""
+        end = len(view)
+        if self._head:
+            needed = 4 - len(self._head)
+            head = self._head + bytes(view[start : start + needed])
+            if len(head) < 4:
+                self._head = head
+                return
+            self._head = b""
+            start = self._body(view, start + needed, end, self._check(int.from_bytes(head, "big", signed=True)))
+        while end - start >= 4:
+            size = self._check(int.from_bytes(view[start : start + 4], "big", signed=True))
+            start = self._body(view, start + 4, end, size)
+        if start < end:
+            self._head = bytes(view[start:end])
+
+    def _body(self, view: memoryview, start: int, end: int, size: int) -> int:
+        """A frame's bytes begin at `start`; returns where the next frame begins."""
+        stop = start + size
+        if stop <= end:
+            self.frames.append(memoryview(bytearray(view[start:stop])))
+            return stop
+        count = end - start
+        self._size = size
+        self._filled = count
+        self._frame = bytearray(min(size, max(self._first_room, count)))
+        self._view = memoryview(self._frame)
+        self._view[:count] = view[start:end]
+        return end
+
+    def _room(self) -> memoryview:
+        frame, view = self._frame, self._view
+        assert frame is not None
+        assert view is not None
+        if self._filled == len(frame):
+            # not resized in place: whoever received into it may still hold a view
+            grown = bytearray(min(self._size, 2 * len(frame)))
+            grown[: self._filled] = frame
+            self._frame, view = grown, memoryview(grown)
+            self._view = view
+        return view[self._filled :]
+
+    def _complete(self) -> None:
+        assert self._view is not None
+        self.frames.append(self._view)
+        self._frame = self._view = None
+
+    def _check(self, size: int) -> int:
+        if 0 <= size <= self.limit:
+            return size
+        raise frame_size_error(size, self.limit)

@@ -1,0 +1,54 @@
+"""What a connection is told by the configuration of the client it serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["ConnectionConfig", "ConnectionSettings"]
+
+
+class ConnectionConfig(Protocol):
+    """The settings that connections read; the configurations of all clients have them, under Kafka's names."""
+
+    @property
+    def client_id(self) -> str | None:
+        """Name that brokers see in their logs and quotas."""
+        ...
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """How long to wait for an answer, in milliseconds."""
+        ...
+
+    @property
+    def socket_connection_setup_timeout_ms(self) -> int:
+        """How long to wait for each address to accept, in milliseconds."""
+        ...
+
+    @property
+    def send_buffer_bytes(self) -> int:
+        """Size of the socket's send buffer; -1 leaves it to the system."""
+        ...
+
+    @property
+    def receive_buffer_bytes(self) -> int:
+        """Size of the socket's receive buffer; -1 leaves it to the system."""
+        ...
+
+    @property
+    def connections_max_idle_ms(self) -> int:
+        """Close the connection when it was not used for so long, in milliseconds; never if 0 or below."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """A `ConnectionConfig` by itself, with the defaults of the clients."""
+
+    client_id: str | None = None
+    request_timeout_ms: int = 30_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    connections_max_idle_ms: int = 540_000

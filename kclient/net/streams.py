@@ -1,0 +1,306 @@
+"""Byte streams: what a connector returns and a connection is made on.
+
+A `ByteStream` is all that a connection needs; tests and other transports implement it. A `SocketStream` (TCP, Unix
+sockets, socket pairs) also shows its socket, so that `kclient.net.channel` can read and write it without a task and
+without copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import anyio
+
+from kclient.errors import IllegalStateError
+from kclient.types import Buffer
+
+__all__ = [
+    "ByteStream",
+    "MemoryStream",
+    "SocketStream",
+    "buffer_size",
+    "memory_pair",
+    "send_parts",
+    "socket_pair",
+    "socketpair_streams",
+]
+
+RECEIVE_SIZE = 256 * 1024
+"""Bytes asked of a stream at once."""
+
+_MAX_PARTS = 512  # buffers per sendmsg; the systems' limit (IOV_MAX) is 1024
+_MEMORY_LIMIT = 1024 * 1024
+
+
+@runtime_checkable
+class ByteStream(Protocol):
+    """An ordered, reliable stream of bytes in both directions, within one event loop."""
+
+    @property
+    def peer(self) -> str:
+        """The other side, for logs and error messages."""
+        ...
+
+    async def receive(self, max_bytes: int = RECEIVE_SIZE) -> Buffer:
+        """Some bytes, at least one; empty at the end of the stream.
+
+        Raises:
+            OSError: If the stream broke, or was closed by this side.
+        """
+        ...
+
+    async def send(self, parts: Sequence[Buffer]) -> None:
+        """Send all the bytes of all parts, in order; returns when they are on their way.
+
+        After a cancellation or an error it is unknown how much was sent: close the stream.
+
+        Raises:
+            OSError: If the stream broke, or was closed by this side.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close at once, without waiting for what is on its way; may be called again."""
+        ...
+
+
+def buffer_size(parts: Sequence[Buffer]) -> int:
+    """The number of bytes in all parts."""
+    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+
+
+def send_parts(sock: socket.socket, parts: deque[Buffer]) -> int:
+    """Send what a non-blocking socket takes now, from the left of `parts`; what was sent is removed.
+
+    Returns:
+        How many bytes were sent.
+
+    Raises:
+        BlockingIOError: If it takes nothing now.
+        OSError: If the socket broke.
+    """
+    if len(parts) == 1:
+        count = sock.send(parts[0])
+    else:
+        count = sock.sendmsg([parts[i] for i in range(min(len(parts), _MAX_PARTS))])
+    _remove(parts, count)
+    return count
+
+
+def _remove(parts: deque[Buffer], count: int) -> None:
+    while parts:
+        first = parts[0]
+        size = first.nbytes if isinstance(first, memoryview) else len(first)
+        if count < size:
+            if count:
+                parts[0] = memoryview(first).cast("B")[count:]
+            return
+        count -= size
+        parts.popleft()
+
+
+class SocketStream:
+    """A byte stream over a connected stream socket.
+
+    Args:
+        sock: The socket; from now on it belongs to the stream and is non-blocking.
+        peer: The other side; by default the socket's own idea of it.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str | None = None) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        """The socket. Who reads or writes it directly must not use the stream's methods at the same time."""
+        self.peer: str = peer if peer is not None else describe_peer(sock)
+        self._closed = False
+
+    async def receive(self, max_bytes: int = RECEIVE_SIZE) -> Buffer:
+        while True:
+            try:
+                return self.socket.recv(max_bytes)
+            except BlockingIOError:
+                with _closed_while_waiting():
+                    await anyio.wait_readable(self.socket)
+
+    async def send(self, parts: Sequence[Buffer]) -> None:
+        left = deque(parts)
+        while left:
+            try:
+                send_parts(self.socket, left)
+            except BlockingIOError:
+                with _closed_while_waiting():
+                    await anyio.wait_writable(self.socket)
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close at once; tasks that wait for the socket get an `OSError`."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(RuntimeError):  # in a callback of plain asyncio anyio finds no loop
+                anyio.notify_closing(self.socket)
+            self.socket.close()
+
+    def __repr__(self) -> str:
+        return f"<SocketStream {self.peer}{' closed' if self._closed else ''}>"
+
+
+@contextlib.contextmanager
+def _closed_while_waiting() -> Iterator[None]:
+    try:
+        yield
+    except anyio.ClosedResourceError as error:
+        raise ConnectionAbortedError("the stream was closed") from error
+
+
+def describe_peer(sock: socket.socket) -> str:
+    """The other side of a socket as text: `127.0.0.1:40312`, `[::1]:40312`, or `unix:PATH`."""
+    try:
+        name = sock.getpeername()
+        if sock.family == socket.AF_UNIX:
+            return f"unix:{os.fsdecode(name or sock.getsockname()) or 'pair'}"
+    except OSError:
+        return "unknown"
+    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+def socket_pair(buffer_bytes: int = 1024 * 1024) -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets, for two event loops of one process.
+
+    Args:
+        buffer_bytes: Asked for in each direction.
+    """
+    pair = socket.socketpair()
+    for sock in pair:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    return pair
+
+
+def socketpair_streams(peer: str = "pair") -> tuple[SocketStream, SocketStream]:
+    """Two connected streams over a socket pair."""
+    left, right = socket_pair()
+    return SocketStream(left, peer), SocketStream(right, peer)
+
+
+class _Pipe:
+    """One direction of a memory pair."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.chunks: deque[bytearray] = deque()
+        self.size = 0
+        self.ended = False  # by the writer
+        self.broken = False  # by the reader
+        self.watchers: list[Callable[[], object]] = []
+        self._waiting: list[anyio.Event] = []
+
+    def notify(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for event in waiting:
+                event.set()
+        for watcher in self.watchers:
+            watcher()
+
+    async def wait(self) -> None:
+        event = anyio.Event()
+        self._waiting.append(event)
+        await event.wait()
+
+
+class MemoryStream:
+    """One end of a `memory_pair`: a byte stream between two tasks of one event loop, without any system call."""
+
+    def __init__(self, incoming: _Pipe, outgoing: _Pipe, peer: str) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._closed = False
+        self.peer = peer
+
+    async def receive(self, max_bytes: int = RECEIVE_SIZE) -> Buffer:
+        """As `ByteStream.receive`; a chunk that was sent in one piece comes in one piece, whatever `max_bytes`."""
+        while (chunk := self.receive_nowait()) is None:
+            await self._incoming.wait()
+        return chunk
+
+    def receive_nowait(self) -> Buffer | None:
+        """What `receive` would return at once; None if it would wait."""
+        pipe = self._incoming
+        self._check_open()
+        if not pipe.chunks:
+            return b"" if pipe.ended else None
+        chunk = pipe.chunks.popleft()
+        pipe.size -= len(chunk)
+        pipe.notify()
+        return chunk
+
+    async def send(self, parts: Sequence[Buffer]) -> None:
+        while not self.send_nowait(parts):
+            await self._outgoing.wait()
+
+    def send_nowait(self, parts: Sequence[Buffer]) -> bool:
+        """Send all parts if there is room: False if `send` would wait."""
+        pipe = self._outgoing
+        self._check_open()
+        if pipe.broken:
+            raise BrokenPipeError("the other side closed the stream")
+        # what is sent at once always fits into a pipe that is not full, however large: a frame is never torn
+        if pipe.size >= pipe.limit:
+            return False
+        chunk = bytearray().join(parts)
+        if chunk:
+            pipe.chunks.append(chunk)
+            pipe.size += len(chunk)
+            pipe.notify()
+        return True
+
+    def watch(self, changed: Callable[[], object]) -> None:
+        """Call `changed()` when something arrived, ended, or made room; it must neither raise nor use the stream."""
+        self._incoming.watchers.append(changed)
+        self._outgoing.watchers.append(changed)
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close at once: the other side reads what was sent, then the end."""
+        if self._closed:
+            return
+        self._closed = True
+        self._outgoing.ended = True
+        self._incoming.broken = True
+        self._incoming.chunks.clear()
+        self._incoming.size = 0
+        self._outgoing.notify()
+        self._incoming.notify()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionAbortedError("the stream was closed")
+
+    def __repr__(self) -> str:
+        return f"<MemoryStream {self.peer}{' closed' if self._closed else ''}>"
+
+
+def memory_pair(
+    left: str = "memory", right: str = "memory", *, limit: int = _MEMORY_LIMIT
+) -> tuple[MemoryStream, MemoryStream]:
+    """Two connected streams in memory.
+
+    Args:
+        left: The first stream's peer.
+        right: The second stream's peer.
+        limit: How many bytes may be on their way before `send` waits.
+    """
+    if limit < 1:
+        raise IllegalStateError("a memory pair needs room for one byte at least")
+    there, back = _Pipe(limit), _Pipe(limit)
+    return MemoryStream(back, there, left), MemoryStream(there, back, right)
