@@ -1,0 +1,342 @@
+"""What is known of the cluster: brokers, topics, partitions, leaders, topic ids.
+
+A `ClusterSnapshot` is immutable, so any thread may read it while the cache moves on to the next one. The
+`MetadataCache` merges answers into snapshots and says when the next request is due; it takes the time as an
+argument and does no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING
+
+from kclient.errors import ErrorCode, KafkaError, error_for
+from kclient.types import Node, PartitionInfo, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kclient.cluster.backoff import Backoff
+    from kclient.protocol.messages import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+ZERO_ID = bytes(16)
+"""The topic id that means "none": the broker is older than KIP-516."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition, with broker ids instead of nodes."""
+
+    topic: str
+    partition: int
+    leader_id: int = -1
+    """Id of the leading broker, or -1 while there is none."""
+    leader_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """One topic and its partitions by number."""
+
+    name: str
+    topic_id: bytes = ZERO_ID
+    is_internal: bool = False
+    partitions: Mapping[int, PartitionMetadata] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """The cluster as it was known at one moment; never changes."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Error codes of topics that were asked for and could not be described."""
+    names: Mapping[bytes, str] = field(default_factory=dict)
+    """Topic names by topic id."""
+
+    @property
+    def controller(self) -> Node | None:
+        """The controller (with KRaft: a broker that forwards to it), if known."""
+        return self.nodes.get(self.controller_id)
+
+    def partition(self, tp: TopicPartition) -> PartitionMetadata | None:
+        """What is known of a partition."""
+        topic = self.topics.get(tp[0])
+        return None if topic is None else topic.partitions.get(tp[1])
+
+    def leader_id(self, tp: TopicPartition) -> int | None:
+        """Id of the partition's leader, or None if it is unknown or not a known broker."""
+        found = self.partition(tp)
+        if found is None or found.leader_id not in self.nodes:
+            return None
+        return found.leader_id
+
+    def leader(self, tp: TopicPartition) -> Node | None:
+        """The partition's leader, or None if it is unknown."""
+        found = self.partition(tp)
+        return None if found is None else self.nodes.get(found.leader_id)
+
+    def leader_epoch(self, tp: TopicPartition) -> int | None:
+        """The partition's leader epoch (KIP-320), or None if it is unknown."""
+        found = self.partition(tp)
+        return None if found is None or found.leader_epoch < 0 else found.leader_epoch
+
+    def partition_count(self, topic: str) -> int:
+        """Number of partitions, 0 if the topic is unknown."""
+        found = self.topics.get(topic)
+        return 0 if found is None else len(found.partitions)
+
+    def topic_id(self, topic: str) -> bytes:
+        """The topic's id, or 16 zero bytes if it is unknown (KIP-516)."""
+        found = self.topics.get(topic)
+        return ZERO_ID if found is None else found.topic_id
+
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The topic's partitions as users see them, in order of their numbers; empty if unknown."""
+        found = self.topics.get(topic)
+        if found is None:
+            return []
+        return [self._info(found.partitions[number]) for number in sorted(found.partitions)]
+
+    def _info(self, partition: PartitionMetadata) -> PartitionInfo:
+        return PartitionInfo(
+            topic=partition.topic,
+            partition=partition.partition,
+            leader=self.nodes.get(partition.leader_id),
+            replicas=self._nodes(partition.replicas),
+            in_sync_replicas=self._nodes(partition.isr),
+            offline_replicas=self._nodes(partition.offline),
+            leader_epoch=None if partition.leader_epoch < 0 else partition.leader_epoch,
+        )
+
+    def _nodes(self, ids: Iterable[int]) -> tuple[Node, ...]:
+        # a replica on a broker that is down is not in the list of brokers; its id is all that is known
+        return tuple(self.nodes.get(node) or Node(node, "", -1) for node in ids)
+
+
+class MetadataCache:
+    """Holds the newest snapshot, the topics of interest, and when to ask again.
+
+    Args:
+        max_age: Seconds after which metadata are fetched anew without need (`metadata.max.age.ms`).
+        max_idle: Seconds after which a topic that nobody touched is forgotten (`metadata.max.idle.ms`);
+            None keeps topics for ever.
+        backoff: Delay between requests while they fail or bring nothing new.
+    """
+
+    def __init__(self, *, max_age: float, backoff: Backoff, max_idle: float | None = None) -> None:
+        self.snapshot: ClusterSnapshot = ClusterSnapshot()
+        self.version: int = 0
+        """Grows with each answer; a waiter compares it to see whether there is news."""
+        self.all_topics = False
+        """Whether every topic of the cluster is of interest (pattern subscriptions)."""
+        self._max_age = max_age
+        self._max_idle = max_idle
+        self._backoff = backoff
+        self._topics: dict[str, float] = {}
+        self._requested = True
+        self._last_success: float | None = None
+        self._allowed_at = -inf
+        self._urgent = False
+        self._failures = 0
+
+    # ------------------------------------------------------------------ topics of interest
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of interest."""
+        return list(self._topics)
+
+    def track(self, topics: Iterable[str], now: float) -> bool:
+        """Add topics of interest, or mark them as used; True if one of them is new."""
+        fresh = False
+        for topic in topics:
+            fresh = fresh or topic not in self._topics
+            self._topics[topic] = now
+        if fresh:
+            self.request_update(urgent=True)
+        return fresh
+
+    def track_only(self, topics: Iterable[str], now: float) -> bool:
+        """Replace the topics of interest; True if one of them is new."""
+        wanted = list(topics)
+        for topic in [topic for topic in self._topics if topic not in set(wanted)]:
+            del self._topics[topic]
+        return self.track(wanted, now)
+
+    def touch(self, topics: Iterable[str], now: float) -> None:
+        """Mark topics of interest as used."""
+        for topic in topics:
+            if topic in self._topics:
+                self._topics[topic] = now
+
+    def expire_topics(self, now: float) -> list[str]:
+        """Forget the topics that were not used for `max_idle` seconds."""
+        if self._max_idle is None:
+            return []
+        idle = [topic for topic, used in self._topics.items() if now - used >= self._max_idle]
+        for topic in idle:
+            del self._topics[topic]
+        return idle
+
+    # ------------------------------------------------------------------ when to ask
+
+    def request_update(self, *, urgent: bool = False) -> None:
+        """Ask for fresh metadata; `urgent` skips the back-off since the last request (there is a new topic)."""
+        self._requested = True
+        self._urgent = self._urgent or urgent
+
+    @property
+    def update_requested(self) -> bool:
+        """Whether somebody asked for fresh metadata since the last answer."""
+        return self._requested
+
+    def next_update(self, now: float) -> float:
+        """When the next request is due: `now` or earlier means at once."""
+        if self._requested or self._last_success is None:
+            return now if self._urgent else max(self._allowed_at, now)
+        return max(self._last_success + self._max_age, self._allowed_at, now)
+
+    @property
+    def failures(self) -> int:
+        """Failed requests since the last answer."""
+        return self._failures
+
+    # ------------------------------------------------------------------ answers
+
+    def begin_update(self, now: float) -> int:
+        """A request goes out; what is asked for from now on needs another one. Returns the version to beat."""
+        self._requested = self._urgent = False
+        self._delay(now)
+        return self.version
+
+    def fail_update(self, now: float) -> None:
+        """The request failed."""
+        self._failures += 1
+        self._requested = True
+        self._delay(now)
+
+    def _delay(self, now: float) -> None:
+        self._allowed_at = now + self._backoff.seconds(max(self._failures, 1))
+
+    def update(self, response: MetadataResponse, now: float, *, asked: Iterable[str] | None) -> ClusterSnapshot:
+        """Merge an answer.
+
+        Args:
+            response: The broker's answer.
+            now: Monotonic time in seconds.
+            asked: The topics that were asked for; None if all were, so that topics missing are gone.
+
+        Returns:
+            The new snapshot.
+        """
+        old = self.snapshot
+        topics = {} if asked is None else dict(old.topics)
+        errors = {} if asked is None else {t: c for t, c in old.errors.items() if t in self._topics}
+        again = False
+        for described in response.topics:
+            name = described.name
+            if name is None:
+                continue
+            if described.error_code:
+                errors[name] = described.error_code
+                again = again or error_for(described.error_code).refresh_metadata
+                if described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    topics.pop(name, None)
+                continue
+            errors.pop(name, None)
+            topics[name] = _merge_topic(old.topics.get(name), described)
+            again = again or any(p.leader_id < 0 for p in topics[name].partitions.values())
+        self.snapshot = ClusterSnapshot(
+            cluster_id=response.cluster_id if response.cluster_id is not None else old.cluster_id,
+            controller_id=response.controller_id,
+            nodes={b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers},
+            topics=topics,
+            errors=errors,
+            names={t.topic_id: t.name for t in topics.values() if t.topic_id != ZERO_ID},
+        )
+        self.version += 1
+        self._last_success = now
+        # a topic that is being created or a partition without a leader: ask again, ever less often
+        self._failures = self._failures + 1 if again else 0
+        self._requested = self._requested or again
+        self._delay(now)
+        return self.snapshot
+
+    def update_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node] = ()
+    ) -> set[TopicPartition]:
+        """Take over leaders that a broker named in a Produce or Fetch answer (KIP-951).
+
+        Args:
+            leaders: Leader id and leader epoch by partition.
+            nodes: Brokers that the answer described.
+
+        Returns:
+            The partitions whose leader changed.
+        """
+        known = {**self.snapshot.nodes, **{node.id: node for node in nodes}}
+        topics = dict(self.snapshot.topics)
+        changed: set[TopicPartition] = set()
+        for tp, (leader, epoch) in leaders.items():
+            current = self.snapshot.partition(tp)
+            if current is None or leader not in known or epoch <= current.leader_epoch:
+                continue
+            topic = topics[tp.topic]
+            moved = replace(current, leader_id=leader, leader_epoch=epoch, error_code=0)
+            topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: moved})
+            changed.add(tp)
+        if changed:
+            self.snapshot = replace(self.snapshot, nodes=known, topics=topics)
+        return changed
+
+    def rebootstrap(self) -> None:
+        """Forget the brokers, so that the next request goes to the bootstrap servers (KIP-899)."""
+        self.snapshot = replace(self.snapshot, nodes={}, controller_id=-1)
+        self.request_update(urgent=True)
+
+
+def topic_error(snapshot: ClusterSnapshot, topic: str) -> KafkaError | None:
+    """The error of a topic that was asked for, or None; its text names the topic."""
+    code = snapshot.errors.get(topic)
+    if code is None:
+        return None
+    error = error_for(code)
+    return error_for(code, f"Topic {topic!r}: {error.message}")
+
+
+def _merge_topic(old: TopicMetadata | None, new: MetadataResponseTopic) -> TopicMetadata:
+    """The topic as described, except partitions of which an answer with a newer leader epoch is known."""
+    name = new.name or ""
+    same = old is not None and (old.topic_id == new.topic_id or ZERO_ID in {old.topic_id, new.topic_id})
+    known = old.partitions if same and old is not None else {}
+    partitions: dict[int, PartitionMetadata] = {}
+    for described in new.partitions:
+        number = described.partition_index
+        current = known.get(number)
+        if current is not None and 0 <= described.leader_epoch < current.leader_epoch:
+            partitions[number] = current  # a broker that lags behind
+        else:
+            partitions[number] = _partition(name, described)
+    return TopicMetadata(name, bytes(new.topic_id), new.is_internal, partitions)
+
+
+def _partition(topic: str, described: MetadataResponsePartition) -> PartitionMetadata:
+    return PartitionMetadata(
+        topic=topic,
+        partition=described.partition_index,
+        leader_id=described.leader_id,
+        leader_epoch=described.leader_epoch,
+        replicas=tuple(described.replica_nodes),
+        isr=tuple(described.isr_nodes),
+        offline=tuple(described.offline_replicas),
+        error_code=described.error_code,
+    )

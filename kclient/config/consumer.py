@@ -1,0 +1,143 @@
+"""The settings of the consumer."""
+
+# ruff: noqa: RUF009  (the fields hold no mutable defaults)
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from kclient.config.common import ClientConfig
+from kclient.config.java import ASSIGNORS, DESERIALIZERS
+from kclient.config.setting import Boolean, Choice, Classes, Kind, Number, PythonObject, Text, setting
+from kclient.errors import ConfigError
+
+__all__ = ["ConsumerConfig"]
+
+_DESERIALIZER = PythonObject(
+    "a deserializer, its class, or a function from bytes to a value", DESERIALIZERS, strict=False
+)
+_DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _OffsetReset(Kind):
+    """`auto.offset.reset`: a word, or a duration back from now (KIP-1106)."""
+
+    @property
+    def text(self) -> str:
+        return "one of `latest`, `earliest`, `none`, or `by_duration:` with an ISO-8601 duration such as PT1H"
+
+    def parse(self, value: Any) -> str:
+        word = str(value).strip()
+        if word.lower() in ("latest", "earliest", "none"):
+            return word.lower()
+        if _DURATION.fullmatch(word):
+            return word
+        raise ValueError(self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """The settings of the consumer; made by `parse`. Times are in milliseconds, sizes in bytes."""
+
+    allow_auto_create_topics: bool = setting(
+        Boolean(), True, "Whether subscribing to an unknown topic may create it, if the brokers do that."
+    )
+    auto_commit_interval_ms: int = setting(
+        Number(0), 5000, "How often positions are committed with `enable.auto.commit`."
+    )
+    auto_offset_reset: str = setting(
+        _OffsetReset(),
+        "latest",
+        """Where to begin where nothing was committed or the offset is gone: at the `latest` or `earliest` record, at
+        the first that is not older than a duration (`by_duration:PT1H`, KIP-1106), or raise (`none`).""",
+    )
+    check_crcs: bool = setting(Boolean(), True, "Whether checksums of fetched batches are verified.")
+    client_rack: str = setting(
+        Text(), "", "Where the client is: records are fetched from a replica nearby if the brokers say so (KIP-392)."
+    )
+    default_api_timeout_ms: int = setting(Number(0), 60_000, "Time for calls that are given no `timeout`.")
+    enable_auto_commit: bool = setting(
+        Boolean(), True, "Whether positions are committed in the background; off without `group.id`."
+    )
+    exclude_internal_topics: bool = setting(
+        Boolean(), True, "Whether subscriptions by pattern leave out Kafka's own topics."
+    )
+    fetch_max_bytes: int = setting(
+        Number(0), 52_428_800, "Largest response to a fetch; a larger first batch is returned all the same."
+    )
+    fetch_max_wait_ms: int = setting(Number(0), 500, "How long a broker waits for `fetch.min.bytes` before it answers.")
+    fetch_min_bytes: int = setting(Number(0), 1, "Bytes that a broker gathers before it answers a fetch.")
+    group_id: str | None = setting(
+        Text(empty=False), None, "The group whose members share the partitions; needed to subscribe and to commit."
+    )
+    group_instance_id: str | None = setting(
+        Text(empty=False), None, "Name of a static member, which keeps its partitions over a restart (KIP-345)."
+    )
+    group_protocol: str = setting(
+        Choice(("classic", "consumer")),
+        "classic",
+        "How the group balances: by its members (`classic`), or by the broker (KIP-848).",
+        served_values=("classic",),
+    )
+    group_remote_assignor: str | None = setting(
+        Text(), None, "Assignor of the broker, with `group.protocol=consumer`.", served=False
+    )
+    heartbeat_interval_ms: int = setting(
+        Number(1), 3000, "Time between heartbeats to the group's coordinator; less than `session.timeout.ms`."
+    )
+    interceptor_classes: tuple[Any, ...] = setting(
+        Classes(PythonObject("a consumer interceptor or its class")),
+        (),
+        "Called with records before they are returned.",
+    )
+    internal_throw_on_fetch_stable_offset_unsupported: bool = setting(
+        Boolean(), False, "Internal to Kafka Streams.", served=False
+    )
+    isolation_level: str = setting(
+        Choice(("read_uncommitted", "read_committed")),
+        "read_uncommitted",
+        "Whether records of open and aborted transactions are left out (`read_committed`).",
+    )
+    key_deserializer: Any = setting(_DESERIALIZER, None, "Turns keys into values; without it keys are bytes.")
+    value_deserializer: Any = setting(_DESERIALIZER, None, "Turns values back; without it values are bytes.")
+    max_partition_fetch_bytes: int = setting(
+        Number(0), 1_048_576, "Most bytes fetched of one partition at once; a larger first batch comes all the same."
+    )
+    max_poll_interval_ms: int = setting(
+        Number(1), 300_000, "Time between two polls after which a consumer leaves its group."
+    )
+    max_poll_records: int = setting(Number(1), 500, "Most records returned by one poll.")
+    partition_assignment_strategy: tuple[Any, ...] = setting(
+        Classes(PythonObject("an assignor or its class", ASSIGNORS)),
+        ("range", "cooperative-sticky"),
+        "How the members of a group share the partitions; the first that all members know is used.",
+    )
+    session_timeout_ms: int = setting(
+        Number(1), 45_000, "Time without heartbeats after which the coordinator gives a member's partitions away."
+    )
+    share_acknowledgement_mode: str = setting(
+        Choice(("implicit", "explicit")), "implicit", "For share groups (KIP-932).", served=False
+    )
+    share_acquire_mode: str = setting(
+        Choice(("batch_optimized", "record_limit")), "batch_optimized", "For share groups (KIP-932).", served=False
+    )
+
+    @classmethod
+    def _reconcile(cls, values: dict[str, Any]) -> None:
+        known = cls.settings()
+        if values.get("group.id") is None:
+            if values.get("enable.auto.commit"):
+                raise ConfigError("enable.auto.commit=true needs a group.id: positions are committed for a group")
+            values["enable.auto.commit"] = False
+        session = values.get("session.timeout.ms", known["session.timeout.ms"].default)
+        heartbeat = values.get("heartbeat.interval.ms", known["heartbeat.interval.ms"].default)
+        if heartbeat >= session:
+            raise ConfigError(
+                f"heartbeat.interval.ms = {heartbeat} must be less than session.timeout.ms = {session}; "
+                "a third is usual"
+            )
+        if not values.get("partition.assignment.strategy", known["partition.assignment.strategy"].default):
+            raise ConfigError("partition.assignment.strategy names no assignor; leave it out for the default")

@@ -1,0 +1,195 @@
+"""Names that are no settings of a client: what the user may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kclient.config.common import ClientConfig
+
+__all__ = ["LIBRDKAFKA", "explain_unknown"]
+
+LIBRDKAFKA = {
+    "api.version.fallback.ms": "",
+    "api.version.request": "",
+    "api.version.request.timeout.ms": "request.timeout.ms",
+    "auto.commit.enable": "enable.auto.commit",
+    "background_event_cb": "",
+    "batch.num.messages": "batch.size",
+    "broker.address.family": "",
+    "broker.address.ttl": "",
+    "broker.version.fallback": "",
+    "builtin.features": "",
+    "compression.codec": "compression.type",
+    "compression.level": "compression.zstd.level, compression.gzip.level or compression.lz4.level",
+    "connect_cb": "",
+    "consume.callback.max.messages": "max.poll.records",
+    "consume_cb": "",
+    "coordinator.query.interval.ms": "",
+    "debug": "",
+    "default_topic_conf": "",
+    "delivery.report.only.error": "",
+    "dr_cb": "",
+    "dr_msg_cb": "",
+    "enable.auto.offset.store": "",
+    "enable.gapless.guarantee": "",
+    "enable.partition.eof": "",
+    "enable.random.seed": "",
+    "enable.sasl.oauthbearer.unsecure.jwt": "",
+    "error_cb": "",
+    "fetch.error.backoff.ms": "retry.backoff.ms",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.queue.backoff.ms": "",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "group.protocol.type": "",
+    "https.ca.location": "",
+    "internal.termination.signal": "",
+    "log.connection.close": "",
+    "log.queue": "",
+    "log.thread.name": "",
+    "log_cb": "",
+    "log_level": "",
+    "logger": "",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "message.copy.max.bytes": "",
+    "message.max.bytes": "max.request.size",
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "metadata.broker.list": "bootstrap.servers",
+    "metadata.request.timeout.ms": "request.timeout.ms",
+    "msg_order_cmp": "",
+    "oauthbearer_token_refresh_cb": "",
+    "offset.store.method": "",
+    "offset.store.path": "",
+    "offset.store.sync.interval.ms": "",
+    "offset_commit_cb": "",
+    "on_commit": "",
+    "on_delivery": "",
+    "opaque": "",
+    "partitioner": "partitioner.class",
+    "plugin.library.paths": "",
+    "produce.offset.report": "",
+    "queue.buffering.backpressure.threshold": "",
+    "queue.buffering.max.kbytes": "buffer.memory",
+    "queue.buffering.max.messages": "buffer.memory",
+    "queue.buffering.max.ms": "linger.ms",
+    "queued.max.messages.kbytes": "fetch.max.bytes",
+    "queued.min.messages": "max.poll.records",
+    "rebalance_cb": "",
+    "receive.message.max.bytes": "fetch.max.bytes",
+    "reconnect.backoff.jitter.ms": "reconnect.backoff.ms",
+    "request.required.acks": "acks",
+    "resolve_cb": "",
+    "retries.max": "retries",
+    "sasl.mechanisms": "sasl.mechanism",
+    "sasl.oauthbearer.client.id": "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.secret": "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.config": "sasl.jaas.config",
+    "sasl.oauthbearer.extensions": "sasl.jaas.config",
+    "sasl.oauthbearer.method": "",
+    "sasl.password": "sasl.jaas.config",
+    "sasl.username": "sasl.jaas.config",
+    "socket.blocking.max.ms": "",
+    "socket.keepalive.enable": "",
+    "socket.max.fails": "",
+    "socket.nagle.disable": "",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.send.buffer.bytes": "send.buffer.bytes",
+    "socket.timeout.ms": "request.timeout.ms",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.location": "ssl.keystore.location",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.crl.location": "",
+    "ssl.curves.list": "",
+    "ssl.engine.id": "",
+    "ssl.engine.location": "",
+    "ssl.key.location": "ssl.keystore.location",
+    "ssl.key.pem": "ssl.keystore.key",
+    "ssl.providers": "security.providers",
+    "ssl.sigalgs.list": "",
+    "ssl_engine_callback_data": "",
+    "statistics.interval.ms": "",
+    "stats_cb": "",
+    "sticky.partitioning.linger.ms": "partitioner.class",
+    "test.mock.num.brokers": "",
+    "throttle_cb": "",
+    "topic.blacklist": "",
+    "topic.metadata.propagation.max.ms": "metadata.max.age.ms",
+    "topic.metadata.refresh.fast.interval.ms": "retry.backoff.ms",
+    "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+    "topic.metadata.refresh.sparse": "",
+}
+"""librdkafka's names (and confluent-kafka's) that are not the Java client's, and the Java name that comes nearest."""
+
+_HINTS = {
+    "enable.auto.offset.store": "commit the offsets you have processed with commit(offsets), with "
+    "enable.auto.commit=false",
+    "broker.address.family": "every address that the name resolves to is tried, IPv6 and IPv4; to use one family only, "
+    "give an address of it in bootstrap.servers",
+    "statistics.interval.ms": "call metrics() when you want figures",
+    "stats_cb": "call metrics() when you want figures",
+    "on_delivery": "pass on_delivery to send()",
+    "dr_cb": "pass on_delivery to send()",
+    "dr_msg_cb": "pass on_delivery to send()",
+    "delivery.report.only.error": "await the delivery that send() returns, or pass on_delivery to it",
+    "error_cb": "errors are raised by the next call",
+    "logger": "logs go to Python's logging, under the name kclient",
+    "log_cb": "logs go to Python's logging, under the name kclient",
+    "log_level": "logs go to Python's logging, under the name kclient",
+    "debug": "logs go to Python's logging, under the name kclient",
+    "rebalance_cb": "pass a listener to subscribe()",
+    "on_commit": "pass a callback to commit_async()",
+    "offset_commit_cb": "pass a callback to commit_async()",
+    "enable.partition.eof": "compare position() with end_offsets()",
+    "test.mock.num.brokers": 'use bootstrap_servers="memory:NAME" for a broker inside the process',
+    "socket.keepalive.enable": "keep-alive is always on",
+    "socket.nagle.disable": "Nagle's algorithm is always off",
+    "api.version.request": "versions are always asked for",
+    "broker.version.fallback": "versions are always asked for",
+}
+
+
+def explain_unknown(given: str, cls: type[ClientConfig]) -> str:
+    """The text of the error about a name that is no setting of this client."""
+    name = given.replace("_", ".") if given not in LIBRDKAFKA else given
+    start = f"{given} is no setting of the {client_name(cls)}"
+    if name in LIBRDKAFKA:
+        return f"{start}: it is librdkafka's name; {_librdkafka_hint(name)}"
+    others = [client_name(other) for other in _clients() if other is not cls and name in other.settings()]
+    if others:
+        return f"{start}: it belongs to the {' and the '.join(others)}"
+    near = _nearest(name, list(cls.settings()))
+    return f"{start}; did you mean {near}?" if near else f"{start}: kclient has Kafka's names, see the reference"
+
+
+def client_name(cls: type[ClientConfig]) -> str:
+    """What people call the client of a configuration."""
+    return {"ProducerConfig": "producer", "ConsumerConfig": "consumer"}.get(cls.__name__, "admin client")
+
+
+def _librdkafka_hint(name: str) -> str:
+    counterpart = LIBRDKAFKA[name]
+    if counterpart and counterpart != name:
+        return f"Kafka's is {counterpart}"
+    return _HINTS.get(name, "kclient needs no such setting, leave it out")
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    if close:
+        return close[0]
+    # the words in another order, or the unit forgotten
+    words = set(name.split("."))
+    best = max(known, key=lambda other: len(words & set(other.split("."))) / len(words | set(other.split("."))))
+    shared = words & set(best.split("."))
+    return best if len(shared) >= 2 else None
+
+
+def _clients() -> list[type[ClientConfig]]:
+    from kclient.config.admin import AdminConfig
+    from kclient.config.consumer import ConsumerConfig
+    from kclient.config.producer import ProducerConfig
+
+    return [ProducerConfig, ConsumerConfig, AdminConfig]

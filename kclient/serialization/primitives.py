@@ -1,0 +1,251 @@
+"""The serializers that Kafka's Java client brings, byte for byte: big-endian numbers, UTF-8 text."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, ClassVar
+from uuid import UUID
+
+from kclient.errors import SerializationError
+from kclient.types import Buffer, Headers
+
+__all__ = [
+    "BooleanDeserializer",
+    "BooleanSerializer",
+    "BytesDeserializer",
+    "BytesSerializer",
+    "DoubleDeserializer",
+    "DoubleSerializer",
+    "FloatDeserializer",
+    "FloatSerializer",
+    "IntegerDeserializer",
+    "IntegerSerializer",
+    "LongDeserializer",
+    "LongSerializer",
+    "ShortDeserializer",
+    "ShortSerializer",
+    "StringDeserializer",
+    "StringSerializer",
+    "UUIDDeserializer",
+    "UUIDSerializer",
+    "VoidDeserializer",
+    "VoidSerializer",
+]
+
+
+class BytesSerializer:
+    """Bytes as they are (`ByteArraySerializer`); any buffer will do."""
+
+    def serialize(self, topic: str, value: Buffer | None, headers: Headers = ()) -> Buffer | None:
+        given: object = value
+        if value is None or isinstance(given, bytes | bytearray | memoryview):
+            return value
+        hint = "encode it, or set a serializer such as value_serializer='string'"
+        raise SerializationError(f"{topic}: expected bytes, not {type(value).__name__}: {hint}")
+
+
+class BytesDeserializer:
+    """Bytes as they are (`ByteArrayDeserializer`)."""
+
+    def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> bytes | None:
+        return None if data is None else bytes(data)
+
+
+class StringSerializer:
+    """Text, in UTF-8 unless told otherwise.
+
+    Args:
+        encoding: A Python codec.
+    """
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.encoding = encoding
+
+    def serialize(self, topic: str, value: str | None, headers: Headers = ()) -> bytes | None:
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise SerializationError(f"{topic}: expected text, not {type(value).__name__}")
+        try:
+            return value.encode(self.encoding)
+        except UnicodeError as error:
+            raise SerializationError(f"{topic}: the text cannot be encoded: {error}") from error
+
+
+class StringDeserializer:
+    """Text, in UTF-8 unless told otherwise.
+
+    Args:
+        encoding: A Python codec.
+    """
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.encoding = encoding
+
+    def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> str | None:
+        if data is None:
+            return None
+        try:
+            return str(data, self.encoding)
+        except UnicodeError as error:
+            raise SerializationError(f"{topic}: the bytes are no text in {self.encoding}: {error}") from error
+
+
+class _Packed:
+    """One value of a fixed size."""
+
+    _struct: ClassVar[struct.Struct]
+    _what: ClassVar[str]
+    _types: ClassVar[tuple[type, ...]] = (int,)
+
+
+class _PackedSerializer(_Packed):
+    def serialize(self, topic: str, value: Any, headers: Headers = ()) -> bytes | None:
+        if value is None:
+            return None
+        if not isinstance(value, self._types) or (isinstance(value, bool) and bool not in self._types):
+            raise SerializationError(f"{topic}: expected {self._what}, not {type(value).__name__}")
+        try:
+            return self._struct.pack(value)
+        except (struct.error, OverflowError) as error:
+            raise SerializationError(f"{topic}: {value!r} does not fit into {self._what}: {error}") from error
+
+
+class _PackedDeserializer(_Packed):
+    def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> Any:
+        if data is None:
+            return None
+        if len(data) != self._struct.size:
+            raise SerializationError(f"{topic}: {self._what} has {self._struct.size} bytes, these are {len(data)}")
+        return self._struct.unpack(data)[0]
+
+
+class ShortSerializer(_PackedSerializer):
+    """Whole numbers of 2 bytes, big-endian, signed."""
+
+    _struct = struct.Struct(">h")
+    _what = "a whole number of 2 bytes"
+
+
+class ShortDeserializer(_PackedDeserializer):
+    """Whole numbers of 2 bytes, big-endian, signed."""
+
+    _struct = struct.Struct(">h")
+    _what = "a whole number of 2 bytes"
+
+
+class IntegerSerializer(_PackedSerializer):
+    """Whole numbers of 4 bytes, big-endian, signed."""
+
+    _struct = struct.Struct(">i")
+    _what = "a whole number of 4 bytes"
+
+
+class IntegerDeserializer(_PackedDeserializer):
+    """Whole numbers of 4 bytes, big-endian, signed."""
+
+    _struct = struct.Struct(">i")
+    _what = "a whole number of 4 bytes"
+
+
+class LongSerializer(_PackedSerializer):
+    """Whole numbers of 8 bytes, big-endian, signed."""
+
+    _struct = struct.Struct(">q")
+    _what = "a whole number of 8 bytes"
+
+
+class LongDeserializer(_PackedDeserializer):
+    """Whole numbers of 8 bytes, big-endian, signed."""
+
+    _struct = struct.Struct(">q")
+    _what = "a whole number of 8 bytes"
+
+
+class FloatSerializer(_PackedSerializer):
+    """Numbers as 4 bytes of IEEE 754, big-endian."""
+
+    _struct = struct.Struct(">f")
+    _what = "a number of 4 bytes"
+    _types = (float, int)
+
+
+class FloatDeserializer(_PackedDeserializer):
+    """Numbers as 4 bytes of IEEE 754, big-endian."""
+
+    _struct = struct.Struct(">f")
+    _what = "a number of 4 bytes"
+
+
+class DoubleSerializer(_PackedSerializer):
+    """Numbers as 8 bytes of IEEE 754, big-endian."""
+
+    _struct = struct.Struct(">d")
+    _what = "a number of 8 bytes"
+    _types = (float, int)
+
+
+class DoubleDeserializer(_PackedDeserializer):
+    """Numbers as 8 bytes of IEEE 754, big-endian."""
+
+    _struct = struct.Struct(">d")
+    _what = "a number of 8 bytes"
+
+
+class BooleanSerializer(_PackedSerializer):
+    """True and false as a byte 1 or 0."""
+
+    _struct = struct.Struct(">?")
+    _what = "true or false in one byte"
+    _types = (bool,)
+
+
+class BooleanDeserializer:
+    """True and false as a byte 1 or 0; other bytes are an error, as in Java."""
+
+    def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> bool | None:
+        if data is None:
+            return None
+        value = bytes(data)
+        if value not in (b"\x00", b"\x01"):
+            raise SerializationError(f"{topic}: expected one byte 0 or 1, not {value[:8]!r}")
+        return value == b"\x01"
+
+
+class UUIDSerializer:
+    """UUIDs as text of 36 characters."""
+
+    def serialize(self, topic: str, value: UUID | None, headers: Headers = ()) -> bytes | None:
+        if value is None:
+            return None
+        if not isinstance(value, UUID):
+            raise SerializationError(f"{topic}: expected a UUID, not {type(value).__name__}")
+        return str(value).encode()
+
+
+class UUIDDeserializer:
+    """UUIDs as text of 36 characters."""
+
+    def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> UUID | None:
+        if data is None:
+            return None
+        try:
+            return UUID(str(data, "utf-8"))
+        except ValueError as error:
+            raise SerializationError(f"{topic}: the bytes are no UUID: {error}") from error
+
+
+class VoidSerializer:
+    """Nothing but nulls."""
+
+    def serialize(self, topic: str, value: None, headers: Headers = ()) -> None:
+        if value is not None:
+            raise SerializationError(f"{topic}: expected None, not {type(value).__name__}")
+
+
+class VoidDeserializer:
+    """Nothing but nulls."""
+
+    def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> None:
+        if data is not None:
+            raise SerializationError(f"{topic}: expected a null, not {len(data)} bytes")
