@@ -1,0 +1,477 @@
+"""What the async and the blocking producer have in common: everything except the waiting.
+
+`append` may be called from any thread; it never waits. Where it cannot append it says why, and the faces do the
+waiting: `NO_METADATA` (call `load_topic` in the loop) or `FULL` (wait until the accumulator has room).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import anyio
+
+from kclient.cluster import Cluster, ClusterSnapshot, topic_error
+from kclient.concurrency import Supervisor, Wakeup
+from kclient.errors import (
+    BufferExhaustedError,
+    ClosedError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    SerializationError,
+    UnknownTopicOrPartitionError,
+)
+from kclient.net.connectors import bootstrap_addresses
+from kclient.producer.accumulator import Accumulator
+from kclient.producer.answers import FULL, Full
+from kclient.producer.delivery import Deliveries, Delivery, wait_for_batches
+from kclient.producer.dispatcher import Dispatcher
+from kclient.producer.interfaces import ProducerRecord
+from kclient.producer.outcomes import Outcomes
+from kclient.producer.sender import Sender
+from kclient.producer.settings import ProducerPlan
+from kclient.producer.transactions import TransactionManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kclient.concurrency import TaskHandle
+    from kclient.config import ProducerConfig
+    from kclient.producer.interfaces import DeliveryCallback
+    from kclient.serialization import Serializer
+    from kclient.types import Headers, PartitionInfo
+
+logger: logging.Logger = logging.getLogger("kclient.producer")
+
+
+class NoMetadata(Enum):
+    """The answer of an append to a topic that is not known yet."""
+
+    NO_METADATA = "no metadata"
+
+
+NO_METADATA: Final = NoMetadata.NO_METADATA
+
+
+class State(Enum):
+    """The life of a producer."""
+
+    NEW = "new"
+    """Not started."""
+    RUNNING = "running"
+    """Takes records."""
+    CLOSING = "closing"
+    """Takes no more records; sends what it has."""
+    CLOSED = "closed"
+    """Done."""
+
+
+_TRANSITIONS = {
+    State.NEW: {State.RUNNING, State.CLOSED},
+    State.RUNNING: {State.CLOSING},
+    State.CLOSING: {State.CLOSED},
+    State.CLOSED: set[State](),
+}
+
+
+class ProducerCore:
+    """One producer without a face.
+
+    Args:
+        config: The settings.
+        clock: Monotonic time in seconds.
+    """
+
+    def __init__(self, config: ProducerConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        bootstrap_addresses(config.bootstrap_servers)  # what cannot be right is refused now, not by the first call
+        self.config = config
+        self.clock = clock
+        self.plan: ProducerPlan = ProducerPlan.of(config)
+        self.state: State = State.NEW
+        self.max_block: float = config.max_block_ms / 1000
+        self.unsent: int = 0
+        """How many records were given up when the producer ended."""
+        self.woken: bool = False
+        """Whether the sender was woken since somebody last reset this."""
+        self.outcomes: Outcomes = Outcomes()
+        plain = not (self.plan.interceptors or self.plan.partitioner)
+        plain = plain and self.plan.key_serializer is None and self.plan.value_serializer is None
+        self.plain = plain
+        """Whether a record goes to the accumulator as it is: then `send` tries the compiled append first."""
+        self.wakeup: Wakeup = Wakeup()
+        self.accumulator: Accumulator = Accumulator(self.plan.accumulator, self.outcomes, self._wake, clock)
+        self.supervisor: Supervisor = Supervisor("producer", on_failure=self._on_failure)
+        self._failure: BaseException | None = None
+        self._counts: dict[str, int] = {}
+        self._transactions = TransactionManager() if self.plan.idempotent else None
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._tasks: list[TaskHandle] = []
+
+    def _move(self, state: State) -> None:
+        if state not in _TRANSITIONS[self.state]:
+            raise IllegalStateError(f"producer: {self.state.name} -> {state.name}")
+        self.state = state
+
+    def _wake(self) -> None:
+        self.woken = True
+        self.wakeup.set()
+
+    # ------------------------------------------------------------------ life, in the loop
+
+    async def start(self) -> None:
+        """Start the background tasks; connects when there is something to send."""
+        if self.state is not State.NEW:
+            raise IllegalStateError("The producer was started before; make a new one")
+        await self.supervisor.start()
+        try:
+            self._start_tasks()
+        except BaseException:
+            await self.supervisor.aclose()
+            raise
+        await self.cluster.start()
+        self._move(State.RUNNING)
+
+    def _start_tasks(self) -> None:
+        config = self.config
+        cluster = self._cluster = Cluster(
+            config,
+            self.supervisor,
+            metadata_max_idle=config.metadata_max_idle_ms / 1000,
+            clock=self.clock,
+        )
+        sender = self._sender = Sender(
+            self.accumulator, self._transactions, cluster.metadata, self.plan.sender, cluster.retry_backoff
+        )
+        cluster.listeners.append(self._on_metadata)
+        self._dispatcher = Dispatcher(
+            sender,
+            cluster,
+            self.supervisor,
+            acks=self.plan.sender.acks,
+            timeout_ms=config.request_timeout_ms,
+            wakeup=self.wakeup,
+        )
+        self._tasks.append(self.supervisor.spawn(self._dispatcher.run, name="sender"))
+
+    @property
+    def cluster(self) -> Cluster:
+        """Metadata and connections.
+
+        Raises:
+            IllegalStateError: The producer was not started.
+        """
+        if self._cluster is None:
+            raise IllegalStateError("The producer was not started: use `async with` or call `start`")
+        return self._cluster
+
+    def _on_metadata(self) -> None:
+        """New metadata: append may go by them from now on. Replaced as a whole, so any thread may read."""
+        snapshot = self.cluster.snapshot
+        self._counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items() if topic.partitions}
+        self.accumulator.update(snapshot)
+
+    def _on_failure(self, error: BaseException) -> None:
+        """A background task died: everything that waits fails, and the next call raises it."""
+        self._failure = error
+        cause = error if isinstance(error, KafkaError) else _wrapped(error)
+        self.accumulator.close(cause)
+        self._gave_up(sum(batch.count for batch in self.accumulator.abort(cause)))
+        if not isinstance(error, ClosedError):  # on trio a cancelled scope around the producer ends its tasks
+            logger.error("the producer failed: %r", error)
+
+    def _gave_up(self, count: int) -> None:
+        self.unsent += count
+        if count:
+            logger.warning("%d records were not sent", count)
+
+    def disable(self, error: KafkaError) -> None:
+        """Make every call raise from now on, without touching a lock that a lost thread may hold (after a fork)."""
+        self._failure = error
+        self._counts = {}
+        self.accumulator.appender.topics.clear()
+
+    def check(self) -> None:
+        """Raise what went wrong in the background, or that the producer is not open.
+
+        Raises:
+            KafkaError: The stored failure.
+            ClosedError: The producer was closed.
+            IllegalStateError: The producer was not started.
+        """
+        if self._failure is not None:
+            if isinstance(self._failure, KafkaError):
+                raise self._failure
+            raise _wrapped(self._failure)
+        if self._transactions is not None and self._transactions.error is not None:
+            raise self._transactions.error
+        if self.state is State.NEW:
+            raise IllegalStateError("The producer was not started: use `async with` or call `start`")
+        if self.state is not State.RUNNING:
+            raise ClosedError("The producer was closed")
+
+    # ------------------------------------------------------------------ appending, in any thread
+
+    def append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+        on_delivery: DeliveryCallback | None,
+        serialized: bool = False,
+    ) -> Delivery | Literal[Full.FULL, NoMetadata.NO_METADATA]:
+        """Append a record if that is possible now.
+
+        Raises:
+            KafkaError: The record can never be appended, or the producer cannot take any.
+        """
+        count = self._counts.get(topic)
+        if count is None:
+            self.check()
+            return NO_METADATA
+        key_bytes, value_bytes = key, value
+        plan = self.plan
+        if plan.key_serializer is not None and not serialized:
+            key_bytes = _serialize(plan.key_serializer, topic, key, headers)
+        if plan.value_serializer is not None and not serialized:
+            value_bytes = _serialize(plan.value_serializer, topic, value, headers)
+        if partition is not None:
+            if not 0 <= partition < count:
+                return self._unknown_partition(topic, partition, count)
+        elif plan.partitioner is not None:
+            partition = plan.partitioner.partition(topic, key, key_bytes, value, value_bytes, self.cluster.snapshot)
+        try:
+            return self.accumulator.append(topic, value_bytes, key_bytes, partition, timestamp, headers, on_delivery)
+        except (TypeError, ValueError) as error:
+            check_headers(headers)
+            if isinstance(error, ValueError):
+                raise
+            raise SerializationError(f"{error}; set key_serializer or value_serializer, or send bytes") from error
+
+    def append_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None,
+        partition: int | None,
+        into: Deliveries,
+        serialized: bool = False,
+    ) -> Literal[Full.FULL, NoMetadata.NO_METADATA] | None:
+        """Append values from `values[len(into)]` on; None when all are appended, else why it stopped."""
+        count = self._counts.get(topic)
+        if count is None:
+            self.check()
+            return NO_METADATA
+        if partition is not None and not 0 <= partition < count:
+            self._unknown_partition(topic, partition, count)
+        plan = self.plan
+        serialized = serialized or plan.value_serializer is None
+        if keys is not None or plan.partitioner is not None or not serialized:
+            return self._append_one_by_one(topic, values, keys, partition, into, serialized)
+        while len(into) < len(values):
+            timestamp = int(time.time() * 1000)
+            try:
+                result = self.accumulator.append_many(topic, partition, timestamp, values, len(into))
+            except TypeError as error:
+                raise SerializationError(f"{error}; set value_serializer, or send bytes") from error
+            if result is FULL:
+                return FULL
+            into.add(*result)
+        return None
+
+    def _append_one_by_one(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None,
+        partition: int | None,
+        into: Deliveries,
+        serialized: bool = False,
+    ) -> Literal[Full.FULL, NoMetadata.NO_METADATA] | None:
+        while len(into) < len(values):
+            position = len(into)
+            key = None if keys is None else keys[position]
+            result = self.append(topic, values[position], key, partition, None, (), None, serialized)
+            if not isinstance(result, Delivery):
+                return result
+            into.add(result.batch, result.index, 1)
+        return None
+
+    def _unknown_partition(self, topic: str, partition: int, count: int) -> Literal[NoMetadata.NO_METADATA]:
+        raise UnknownTopicOrPartitionError(f"Topic {topic!r} has no partition {partition}: it has {count}")
+
+    def intercept(self, record: ProducerRecord) -> ProducerRecord:
+        """Let the interceptors see a record; what they raise is logged."""
+        for interceptor in self.plan.interceptors:
+            try:
+                record = interceptor.on_send(record)
+            except Exception:
+                logger.exception("%s.on_send raised", type(interceptor).__name__)
+        return record
+
+    def acknowledgement(self, callback: DeliveryCallback | None) -> DeliveryCallback:
+        """The callback that tells the interceptors, then the user."""
+        interceptors = self.plan.interceptors
+
+        def tell(metadata: Any, error: KafkaError | None) -> None:
+            for interceptor in interceptors:
+                try:
+                    interceptor.on_acknowledgement(metadata, error)
+                except Exception:
+                    logger.exception("%s.on_acknowledgement raised", type(interceptor).__name__)
+            if callback is not None:
+                callback(metadata, error)
+
+        return tell
+
+    def exhausted(self) -> BufferExhaustedError:
+        """There was no room within `max.block.ms`."""
+        return BufferExhaustedError(
+            f"No room became free in buffer.memory ({self.plan.accumulator.buffer_memory} bytes) within "
+            f"max.block.ms ({self.config.max_block_ms} ms): the brokers take records more slowly than they come"
+        )
+
+    # ------------------------------------------------------------------ waiting, in the loop
+
+    async def load_topic(self, topic: str, timeout: float) -> ClusterSnapshot:
+        """Wait until the partitions of a topic are known; asking may create it.
+
+        Raises:
+            KafkaTimeoutError: They are not known within `timeout` seconds; the text says what was tried.
+            KafkaError: The topic can never be used.
+        """
+        cluster = self.cluster
+
+        def known(snapshot: ClusterSnapshot) -> bool:
+            self.check()
+            error = topic_error(snapshot, topic)
+            if error is not None and not error.retriable:
+                raise error
+            return topic in self._counts
+
+        cluster.track([topic])
+        try:
+            return await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {topic!r}")
+        except KafkaTimeoutError as late:
+            error = topic_error(cluster.snapshot, topic)
+            if error is None:
+                raise
+            raise KafkaTimeoutError(f"{late.message}: {error}") from error
+
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The topic's partitions, fetched if they are not known."""
+        self.check()
+        if topic not in self._counts:
+            await self.load_topic(topic, self.max_block)
+        return self.cluster.snapshot.partitions_for(topic)
+
+    async def wait_flushed(self, timeout: float | None) -> None:
+        """Wait until the fate of everything appended so far is known.
+
+        Raises:
+            KafkaTimeoutError: It is not known within `timeout` seconds.
+        """
+        self.check()
+        batches = self.accumulator.begin_flush()
+        try:
+            with anyio.move_on_after(timeout):
+                await wait_for_batches(batches)
+        finally:
+            self.accumulator.end_flush()
+        waiting = sum(1 for batch in batches if not batch.done)
+        if waiting:
+            raise KafkaTimeoutError(f"{waiting} batches were not acknowledged within {timeout:g} s")
+
+    async def finish(self, timeout: float | None) -> None:
+        """Take no more records, send what is there, disconnect. The supervisor is left for its owner to close.
+
+        Cancelling it, like a timeout, gives up what has not been acknowledged.
+
+        Args:
+            timeout: Seconds to wait for what is on its way; None waits until its fate is known. What is given up is
+                counted in `unsent`.
+        """
+        if self.state is State.NEW:
+            self._move(State.CLOSED)
+        if self.state is State.CLOSED:
+            return
+        if self.state is State.RUNNING:
+            self._move(State.CLOSING)
+        self.accumulator.close()
+        try:
+            if timeout is None or timeout > 0:
+                with anyio.move_on_after(timeout):
+                    await wait_for_batches(self.accumulator.incomplete)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._end()
+
+    async def _end(self) -> None:
+        if self._sender is not None:
+            error = ClosedError("The producer was closed before the record was acknowledged")
+            self._gave_up(self._sender.abort(error))
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._cluster is not None:
+            await self._cluster.aclose()
+        if self.state is State.CLOSING:
+            self._move(State.CLOSED)
+
+    def close_plugins(self) -> None:
+        """Tell interceptors, partitioner and serializers that it is over; in the caller's thread."""
+        plan = self.plan
+        for plugin in (*plan.interceptors, plan.partitioner, plan.key_serializer, plan.value_serializer):
+            close = getattr(plugin, "close", None)
+            if close is not None:
+                try:
+                    close()
+                except Exception:
+                    logger.exception("%s.close raised", type(plugin).__name__)
+
+    def figures(self) -> dict[str, float]:
+        """The metrics, by Java's names."""
+        figures = {} if self._sender is None else self._sender.metrics.figures()
+        total = self.plan.accumulator.buffer_memory
+        figures["buffer-total-bytes"] = total
+        figures["buffer-available-bytes"] = self.accumulator.memory.available
+        figures["waiting-threads"] = self.accumulator.waiting
+        figures["requests-in-flight"] = 0 if self._sender is None else self._sender.in_flight
+        return figures
+
+
+def _serialize(serializer: Serializer[Any], topic: str, value: Any, headers: Headers) -> Any:
+    try:
+        return serializer.serialize(topic, value, headers)
+    except SerializationError:
+        raise
+    except Exception as error:
+        raise SerializationError(f"{type(serializer).__name__} failed for a record of {topic!r}: {error}") from error
+
+
+def check_headers(headers: Any) -> None:
+    """Raise `TypeError` if these cannot be a record's headers: called when a send failed, to say why."""
+    expected = "headers are a sequence of pairs of str and bytes (or None), as in [('trace', b'1')]"
+    if isinstance(headers, Mapping):
+        raise TypeError(f"{expected}; not {type(headers).__name__}: give list(headers.items())")
+    if not isinstance(headers, Iterable) or isinstance(headers, str | bytes | bytearray | memoryview):
+        raise TypeError(f"{expected}; not {type(headers).__name__}")
+    for header in headers:
+        if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
+            raise TypeError(f"{expected}; {header!r} is no such pair")
+
+
+def _wrapped(error: BaseException) -> KafkaError:
+    """An unexpected exception of a background task, as the producer raises it."""
+    wrapped = KafkaError(f"The producer's background task failed: {error!r}", fatal=True)
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,146 @@
+"""Where outcomes wait for the user: callbacks to run in the user's thread, failures that nobody has seen.
+
+Batches finish in the sender's task. What the user is to be told is collected here and handed over by `send`,
+`flush`, `close` and awaited deliveries, in the thread or task that calls them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from kclient.errors import DeliveryError, FailedDelivery, IllegalStateError, KafkaTimeoutError
+from kclient.producer.batch import BatchState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kclient.errors import KafkaError
+    from kclient.producer.batch import ProducerBatch
+    from kclient.producer.interfaces import ProducerInterceptor
+
+logger: logging.Logger = logging.getLogger("kclient.producer")
+
+REMEMBERED_FAILURES = 1000
+"""Failed batches that are kept to find out who has seen them; of older ones only the numbers are kept."""
+
+
+class Outcomes:
+    """The finished batches of one producer. Thread-safe.
+
+    Args:
+        interceptors: Told of every outcome of which a callback is due.
+    """
+
+    def __init__(self, interceptors: tuple[ProducerInterceptor, ...] = ()) -> None:
+        self.lock: threading.Lock = threading.Lock()
+        self.check_alive: Callable[[], None] | None = None
+        """Set by the blocking producer: raises if the thread that completes batches is gone."""
+        self._interceptors = interceptors
+        self._ready: deque[ProducerBatch] = deque()
+        self._failed: deque[ProducerBatch] = deque()
+        self._forgotten: list[FailedDelivery] = []
+
+    def add(self, batch: ProducerBatch) -> None:
+        """A batch succeeded or failed."""
+        if batch.callbacks:
+            self._ready.append(batch)
+        if batch.state is not BatchState.FAILED:
+            return
+        with self.lock:
+            self._failed.append(batch)
+            if len(self._failed) > REMEMBERED_FAILURES:
+                self._remember(self._failed.popleft(), self._forgotten)
+
+    # ------------------------------------------------------------------ callbacks
+
+    @property
+    def callbacks_due(self) -> bool:
+        """Whether `run_callbacks` has something to do; cheap."""
+        return bool(self._ready)
+
+    def run_callbacks(self) -> None:
+        """Call what is due, in the caller's thread, in the order in which the batches finished."""
+        while self._ready:
+            try:
+                batch = self._ready.popleft()
+            except IndexError:
+                return  # another thread took it
+            callbacks, batch.callbacks = batch.callbacks, None
+            for index, callback in callbacks or ():
+                failed = batch.state is BatchState.FAILED
+                if failed:
+                    batch.observe(index)
+                try:
+                    callback(None if failed else batch.metadata(index), batch.error_of(index) if failed else None)
+                except Exception:
+                    logger.exception("on_delivery callback of a record for %s raised", batch.tp)
+
+    # ------------------------------------------------------------------ failures
+
+    def take_failures(self) -> DeliveryError | None:
+        """The failures since the last call that nobody has seen, as one error; None if there are none."""
+        with self.lock:
+            failed, self._failed = self._failed, deque()
+            failures, self._forgotten = self._forgotten, []
+        for batch in failed:
+            self._remember(batch, failures)
+        if not failures:
+            return None
+        count = sum(failure.count for failure in failures)
+        first = failures[0]
+        text = f"{count} records were not delivered; the first of them to {first.topic}-{first.partition}"
+        error = DeliveryError(f"{text}: {first.error}", failures=failures)
+        error.__cause__ = first.error
+        return error
+
+    @staticmethod
+    def _remember(batch: ProducerBatch, failures: list[FailedDelivery]) -> None:
+        unseen = batch.count - len(batch.observed or ())
+        if unseen <= 0 or batch.error is None:
+            return
+        last = failures[-1] if failures else None
+        if last is not None and (last.topic, last.partition) == batch.tp and _alike(last.error, batch.error):
+            failures[-1] = last._replace(count=last.count + unseen)
+        else:
+            failures.append(FailedDelivery(batch.tp.topic, batch.tp.partition, unseen, batch.error))
+
+    # ------------------------------------------------------------------ blocking code
+
+    def block_on(self, batch: ProducerBatch, index: int, timeout: float | None) -> None:
+        """Wait in this thread until the fate of a record is known.
+
+        Raises:
+            KafkaTimeoutError: It is not known in time.
+            IllegalStateError: The producer is not a blocking one.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        batch, index = batch.locate(index)
+        while not batch.done:
+            if self.check_alive is None:
+                raise IllegalStateError("The delivery is still on its way: await it (result() is for kclient.sync)")
+            event = threading.Event()
+            if batch.add_waiter(event.set):
+                try:
+                    self._wait(event, deadline)
+                finally:
+                    batch.remove_waiter(event.set)
+            batch, index = batch.locate(index)
+
+    def _wait(self, event: threading.Event, deadline: float | None) -> None:
+        """Wait in slices, because a thread that died sets no event."""
+        while True:
+            assert self.check_alive is not None
+            self.check_alive()
+            left = 1.0 if deadline is None else min(deadline - monotonic(), 1.0)
+            if event.wait(max(left, 0.0)):
+                return
+            if deadline is not None and monotonic() >= deadline:
+                raise KafkaTimeoutError("The record is still on its way (delivery.timeout.ms bounds how long)")
+
+
+def _alike(one: KafkaError, other: KafkaError) -> bool:
+    return type(one) is type(other) and one.code == other.code

@@ -1,0 +1,320 @@
+"""The idempotent producer's id, epoch and sequence numbers: a state machine without I/O or clock.
+
+A port of the rules of Java's `TransactionManager` and `TxnPartitionMap` for producers without a transactional id
+(KIP-98, KIP-360, KIP-854). The broker accepts, per partition, the sequence that follows the last one it stored, and
+recognises the last five batches when they come again. So:
+
+- a batch keeps its sequence through its retries, and only the first batch in flight may be retried;
+- when a batch is lost for good, its sequence would leave a gap: the epoch is bumped, and what is still in flight for
+  that partition is renumbered from 0.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
+
+from kclient.errors import ErrorCode, IllegalStateError, KafkaError
+from kclient.producer.batch import increment_sequence, is_later
+
+if TYPE_CHECKING:
+    from kclient.producer.batch import ProducerBatch
+    from kclient.types import TopicPartition
+
+NO_SEQUENCE = -1
+MAX_EPOCH = 32767
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Who the producer is to the brokers."""
+
+    producer_id: int = -1
+    epoch: int = -1
+
+    @property
+    def valid(self) -> bool:
+        """Whether a broker has given out the id."""
+        return self.producer_id >= 0
+
+
+NONE = ProducerIdAndEpoch()
+
+
+class State(Enum):
+    """Where the producer id stands."""
+
+    UNINITIALIZED = auto()
+    """No producer id; one has to be asked for."""
+    INITIALIZING = auto()
+    """InitProducerId is on its way."""
+    READY = auto()
+    """There is a producer id; batches may be sent."""
+    FATAL_ERROR = auto()
+    """The broker will never give one out to us; every call raises."""
+
+
+_TRANSITIONS = {
+    State.UNINITIALIZED: {State.INITIALIZING, State.FATAL_ERROR},
+    State.INITIALIZING: {State.READY, State.UNINITIALIZED, State.FATAL_ERROR},
+    State.READY: {State.UNINITIALIZED, State.FATAL_ERROR},
+    State.FATAL_ERROR: {State.FATAL_ERROR},
+}
+
+
+class PartitionSequences:
+    """Sequence numbers of one partition, and the batches that hold one and are not acknowledged."""
+
+    __slots__ = (
+        "identity",
+        "in_flight",
+        "known",
+        "last_acked_offset",
+        "last_acked_sequence",
+        "next_sequence",
+        "on_wire",
+        "wire_node",
+    )
+
+    def __init__(self, identity: ProducerIdAndEpoch) -> None:
+        self.identity: ProducerIdAndEpoch = identity
+        self.next_sequence: int = 0
+        self.last_acked_sequence: int = NO_SEQUENCE
+        self.last_acked_offset: int = -1
+        self.in_flight: list[ProducerBatch] = []
+        """In the order of their sequences; also those that wait for a retry."""
+        self.known: bool = False
+        """Whether the leader has acknowledged a batch under this id and epoch, so that it notices gaps."""
+        self.on_wire: int = 0
+        """Requests with a batch of this partition that are not answered."""
+        self.wire_node: int = -1
+        """The broker that they went to."""
+
+    def restart(self, identity: ProducerIdAndEpoch) -> None:
+        """Renumber what is in flight from 0 under a new id or epoch."""
+        sequence = 0
+        for batch in self.in_flight:
+            batch.reset_producer_state(*identity, sequence)
+            sequence = increment_sequence(sequence, batch.count)
+        self.identity = identity
+        self.next_sequence = sequence
+        self.last_acked_sequence = NO_SEQUENCE
+        self.known = False
+
+    def add(self, batch: ProducerBatch) -> None:
+        """A batch got its sequence."""
+        position = len(self.in_flight)
+        # halves of a split batch come back among later ones
+        while position and is_later(self.in_flight[position - 1].base_sequence, batch.base_sequence):
+            position -= 1
+        self.in_flight.insert(position, batch)
+
+    def remove(self, batch: ProducerBatch) -> None:
+        """A batch is acknowledged, given up or split."""
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+
+
+class TransactionManager:
+    """Assigns sequences and decides what an error means for them."""
+
+    def __init__(self) -> None:
+        self.state: State = State.UNINITIALIZED
+        self.identity: ProducerIdAndEpoch = NONE
+        self.error: KafkaError | None = None
+        """Why no batch can be sent any more, in FATAL_ERROR."""
+        self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._unresolved: dict[TopicPartition, int] = {}
+        """Partitions where a batch timed out and may have been stored: the sequence after it."""
+        self._rewrite: set[TopicPartition] = set()
+        self._bump_required = False
+
+    def _move(self, state: State) -> None:
+        if state not in _TRANSITIONS[self.state]:
+            raise IllegalStateError(f"producer id: {self.state.name} -> {state.name}")
+        self.state = state
+
+    # ------------------------------------------------------------------ the producer id
+
+    @property
+    def needs_producer_id(self) -> bool:
+        """Whether InitProducerId must be sent now."""
+        return self.state is State.UNINITIALIZED
+
+    def initializing(self) -> None:
+        """InitProducerId goes out."""
+        self._move(State.INITIALIZING)
+
+    def initialized(self, producer_id: int, epoch: int) -> None:
+        """The broker gave out an id."""
+        self.identity = ProducerIdAndEpoch(producer_id, epoch)
+        self._move(State.READY)
+        self._renumber()
+
+    def initialization_failed(self, error: KafkaError) -> None:
+        """InitProducerId failed: for good, unless a retry can help."""
+        if error.retriable:
+            self._move(State.UNINITIALIZED)
+        else:
+            self.fail(error)
+
+    def fail(self, error: KafkaError) -> None:
+        """No batch can be sent any more."""
+        self._move(State.FATAL_ERROR)
+        self.error = error
+
+    # ------------------------------------------------------------------ sending
+
+    def partition(self, tp: TopicPartition) -> PartitionSequences:
+        """The sequences of a partition, from 0 if there are none yet."""
+        found = self._partitions.get(tp)
+        if found is None:
+            found = self._partitions[tp] = PartitionSequences(self.identity)
+        return found
+
+    def may_send(self, batch: ProducerBatch, node: int) -> bool:
+        """Whether the first batch in a partition's queue may leave for a broker now."""
+        if self.state is not State.READY:
+            return False
+        entry = self.partition(batch.tp)
+        if entry.on_wire and entry.wire_node != node:
+            return False  # the new leader may never have seen this producer, see below
+        if not batch.has_sequence:
+            if entry.in_flight and not entry.known:
+                # A leader that has never seen this producer takes any sequence: a second batch would get in where the
+                # first does not.
+                return False
+            if entry.in_flight and entry.identity != self.identity:
+                return False  # wait until what has the old epoch is through
+            return batch.tp not in self._unresolved
+        # of those with a sequence only the first may be sent again, or a gap appears
+        return not entry.in_flight or entry.in_flight[0].base_sequence == batch.base_sequence
+
+    def assign(self, batch: ProducerBatch) -> None:
+        """Give a batch its sequence numbers, if it has none."""
+        if batch.has_sequence:
+            return
+        entry = self.partition(batch.tp)
+        if entry.identity != self.identity and not entry.in_flight:
+            entry.restart(self.identity)
+        batch.set_producer_state(*self.identity, entry.next_sequence)
+        entry.next_sequence = increment_sequence(entry.next_sequence, batch.count)
+        entry.add(batch)
+
+    def departed(self, tp: TopicPartition, node: int) -> None:
+        """A batch of the partition leaves for a broker."""
+        entry = self.partition(tp)
+        entry.on_wire += 1
+        entry.wire_node = node
+
+    def landed(self, tp: TopicPartition) -> None:
+        """The request that a batch of the partition was in has ended, however."""
+        entry = self.partition(tp)
+        entry.on_wire = max(entry.on_wire - 1, 0)
+
+    def adopt(self, batch: ProducerBatch) -> None:
+        """Track a batch that already has its sequence: a part of one that was split."""
+        self.partition(batch.tp).add(batch)
+
+    # ------------------------------------------------------------------ outcomes
+
+    def completed(self, batch: ProducerBatch, base_offset: int) -> None:
+        """The broker has the batch."""
+        entry = self.partition(batch.tp)
+        entry.known = entry.known or (batch.producer_id, batch.producer_epoch) == entry.identity
+        if entry.last_acked_sequence == NO_SEQUENCE or is_later(batch.last_sequence, entry.last_acked_sequence):
+            entry.last_acked_sequence = batch.last_sequence
+        if base_offset >= 0:
+            entry.last_acked_offset = max(entry.last_acked_offset, base_offset + batch.count - 1)
+        entry.remove(batch)
+
+    def failed(self, batch: ProducerBatch, error: KafkaError, *, refused: bool) -> None:
+        """The batch was given up.
+
+        Args:
+            batch: The batch.
+            error: Why.
+            refused: Whether the broker surely did not store it, so that its sequence numbers leave a gap.
+        """
+        self.partition(batch.tp).remove(batch)
+        if self.state is State.FATAL_ERROR or not batch.has_sequence:
+            return
+        if refused or error.code in {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}:
+            self._request_bump(batch.tp)
+
+    def split(self, batch: ProducerBatch) -> None:
+        """The batch is replaced by smaller ones, which take over its sequence numbers."""
+        self.partition(batch.tp).remove(batch)
+
+    def lost(self, batch: ProducerBatch) -> None:
+        """A batch is given up and nobody knows whether the broker has it (if it was ever sent)."""
+        if batch.has_sequence:
+            self._unresolved[batch.tp] = increment_sequence(batch.last_sequence, 1)
+
+    def may_retry(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
+        """Whether a batch that the broker refused may be sent again; may ask for a new epoch."""
+        if error.code == ErrorCode.UNKNOWN_PRODUCER_ID:
+            self._on_unknown_producer_id(batch, log_start_offset)
+            return True
+        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self._on_out_of_order(batch)
+            return True
+        return error.retriable
+
+    def _on_unknown_producer_id(self, batch: ProducerBatch, log_start_offset: int) -> None:
+        """The broker forgot us: the log was truncated by retention, or the partition moved (KIP-360)."""
+        if log_start_offset == -1 or batch.sequence_reset:
+            return  # not known yet why, or renumbered already: just again
+        self._request_bump(batch.tp)
+
+    def _on_out_of_order(self, batch: ProducerBatch) -> None:
+        entry = self.partition(batch.tp)
+        unresolved = self._unresolved.get(batch.tp)
+        if unresolved is None and (batch.sequence_reset or not self._is_next(entry, batch.base_sequence)):
+            return  # an earlier batch comes first; this one is right after it
+        if unresolved is None or batch.base_sequence == unresolved:
+            self._request_bump(batch.tp)  # a real gap
+
+    @staticmethod
+    def _is_next(entry: PartitionSequences, sequence: int) -> bool:
+        if entry.last_acked_sequence == NO_SEQUENCE:
+            return sequence == 0
+        return sequence == increment_sequence(entry.last_acked_sequence, 1)
+
+    def resolve(self) -> None:
+        """Settle partitions where a batch timed out, once nothing is in flight there any more."""
+        for tp in list(self._unresolved):
+            entry = self.partition(tp)
+            if entry.in_flight:
+                continue
+            # a later batch was acknowledged, so the one that timed out must have been stored
+            if not self._is_next(entry, entry.next_sequence):
+                self._request_bump(tp)
+            del self._unresolved[tp]
+
+    # ------------------------------------------------------------------ epochs
+
+    def _request_bump(self, tp: TopicPartition) -> None:
+        self._bump_required = True
+        self._rewrite.add(tp)
+
+    def bump_if_required(self) -> None:
+        """Start a new epoch if a partition needs one; what is in flight there is renumbered.
+
+        A batch on its way keeps its old bytes; it is encoded anew if it has to be sent again.
+        """
+        if not self._bump_required or self.state is not State.READY:
+            return
+        self._bump_required = False
+        if self.identity.epoch >= MAX_EPOCH:
+            # epochs are used up: what is in flight goes out under a new id, once there is one
+            self.identity = NONE
+            self._move(State.UNINITIALIZED)
+            return
+        self.identity = self.identity._replace(epoch=self.identity.epoch + 1)
+        self._renumber()
+
+    def _renumber(self) -> None:
+        for tp in self._rewrite:
+            self.partition(tp).restart(self.identity)
+            self._unresolved.pop(tp, None)
+        self._rewrite.clear()
