@@ -1,0 +1,41 @@
+"""The consumer: reads records, alone or as a member of a group."""
+
+from __future__ import annotations
+
+from kclient.consumer.assignors import Assignor as Assignor
+from kclient.consumer.assignors import CooperativeStickyAssignor as CooperativeStickyAssignor
+from kclient.consumer.assignors import RangeAssignor as RangeAssignor
+from kclient.consumer.assignors import RebalanceProtocol as RebalanceProtocol
+from kclient.consumer.assignors import RoundRobinAssignor as RoundRobinAssignor
+from kclient.consumer.assignors import StickyAssignor as StickyAssignor
+from kclient.consumer.assignors import Subscription as Subscription
+from kclient.consumer.consumer import Consumer as Consumer
+from kclient.consumer.group import ConsumerGroupMetadata as ConsumerGroupMetadata
+from kclient.consumer.interfaces import CommitCallback as CommitCallback
+from kclient.consumer.interfaces import ConsumerInterceptor as ConsumerInterceptor
+from kclient.consumer.interfaces import RebalanceListener as RebalanceListener
+from kclient.consumer.records import ConsumerRecords as ConsumerRecords
+from kclient.records import ConsumerRecord as ConsumerRecord
+from kclient.types import OffsetAndMetadata as OffsetAndMetadata
+from kclient.types import OffsetAndTimestamp as OffsetAndTimestamp
+from kclient.types import TopicPartition as TopicPartition
+
+__all__ = [
+    "Assignor",
+    "CommitCallback",
+    "Consumer",
+    "ConsumerGroupMetadata",
+    "ConsumerInterceptor",
+    "ConsumerRecord",
+    "ConsumerRecords",
+    "CooperativeStickyAssignor",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "RangeAssignor",
+    "RebalanceListener",
+    "RebalanceProtocol",
+    "RoundRobinAssignor",
+    "StickyAssignor",
+    "Subscription",
+    "TopicPartition",
+]

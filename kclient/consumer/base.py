@@ -1,0 +1,213 @@
+"""What the async and the blocking consumer offer alike: everything that waits for nobody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kclient.config import ConsumerConfig
+from kclient.consumer.committer import Commit
+from kclient.consumer.core import ConsumerCore
+from kclient.consumer.handout import HandOut
+from kclient.consumer.interfaces import as_offset, as_partition
+from kclient.consumer.reset import EARLIEST, LATEST
+from kclient.types import OffsetAndMetadata
+
+if TYPE_CHECKING:
+    from kclient.config import ConfigSource
+    from kclient.consumer.group import ConsumerGroupMetadata
+    from kclient.consumer.interfaces import CommitCallback, Offsets, Partition, RebalanceListener
+    from kclient.types import TopicPartition
+
+CLOSE_TIMEOUT = 30.0
+"""Seconds that `close` may take by default, as in the Java client."""
+_IS_CONFIG = re.compile(r"[=/\n]|\.properties$")
+"""Tells the text or the path of properties from the name of a topic."""
+LONG = 3600.0
+"""Seconds that iteration waits in one poll; it polls again then."""
+
+
+class ConsumerBase:
+    """The part of a consumer that is the same for async and blocking code."""
+
+    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
+        names, source = split_arguments(topics, config)
+        self._core = ConsumerCore(ConsumerConfig.parse(source, **settings))
+        self._hand_out = HandOut(self._core)
+        if names:
+            self.subscribe(names)
+
+    def _check(self) -> None:
+        """Raise if the consumer is not usable; the blocking one starts here.
+
+        Raises:
+            KafkaError: It failed, or was closed, or not started.
+        """
+        self._core.check()
+
+    # ------------------------------------------------------------------ what to read
+
+    def subscribe(
+        self, topics: Iterable[str] | str | re.Pattern[str], listener: RebalanceListener | None = None
+    ) -> None:
+        """Read topics as a member of the group; the next `poll` joins it. Replaces the subscription before.
+
+        Args:
+            topics: Names of topics; or one name; or a compiled pattern, which the whole name has to match. New topics
+                that match are found within `metadata.max.age.ms`.
+            listener: Told when partitions come and go.
+
+        Raises:
+            InvalidGroupIdError: There is no `group.id`.
+            IllegalStateError: Partitions were assigned, or a pattern and names mixed; `unsubscribe` first.
+        """
+        self._hand_out.settle()
+        if isinstance(topics, re.Pattern):
+            self._core.subscribe_pattern(topics, listener)
+        else:
+            self._core.subscribe(topics, listener)
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to; with a pattern those that match now."""
+        return set(self._core.subscriptions.topics)
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read exactly these partitions, without a group deciding; works without `group.id`.
+
+        Those that were read before keep their positions.
+
+        Raises:
+            IllegalStateError: The consumer is subscribed; `unsubscribe` first.
+        """
+        self._hand_out.settle()
+        self._core.assign([as_partition(partition) for partition in partitions])
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read now."""
+        return self._core.subscriptions.assignment
+
+    # ------------------------------------------------------------------ positions
+
+    def seek(self, partition: Partition, offset: int | OffsetAndMetadata) -> None:
+        """Go on at an offset; what was fetched from elsewhere is dropped.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            ValueError: The offset is negative.
+        """
+        self._check()
+        self._hand_out.settle()
+        if isinstance(offset, int):
+            self._core.seek(as_partition(partition), offset, None)
+        else:
+            self._core.seek(as_partition(partition), offset.offset, offset.leader_epoch)
+
+    def seek_to_beginning(self, partitions: Iterable[Partition] = ()) -> None:
+        """Go on at the oldest record of these partitions, or of all that are assigned.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
+        """
+        self._hand_out.settle()
+        self._core.reset(map(as_partition, partitions), EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[Partition] = ()) -> None:
+        """Go on behind the newest record of these partitions, or of all that are assigned.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
+        """
+        self._hand_out.settle()
+        self._core.reset(map(as_partition, partitions), LATEST)
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Return nothing of these partitions until `resume`; the membership in the group goes on.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
+        """
+        self._core.pause(map(as_partition, partitions))
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Undo `pause`.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
+        """
+        self._core.resume(map(as_partition, partitions))
+
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        return self._core.subscriptions.paused
+
+    # ------------------------------------------------------------------ the rest
+
+    def commit_async(self, offsets: Offsets | None = None, callback: CommitCallback | None = None) -> None:
+        """Commit in the background, after the commits before it; does not try again.
+
+        Args:
+            offsets: As for `commit`.
+            callback: Called as `callback(offsets, error)` by a later `poll`, `commit` or `close`.
+        """
+        core = self._core
+        self._check()
+        core.group()
+        self._hand_out.settle()
+        wanted = chosen_offsets(offsets)
+        chosen = core.consumed() if wanted is None else wanted
+        core.committer.put(Commit(chosen, core.clock(), callback))
+
+    def wakeup(self) -> None:
+        """End the wait of a task inside `poll` with `WakeupError`, or the next one; may be called from any thread."""
+        self._core.wakeup()
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this consumer is in its group, for `send_offsets_to_transaction` of a producer.
+
+        Raises:
+            InvalidGroupIdError: There is no `group.id`.
+        """
+        return self._core.identity()
+
+    def enforce_rebalance(self, reason: str = "enforce_rebalance was called") -> None:
+        """Have the group rebalance with the next `poll`.
+
+        Raises:
+            InvalidGroupIdError: There is no `group.id`.
+        """
+        self._core.enforce_rebalance(reason)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures since the start under the names of Java's metrics; sizes in bytes."""
+        return self._core.figures()
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._core.plan.default_timeout if timeout is None else timeout
+
+
+def split_arguments(
+    given: Iterable[str | Mapping[str, Any] | Path], config: ConfigSource
+) -> tuple[list[str], ConfigSource]:
+    """Tell topics from a configuration among the positional arguments of a consumer.
+
+    Raises:
+        TypeError: There are two configurations.
+    """
+    topics: list[str] = []
+    for item in given:
+        if isinstance(item, str) and not _IS_CONFIG.search(item):
+            topics.append(item)
+        elif config is None:
+            config = item
+        else:
+            raise TypeError("the configuration is given twice")
+    return topics, config
+
+
+def chosen_offsets(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+    """The offsets to commit in their full form; None stays None."""
+    if offsets is None:
+        return None
+    return {as_partition(partition): as_offset(offset) for partition, offset in offsets.items()}

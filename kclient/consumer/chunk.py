@@ -1,0 +1,137 @@
+"""What one fetch brought of one partition, on its way to the user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from kclient.errors import CorruptRecordError, RecordDeserializationError, RecordTooLargeError
+from kclient.records import iter_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kclient.consumer.subscription import PartitionState
+    from kclient.errors import KafkaError
+    from kclient.types import Buffer, TopicPartition
+
+
+class Chunk:
+    """Record batches of a partition that wait to be handed out, or the error that came instead.
+
+    It counts for one version of the partition's position: after a seek it is worth nothing.
+    """
+
+    __slots__ = (
+        "aborted",
+        "broken",
+        "data",
+        "epoch",
+        "error",
+        "index",
+        "next_offset",
+        "records",
+        "size",
+        "start_offset",
+        "state",
+        "version",
+    )
+
+    def __init__(self, state: PartitionState, data: Buffer = b"") -> None:
+        self.state: PartitionState = state
+        self.version: int = state.version
+        self.data: Buffer = data
+        self.size: int = len(data)
+        self.start_offset: int = state.fetch_offset
+        """The offset that was asked for; the first batch may begin before it."""
+        self.next_offset: int = state.fetch_offset
+        """The offset behind the last batch."""
+        self.epoch: int | None = state.fetch_epoch
+        """Leader epoch of the last batch."""
+        self.aborted: list[tuple[int, int]] | None = None
+        self.records: list[Any] | None = None
+        """The records, once decoded."""
+        self.index: int = 0
+        """How many of them were handed out."""
+        self.broken: bool = False
+        """Whether there is a broken record at `next_offset`, which ends the chunk early."""
+        self.error: KafkaError | None = None
+        """What to raise, or to act on, when it is this chunk's turn."""
+
+    @classmethod
+    def of(cls, state: PartitionState, data: Buffer, aborted: list[tuple[int, int]] | None) -> Self:
+        """A chunk of what was fetched at the partition's `fetch_offset`.
+
+        Raises:
+            CorruptRecordError: The batches make no sense.
+            RecordTooLargeError: Not one batch is complete.
+        """
+        chunk = cls(state, data)
+        chunk.aborted = aborted
+        last = None
+        for _, last in iter_headers(data):  # noqa: B007 - the last one is what is wanted
+            pass
+        if last is None:
+            raise RecordTooLargeError(
+                f"The batch at offset {state.fetch_offset} is larger than max.partition.fetch.bytes; raise it"
+            )
+        if last.next_offset <= state.fetch_offset:
+            raise CorruptRecordError(
+                f"The broker returned only records before offset {state.fetch_offset}, which was asked for",
+                offset=state.fetch_offset,
+            )
+        chunk.next_offset = last.next_offset
+        chunk.epoch = None if last.partition_leader_epoch < 0 else last.partition_leader_epoch
+        return chunk
+
+    @classmethod
+    def failure(cls, state: PartitionState, error: KafkaError, go_on_at: int | None = None) -> Self:
+        """A chunk that stands for an error, and for where to go on if it is not to be raised."""
+        chunk = cls(state)
+        chunk.error = error
+        if go_on_at is not None:
+            chunk.next_offset = go_on_at
+        return chunk
+
+    def decode(self, decode_records: Callable[..., list[Any]], **options: Any) -> None:
+        """Make the records; if one is broken, those before it, and the error is raised when those are handed out.
+
+        Args:
+            decode_records: Of the package `records`.
+            options: Passed on: deserializers, whether to check checksums.
+
+        Raises:
+            KafkaError: The very first record is broken, or the broken place is unknown.
+        """
+        topic, partition = self.state.tp
+        start = max(self.start_offset, self.state.position)
+
+        def decode(end: int | None) -> list[Any]:
+            return decode_records(
+                self.data, topic, partition, start_offset=start, end_offset=end, aborted=self.aborted, **options
+            )
+
+        try:
+            self.records = decode(None)
+        except (CorruptRecordError, RecordDeserializationError) as error:
+            broken = error.offset
+            if broken is None or broken <= start:
+                raise with_partition(error, self.state.tp) from error
+            self.records = decode(broken)
+            if not self.records:
+                raise with_partition(error, self.state.tp) from error
+            self.broken = True
+            self.next_offset = broken  # the rest is fetched again, and raises, when this is used up
+
+
+def with_partition(error: KafkaError, tp: TopicPartition) -> KafkaError:
+    """The error of a broken batch with the partition that the decoder does not know, and how to go on."""
+    if not isinstance(error, CorruptRecordError) or error.topic is not None:
+        return error
+    remedy = "" if error.offset is None else "; seek past it to go on without it"
+    return CorruptRecordError(
+        f"{tp}: {error.message}{remedy}",
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=error.offset,
+        position=error.position,
+    )

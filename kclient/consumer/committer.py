@@ -1,0 +1,177 @@
+"""Commits offsets one after the other, in the order in which they were asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+
+from kclient.concurrency import Completion, Wakeup
+from kclient.consumer.group import ConsumerGroupMetadata
+from kclient.consumer.group_driver import CHANNEL
+from kclient.consumer.offsets import COMMIT_MAX_VERSION, commit_error, commit_request
+from kclient.errors import KafkaError, KafkaTimeoutError, RetriableCommitFailedError
+
+if TYPE_CHECKING:
+    from kclient.consumer.core import ConsumerCore
+    from kclient.consumer.interfaces import CommitCallback
+    from kclient.types import OffsetAndMetadata, TopicPartition
+
+logger: logging.Logger = logging.getLogger("kclient.consumer")
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """Offsets to commit."""
+
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    deadline: float
+    """Until when to try again; one attempt is made in any case."""
+    callback: CommitCallback | None = None
+    automatic: bool = False
+    """Whether it is an auto commit, whose failure is logged and tried again."""
+    done: Completion[None] = field(default_factory=Completion)
+    abandoned: bool = False
+    """Nobody waits any more: no further attempts."""
+
+
+class Committer:
+    """The queue of commits and the task that works it off."""
+
+    def __init__(self, core: ConsumerCore) -> None:
+        self._core = core
+        self._queue: deque[Commit] = deque()
+        self._current: Commit | None = None
+        self._wakeup = Wakeup()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit is due or under way."""
+        return self._current is not None or bool(self._queue)
+
+    def put(self, commit: Commit) -> None:
+        """Commit after everything asked for before; may be called from any thread."""
+        self._queue.append(commit)
+        self._wakeup.set()
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
+        """Commit and wait for it.
+
+        Raises:
+            CommitFailedError: The consumer lost its partitions meanwhile.
+            KafkaTimeoutError: It did not succeed in time; the text says why.
+        """
+        if not offsets:
+            return
+        commit = Commit(offsets, self._core.clock() + timeout)
+        self.put(commit)
+        try:
+            with anyio.fail_after(timeout):
+                await commit.done.wait()
+        except KafkaError:
+            raise
+        except TimeoutError:
+            raise self._core.lookups.late("The commit", timeout) from None
+        finally:
+            commit.abandoned = not commit.done.done
+
+    async def drained(self) -> None:
+        """Wait until every commit asked for so far is through."""
+        for commit in ([self._current] if self._current else []) + list(self._queue):
+            try:
+                await commit.done.wait()
+            except KafkaError:
+                continue
+
+    def fail(self, error: BaseException) -> None:
+        """The task has died: nobody will commit any more."""
+        for commit in ([self._current] if self._current else []) + list(self._queue):
+            commit.done.set_error(error)
+        self._queue.clear()
+
+    async def run(self) -> None:
+        """Work the queue off until cancelled."""
+        while True:
+            while self._queue:
+                commit = self._current = self._queue.popleft()
+                try:
+                    await self._work(commit)
+                finally:
+                    self._current = None
+            await self._wakeup.wait()
+
+    async def _work(self, commit: Commit) -> None:
+        try:
+            await self._attempts(commit)
+        except KafkaError as error:
+            self._finish(commit, error)
+        else:
+            self._finish(commit, None)
+
+    async def _attempts(self, commit: Commit) -> None:
+        core = self._core
+        attempts = 0
+        while True:
+            try:
+                await self._attempt(commit)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                attempts += 1
+                delay = core.cluster.retry_backoff.seconds(attempts)
+                if commit.abandoned or core.clock() + delay >= commit.deadline:
+                    raise
+                await anyio.sleep(delay)
+            else:
+                return
+
+    async def _attempt(self, commit: Commit) -> None:
+        core = self._core
+        node = await self._coordinator(max(commit.deadline - core.clock(), core.plan.default_timeout / 10))
+        coordinator = core.group()
+        with core.lock:
+            identity = ConsumerGroupMetadata(coordinator.settings.group_id)
+            if core.subscriptions.uses_group:
+                identity = coordinator.commit_identity()
+        request = commit_request(identity, commit.offsets)
+        try:
+            response = await core.cluster.request(node, request, max_version=COMMIT_MAX_VERSION, channel=CHANNEL)
+        except KafkaError as error:
+            with core.lock:
+                coordinator.lose_coordinator(f"a commit failed: {error}", core.clock())
+            core.group_wakeup.set()
+            raise
+        code = commit_error(response)
+        if code:
+            with core.lock:
+                refused = coordinator.commit_refused(code, identity, core.clock())
+            core.group_wakeup.set()
+            raise refused
+
+    async def _coordinator(self, timeout: float) -> int:
+        return await self._core.lookups.coordinator(timeout)
+
+    def _finish(self, commit: Commit, error: KafkaError | None) -> None:
+        core = self._core
+        core.metrics.commits += error is None
+        core.metrics.failed_commits += error is not None
+        if error is None:
+            core.on_commit(commit.offsets)
+        if commit.automatic and error is not None:
+            logger.warning("auto commit of %d partitions failed: %s", len(commit.offsets), error)
+            if error.retriable:
+                core.auto_commit.failed(core.clock(), core.config.retry_backoff_ms / 1000)
+        if commit.callback is not None:
+            shown = error
+            if error is not None and error.retriable and not isinstance(error, KafkaTimeoutError):
+                shown = RetriableCommitFailedError(f"The offsets were not committed, and may be later: {error}")
+                shown.__cause__ = error
+            core.callbacks.append((commit.callback, commit.offsets, shown))
+        if error is None:
+            commit.done.set_result(None)
+        else:
+            commit.done.set_error(error)
+        core.look()

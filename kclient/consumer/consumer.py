@@ -1,0 +1,320 @@
+"""The consumer for asyncio and trio."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.lowlevel
+
+from kclient.concurrency import Wakeup, current_backend
+from kclient.consumer import polling
+from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets
+from kclient.consumer.interfaces import as_partition
+from kclient.consumer.polling import Call, CommitNow, Drain, Left, Script, Wait
+from kclient.consumer.records import ConsumerRecords
+from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from kclient.errors import IllegalStateError
+from kclient.records import decode_arrow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from kclient.config import ConfigSource
+    from kclient.consumer.interfaces import Offsets, Partition, Timestamps
+    from kclient.records import ConsumerRecord
+    from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+
+
+class Consumer(ConsumerBase):
+    """Reads records from Kafka, or from a kclient gateway, in asyncio or trio code.
+
+    Use it with `async with`: leaving commits (with `enable.auto.commit`) and leaves the group; leaving by cancellation
+    or KeyboardInterrupt does so without waiting. It belongs to one event loop, and one task polls at a time.
+
+    Records, rebalance listeners, deserializers, interceptors and callbacks are all handled in the task that polls;
+    heartbeats and fetches run in the background, as long as nothing blocks the event loop. If the time between two
+    polls exceeds `max.poll.interval.ms`, the consumer leaves its group.
+
+    A cancelled `poll` has handed out nothing: the next one returns the same records.
+
+    Args:
+        topics: Topics to subscribe to; or call `subscribe` or `assign` later. A mapping, or the path
+            (`*.properties`) or text of properties, is taken as `config` here.
+        config: Settings under Kafka's names: a mapping, or a properties file (its text or path).
+        settings: Settings as arguments in snake_case, such as `bootstrap_servers` or `group_id`; they win.
+
+    Raises:
+        ConfigError: A setting is unknown or wrong.
+        NotYetSupportedError: A setting asks for what kclient cannot do yet.
+    """
+
+    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
+        super().__init__(*topics, config=config, **settings)
+        self._ready = Wakeup()
+        self._core.notify = self._ready.set
+        self._polling = False
+        self._nested = False
+        """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._core!r}>"
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Start the background tasks. `async with` does it; on trio only that works.
+
+        It does not wait for a broker.
+        """
+        await self._core.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        self._nested = current_backend() == "trio"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            at_leisure = error is None or isinstance(error, Exception)
+            await self.close(CLOSE_TIMEOUT if at_leisure else 0)
+        finally:
+            await self._core.supervisor.aclose()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
+
+        A static member (`group.instance.id`) does not leave, so that it finds its partitions again.
+
+        Args:
+            timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
+        """
+        core = self._core
+        seconds = CLOSE_TIMEOUT if timeout is None else timeout
+        first = core.closing()
+        try:
+            if first:
+                self._hand_out.settle()
+                with anyio.CancelScope(shield=seconds == 0):
+                    await self._drive(polling.close(core, seconds))
+        finally:
+            await core.shut()
+            if not self._nested:
+                await core.supervisor.aclose()
+            if first:
+                core.close_plugins()
+
+    async def _drive(self, script: Script) -> Any:
+        """Carry out what a script says."""
+        try:
+            action = next(script)
+            while True:
+                try:
+                    result = await self._carry_out(action)
+                except BaseException as error:  # noqa: BLE001 - the script decides what to do about it
+                    action = script.throw(error)
+                else:
+                    action = script.send(result)
+        except StopIteration as end:
+            return end.value
+
+    async def _carry_out(self, action: polling.Action) -> Any:
+        core = self._core
+        match action:
+            case Wait(until):
+                return await self._ready.wait(max(until - core.clock(), 0))
+            case Call(function, arguments):
+                result = function(*arguments)
+                return await result if inspect.isawaitable(result) else result
+            case CommitNow(offsets, timeout):
+                return await core.committer.commit(offsets, timeout)
+            case Drain(timeout):
+                return await core.drained(timeout)
+            case Left(timeout):
+                return await core.left(timeout)
+
+    # ------------------------------------------------------------------ what to read
+
+    async def unsubscribe(self) -> None:
+        """Give up all partitions and leave the group."""
+        self._core.check()
+        self._hand_out.settle()
+        await self._drive(polling.unsubscribe(self._core))
+
+    # ------------------------------------------------------------------ records
+
+    async def poll(self, timeout: float = 0.0) -> ConsumerRecords:
+        """The next records, at most `max.poll.records`; waits until there are some.
+
+        What earlier polls returned counts as processed from now on: auto commit commits it. Joining the group and
+        rebalance listeners happen inside this call.
+
+        Args:
+            timeout: Seconds to wait at most; 0 returns what is there.
+
+        Returns:
+            The records; empty when the time is over first.
+
+        Raises:
+            WakeupError: `wakeup` was called.
+            NoOffsetForPartitionError: A partition has no position, and `auto.offset.reset` is `none`.
+            OffsetOutOfRangeError: A position does not exist any more, and `auto.offset.reset` is `none`.
+            RecordDeserializationError: A record cannot be deserialized; seek past it to go on.
+            CorruptRecordError: A batch is damaged; seek past it to go on.
+            KafkaError: The group refused this member, or a background task failed.
+        """
+        records: ConsumerRecords | None = await self._poll(timeout, self._hand_out.take)
+        return ConsumerRecords() if records is None else records
+
+    async def poll_arrow(self, timeout: float = 0.0, *, include_headers: bool = False) -> Any:
+        """As `poll`, as columns: everything that was fetched, up to 16 MB of it, in one `pyarrow.RecordBatch`.
+
+        The schema is that of Spark's Kafka source; keys and values are bytes, deserializers are not called, and
+        `max.poll.records` does not apply.
+
+        Args:
+            timeout: Seconds to wait at most; 0 returns what is there.
+            include_headers: Whether to add the column `headers`.
+
+        Returns:
+            The record batch; without rows when the time is over first.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            KafkaError: As for `poll`.
+        """
+        batch = await self._poll(timeout, lambda: self._hand_out.take_arrow(include_headers))
+        return decode_arrow([], include_headers) if batch is None else batch
+
+    async def _poll(self, timeout: float, take: Any) -> Any:
+        if self._polling:
+            raise IllegalStateError("Another task is polling this consumer: one task polls at a time")
+        self._polling = True
+        try:
+            self._core.check(polling=True)
+            self._hand_out.settle()
+            await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
+            return await self._drive(polling.poll(self._core, self._core.clock() + timeout, take))
+        finally:
+            self._polling = False
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """The next record; waits for it. A record counts as processed when the next one is asked for."""
+        core = self._core
+        if not core.attention and core.clock() < core.poll_due:
+            record = self._hand_out.next_record()
+            if record is not None:
+                return record
+        while True:
+            await self._poll(LONG, self._hand_out.refill)
+            record = self._hand_out.next_record()
+            if record is not None:
+                return record
+
+    # ------------------------------------------------------------------ commits
+
+    async def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
+        """Commit and wait for it, trying again what can be.
+
+        If it is cancelled, the offsets may be committed or not.
+
+        Args:
+            offsets: The offset of the next record to read in each partition; None commits the positions, which are
+                behind everything that was returned.
+            timeout: Seconds; None is `default.api.timeout.ms`.
+
+        Raises:
+            CommitFailedError: The group gave the partitions to others meanwhile (names the setting to change).
+            RebalanceInProgressError: The group rebalances: poll, then commit again.
+            KafkaTimeoutError: It did not succeed in time.
+        """
+        self._hand_out.settle()
+        await self._drive(polling.commit(self._core, chosen_offsets(offsets), self._seconds(timeout)))
+
+    async def committed(
+        self, partitions: Iterable[Partition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offsets of the group; None where nothing was committed.
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+            InvalidGroupIdError: There is no `group.id`.
+        """
+        self._core.check()
+        self._core.group()
+        return await self._core.lookups.committed(map(as_partition, partitions), self._seconds(timeout))
+
+    # ------------------------------------------------------------------ positions
+
+    async def position(self, partition: Partition, timeout: float | None = None) -> int:
+        """The offset of the next record that will be returned; waits until it is known.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            KafkaTimeoutError: It did not become known in time.
+        """
+        self._check()
+        self._hand_out.settle()
+        return await self._core.position(as_partition(partition), self._seconds(timeout))
+
+    # ------------------------------------------------------------------ looking
+
+    async def offsets_for_times(
+        self, timestamps: Timestamps, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time in each partition; None where there is none.
+
+        Args:
+            timestamps: Milliseconds since the epoch.
+            timeout: Seconds; None is `default.api.timeout.ms`.
+
+        Raises:
+            KafkaTimeoutError: Not every leader answered in time.
+        """
+        return await self._core.offsets_for_times(timestamps, self._seconds(timeout))
+
+    async def beginning_offsets(
+        self, partitions: Iterable[Partition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset of the oldest record of each partition.
+
+        Raises:
+            KafkaTimeoutError: Not every leader answered in time.
+        """
+        return await self._core.offsets_at(partitions, EARLIEST_TIMESTAMP, self._seconds(timeout))
+
+    async def end_offsets(
+        self, partitions: Iterable[Partition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the newest record of each partition (with `read_committed`: the last stable one).
+
+        Raises:
+            KafkaTimeoutError: Not every leader answered in time.
+        """
+        return await self._core.offsets_at(partitions, LATEST_TIMESTAMP, self._seconds(timeout))
+
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
+        """The partitions of a topic.
+
+        Raises:
+            KafkaTimeoutError: Nothing is known of it in time.
+        """
+        self._core.check()
+        return await self._core.lookups.partitions_for(topic, self._seconds(timeout))
+
+    async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
+        """All topics that may be described, with their partitions.
+
+        Raises:
+            KafkaTimeoutError: No broker answered in time.
+        """
+        self._core.check()
+        return await self._core.lookups.list_topics(self._seconds(timeout))

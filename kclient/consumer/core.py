@@ -1,0 +1,547 @@
+"""What the async and the blocking consumer have in common: everything except the waiting.
+
+The methods of the first half may be called from any thread; they take a lock for a moment and never wait. The
+coroutines of the second half belong to the event loop. Background tasks (`group_driver`, `fetch_driver`,
+`committer`) move the state machines; what they find for the user to do sets `attention` and calls `notify`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from kclient.cluster import Cluster, topic_error
+from kclient.concurrency import Supervisor, Wakeup
+from kclient.consumer.committer import Commit, Committer
+from kclient.consumer.coordinator import GroupCoordinator
+from kclient.consumer.fetch_driver import FetchDriver
+from kclient.consumer.fetcher import Fetcher
+from kclient.consumer.group import Complete, ConsumerGroupMetadata
+from kclient.consumer.group_driver import GroupDriver
+from kclient.consumer.interfaces import as_partition
+from kclient.consumer.list_offsets import OffsetSearch
+from kclient.consumer.lookups import Lookups
+from kclient.consumer.metrics import ConsumerMetrics
+from kclient.consumer.offsets import AutoCommit
+from kclient.consumer.settings import ConsumerPlan
+from kclient.consumer.subscription import PositionState, SubscriptionKind, SubscriptionState
+from kclient.errors import (
+    ClosedError,
+    IllegalStateError,
+    InvalidGroupIdError,
+    KafkaError,
+    WakeupError,
+)
+from kclient.net.connectors import bootstrap_addresses
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from kclient.concurrency import TaskHandle
+    from kclient.config import ConsumerConfig
+    from kclient.consumer.interfaces import CommitCallback, Partition, RebalanceListener, Timestamps
+    from kclient.consumer.reset import ResetPolicy
+    from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+logger: logging.Logger = logging.getLogger("kclient.consumer")
+
+
+_POLL_INTERVAL = 1.0
+"""Seconds for which records are iterated over without looking at anything else."""
+_LAST_WORDS = 0.1
+"""Seconds for which even a hasty `close` waits until LeaveGroup has been sent."""
+
+
+class State(Enum):
+    """The life of a consumer."""
+
+    NEW = "new"
+    """Not started."""
+    RUNNING = "running"
+    """In use."""
+    CLOSING = "closing"
+    """Committing and leaving the group."""
+    CLOSED = "closed"
+    """Done."""
+
+
+_TRANSITIONS = {
+    State.NEW: {State.RUNNING, State.CLOSED},
+    State.RUNNING: {State.CLOSING},
+    State.CLOSING: {State.CLOSED},
+    State.CLOSED: set[State](),
+}
+
+
+class ConsumerCore:
+    """One consumer without a face.
+
+    Args:
+        config: The settings.
+        clock: Monotonic time in seconds.
+    """
+
+    def __init__(self, config: ConsumerConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        bootstrap_addresses(config.bootstrap_servers)  # what cannot be right is refused now, not by the first call
+        self.config = config
+        self.clock = clock
+        plan = ConsumerPlan.of(config)
+        self.plan: ConsumerPlan = plan
+        self.state: State = State.NEW
+        self.lock: threading.RLock = threading.RLock()
+        """Guards the state machines; held for moments only, never while waiting or decoding."""
+        self.subscriptions: SubscriptionState = SubscriptionState(plan.policy)
+        self.fetcher: Fetcher = Fetcher(plan.fetch, self.subscriptions)
+        self.coordinator: GroupCoordinator | None = (
+            None if plan.group is None else GroupCoordinator(plan.group, plan.assignors)
+        )
+        self.auto_commit: AutoCommit = AutoCommit(plan.auto_commit_interval)
+        self.metrics: ConsumerMetrics = ConsumerMetrics()
+        self.listener: RebalanceListener | None = None
+        self.attention: bool = False
+        """Whether poll has something to do beside handing out records."""
+        self.notify: Callable[[], None] = lambda: None
+        """Wakes the user who waits in poll; set by the face, called in the loop's thread."""
+        self.errors: deque[KafkaError] = deque()
+        """What the next poll has to raise."""
+        self.callbacks: deque[tuple[CommitCallback, dict[TopicPartition, OffsetAndMetadata], KafkaError | None]]
+        self.callbacks = deque()
+        """Callbacks of asynchronous commits that are due."""
+        self.poll_due: float = 0.0
+        """When iterating has to go through poll again although there are records at hand."""
+        self.taking: tuple[Complete, set[TopicPartition]] | None = None
+        """The assignment that is being taken over, and what the consumer read before it."""
+        self.supervisor: Supervisor = Supervisor("consumer", on_failure=self._on_failure)
+        self.group_wakeup: Wakeup = Wakeup()
+        self.fetch_wakeup: Wakeup = Wakeup()
+        self._failure: BaseException | None = None
+        self._woken = False
+        self._changed = anyio.Event()
+        self._cluster: Cluster | None = None
+        self._tasks: set[TaskHandle] = set()
+        self.committer: Committer = Committer(self)
+        self.lookups: Lookups = Lookups(self)
+
+    def __repr__(self) -> str:
+        return f"{','.join(self.config.bootstrap_servers)} group={self.config.group_id} {self.state.value}"
+
+    # ------------------------------------------------------------------ any thread: checks
+
+    def check(self, *, polling: bool = False) -> None:
+        """Raise what went wrong in the background, or that the consumer is not open.
+
+        Args:
+            polling: Whether the call is one that a consumer which is being closed does not answer any more.
+
+        Raises:
+            KafkaError: The stored failure.
+            ClosedError: The consumer was closed.
+            IllegalStateError: The consumer was not started.
+        """
+        if self._failure is not None:
+            if isinstance(self._failure, KafkaError):
+                raise self._failure
+            raise KafkaError(
+                f"A background task of the consumer failed: {self._failure!r}; close it and make a new one", fatal=True
+            ) from self._failure
+        if self.state is State.NEW:
+            raise IllegalStateError("The consumer was not started: use `async with` (or `with`), or call `start`")
+        if self.state is State.CLOSED or (polling and self.state is State.CLOSING):
+            raise ClosedError("The consumer was closed")
+
+    def group(self) -> GroupCoordinator:
+        """The membership in the group.
+
+        Raises:
+            InvalidGroupIdError: There is no `group.id`.
+        """
+        if self.coordinator is None:
+            raise InvalidGroupIdError("This needs a group: set group.id (group_id=...)")
+        return self.coordinator
+
+    def disable(self, error: KafkaError) -> None:
+        """Make every further call raise, in a forked child that has none of the tasks."""
+        self._failure = error
+
+    def wakeup(self) -> None:
+        """End the present or next wait in `poll` with `WakeupError`."""
+        self._woken = self.attention = True
+        self.notify()
+
+    def take_wakeup(self) -> None:
+        """Raise `WakeupError` if `wakeup` was called."""
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+
+    # ------------------------------------------------------------------ any thread: subscription
+
+    def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None) -> None:
+        """Subscribe to topics."""
+        wanted = [topics] if isinstance(topics, str) else list(topics)
+        if any(not isinstance(topic, str) or not topic for topic in wanted):
+            raise ValueError(f"topics are non-empty strings, not {wanted!r}")
+        coordinator = self.group()
+        with self.lock:
+            self.subscriptions.subscribe(wanted)
+            self.listener = listener
+            coordinator.subscribe(wanted)
+        self.wake()
+
+    def subscribe_pattern(self, pattern: re.Pattern[str], listener: RebalanceListener | None) -> None:
+        """Subscribe to all topics whose name matches."""
+        coordinator = self.group()
+        with self.lock:
+            self.subscriptions.subscribe_pattern(pattern)
+            self.listener = listener
+            if self._cluster is not None:
+                self.match_pattern()
+            coordinator.subscribe(self.subscriptions.topics)
+        self.wake()
+
+    def match_pattern(self) -> None:
+        """Choose the topics by the pattern, from what is known of the cluster."""
+        snapshot = self.cluster.snapshot
+        hidden = self.config.exclude_internal_topics
+        names = [name for name, topic in snapshot.topics.items() if not (hidden and topic.is_internal)]
+        if self.subscriptions.match(names):
+            self.group().subscribe(self.subscriptions.topics)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions."""
+        wanted = list(partitions)
+        with self.lock:
+            if wanted or self.subscriptions.kind is SubscriptionKind.ASSIGNED:
+                self.subscriptions.assign(wanted)
+            self.fetcher.drop_stale()
+        self.wake()
+
+    def seek(self, tp: TopicPartition, offset: int, epoch: int | None) -> None:
+        """Go on at an offset."""
+        with self.lock:
+            self.subscriptions.seek(tp, offset, epoch)
+            self.fetcher.drop_stale()
+        self.fetch_wakeup.set()
+
+    def reset(self, partitions: Iterable[TopicPartition], policy: ResetPolicy) -> None:
+        """Go on where a policy says, in these partitions or all."""
+        self.check()
+        with self.lock:
+            for tp in list(partitions) or self.subscriptions.assignment:
+                self.subscriptions.reset(tp, policy)
+            self.fetcher.drop_stale()
+        self.fetch_wakeup.set()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions."""
+        with self.lock:
+            self.subscriptions.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        with self.lock:
+            self.subscriptions.resume(partitions)
+        self.fetch_wakeup.set()
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Have the group rebalance with the next poll."""
+        coordinator = self.group()
+        with self.lock:
+            coordinator.request_rejoin(reason)
+        self.group_wakeup.set()
+
+    def wake(self) -> None:
+        """Have the background tasks look at what changed."""
+        self.group_wakeup.set()
+        self.fetch_wakeup.set()
+
+    # ------------------------------------------------------------------ any thread: polling
+
+    def polled(self) -> None:
+        """The user polls: what earlier polls returned is processed.
+
+        Raises:
+            KafkaError: The group refused this member, or something else has to be said.
+        """
+        now = self.clock()
+        with self.lock:
+            if self.subscriptions.kind is SubscriptionKind.NONE:
+                raise IllegalStateError("Nothing to poll: subscribe to topics or assign partitions first")
+            if self.coordinator is not None and self.subscriptions.uses_group:
+                before = self.coordinator.state
+                self.coordinator.polled(now)
+                if self.coordinator.state is not before:
+                    self.group_wakeup.set()
+            if self.auto_commit.polled(now) and self.coordinator is not None:
+                self._auto_commit(now)
+            self.poll_due = min(now + _POLL_INTERVAL, self.auto_commit.due)
+            if self.errors:
+                raise self.errors.popleft()
+
+    def waiting(self, begins: bool) -> None:
+        """The user begins to wait inside poll, or ends it: `max.poll.interval.ms` does not count that time."""
+        if self.coordinator is not None:
+            with self.lock:
+                self.coordinator.wait_in_poll(begins, self.clock())
+
+    def _auto_commit(self, now: float) -> None:
+        """Commit the positions in the background."""
+        if self.committer.busy or (self.subscriptions.uses_group and self.group().metadata.generation_id < 0):
+            return
+        offsets = self.subscriptions.consumed()
+        if offsets:
+            self.committer.put(Commit(offsets, deadline=now, automatic=True))
+
+    def look(self) -> None:
+        """Find out whether poll has something to do, and wake it."""
+        coordinator = self.coordinator
+        with self.lock:
+            self.attention = bool(
+                self._woken
+                or self._failure
+                or self.errors
+                or self.callbacks
+                or self.state is not State.RUNNING
+                or (
+                    coordinator is not None
+                    and self.subscriptions.uses_group
+                    and (coordinator.step() is not None or coordinator.error is not None)
+                )
+            )
+            ready = self.attention or self.fetcher.has_ready
+        if ready:
+            self.notify()
+
+    def identity(self) -> ConsumerGroupMetadata:
+        """Who the consumer is in its group."""
+        return self.group().metadata
+
+    # ------------------------------------------------------------------ the loop: life
+
+    @property
+    def cluster(self) -> Cluster:
+        """Metadata and connections.
+
+        Raises:
+            IllegalStateError: The consumer was not started.
+        """
+        if self._cluster is None:
+            raise IllegalStateError("The consumer was not started: use `async with` (or `with`), or call `start`")
+        return self._cluster
+
+    async def start(self) -> None:
+        """Start the background tasks; connects when there is something to ask."""
+        if self.state is not State.NEW:
+            raise IllegalStateError("The consumer was started before; make a new one")
+        await self.supervisor.start()
+        try:
+            cluster = self._cluster = Cluster(
+                self.config,
+                self.supervisor,
+                allow_auto_topic_creation=self.config.allow_auto_create_topics,
+                clock=self.clock,
+            )
+            cluster.listeners.append(self._on_metadata)
+            if self.coordinator is not None:
+                self.spawn(GroupDriver(self).run, name="group")
+                self.spawn(self.committer.run, name="commits")
+            self.spawn(FetchDriver(self).run, name="fetcher")
+        except BaseException:
+            await self.supervisor.aclose()
+            raise
+        self._move(State.RUNNING)
+        await cluster.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether background tasks may go on and start others."""
+        return self.state is not State.CLOSED and self.supervisor.running
+
+    def spawn(self, function: Callable[..., Awaitable[None]], *arguments: Any, name: str) -> None:
+        """Run a background task until the consumer is shut."""
+        self._tasks.add(self.supervisor.spawn(function, *arguments, name=name))
+        self._tasks = {task for task in self._tasks if not task.done}
+
+    async def shut(self) -> None:
+        """End the tasks and close the connections."""
+        if self.state in {State.NEW, State.RUNNING}:
+            self._move(State.CLOSED if self.state is State.NEW else State.CLOSING)
+        if self.state is State.CLOSING:
+            self._move(State.CLOSED)
+        for task in self._tasks:
+            task.cancel()
+        self.committer.fail(ClosedError("The consumer was closed"))
+        with anyio.CancelScope(shield=True):
+            if self._cluster is not None:
+                await self._cluster.aclose()
+        self.changed()
+        self.notify()
+
+    def _move(self, state: State) -> None:
+        if state not in _TRANSITIONS[self.state]:
+            raise IllegalStateError(f"consumer: {self.state.name} -> {state.name}")
+        self.state = state
+
+    def closing(self) -> bool:
+        """The user closes; False if that happened before."""
+        if self.state is State.RUNNING:
+            self._move(State.CLOSING)
+            self.attention = True
+            self.notify()
+            return True
+        return False
+
+    def _on_failure(self, error: BaseException) -> None:
+        """A background task died: everything that waits fails, and the next call raises it."""
+        # a loop that ends takes the tasks with it: no fault, and the next call says so
+        logger.log(logging.DEBUG if isinstance(error, ClosedError) else logging.ERROR, "the consumer failed: %r", error)
+        self._failure = error
+        self.attention = True
+        self.committer.fail(error)
+        self.changed()
+        self.notify()
+
+    # ------------------------------------------------------------------ the loop: news
+
+    def changed(self) -> None:
+        """Wake the coroutines that wait in `until`."""
+        news, self._changed = self._changed, anyio.Event()
+        news.set()
+
+    async def until(self, met: Callable[[], bool], timeout: float, what: str) -> None:
+        """Wait until a condition holds that background tasks bring about.
+
+        Raises:
+            KafkaTimeoutError: It did not within `timeout` seconds.
+            KafkaError: What the condition raised, or the stored failure.
+        """
+        with anyio.move_on_after(max(timeout, 0)):
+            while not met():
+                self.check()
+                await self._changed.wait()
+        if not met():
+            raise self.lookups.late(what, timeout)
+
+    async def drained(self, timeout: float) -> None:
+        """Wait until every commit asked for so far is through, or the time is over."""
+        with anyio.move_on_after(timeout):
+            await self.committer.drained()
+
+    async def left(self, timeout: float) -> None:
+        """Wait until the coordinator knows that this member left, or the time is over."""
+        coordinator = self.group()
+        try:
+            await self.until(lambda: not coordinator.leaving, max(timeout, _LAST_WORDS), "Leaving the group")
+        except KafkaError as error:
+            logger.info("%s", error)
+
+    async def position(self, tp: TopicPartition, timeout: float) -> int:
+        """The position in a partition, once it is known."""
+
+        def known() -> bool:
+            with self.lock:
+                valid = self.subscriptions.state(tp).state is PositionState.VALID
+                if not valid and self.errors:
+                    raise self.errors.popleft()
+                return valid
+
+        await self.until(known, timeout, f"Finding the position in {tp}")
+        return self.subscriptions.state(tp).position
+
+    async def offsets_for_times(
+        self, timestamps: Timestamps, timeout: float
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first records at or after some times."""
+        self.check()
+        wanted = {as_partition(partition): timestamp for partition, timestamp in timestamps.items()}
+        if any(timestamp < 0 for timestamp in wanted.values()):
+            raise ValueError("timestamps are milliseconds since the epoch, not negative")
+        return await self.lookups.search(OffsetSearch(wanted), timeout)
+
+    async def offsets_at(
+        self, partitions: Iterable[Partition], timestamp: int, timeout: float
+    ) -> dict[TopicPartition, int]:
+        """Where partitions begin or end."""
+        self.check()
+        search = OffsetSearch(dict.fromkeys(map(as_partition, partitions), timestamp))
+        found = await self.lookups.search(search, timeout)
+        return {tp: 0 if offset is None else offset.offset for tp, offset in found.items()}
+
+    def topics_of_interest(self) -> set[str]:
+        """The topics whose metadata are needed."""
+        with self.lock:
+            topics = {state.tp.topic for state in self.subscriptions}
+            topics |= self.subscriptions.topics
+            if self.coordinator is not None:
+                topics |= self.coordinator.group_topics
+        return topics
+
+    def _on_metadata(self) -> None:
+        """There are new metadata."""
+        snapshot = self.cluster.snapshot
+        now = self.clock()
+        with self.lock:
+            if self.subscriptions.kind is SubscriptionKind.PATTERN:
+                self.match_pattern()
+            if self.coordinator is not None:
+                counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items()}
+                self.coordinator.update_metadata(counts, snapshot.errors, now)
+            for topic in self.subscriptions.topics | {state.tp.topic for state in self.subscriptions}:
+                error = topic_error(snapshot, topic)
+                if error is not None and not error.retriable and not self.errors:
+                    self.errors.append(error)
+        self.changed()
+        self.look()
+        self.wake()
+
+    def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions to commit, of some partitions or all."""
+        with self.lock:
+            consumed = self.subscriptions.consumed()
+        if partitions is None:
+            return consumed
+        return {tp: consumed[tp] for tp in partitions if tp in consumed}
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Offsets were committed: tell the interceptors."""
+        for interceptor in self.plan.interceptors:
+            try:
+                interceptor.on_commit(offsets)
+            except Exception:
+                logger.exception("%s.on_commit raised", type(interceptor).__name__)
+
+    def figures(self) -> dict[str, float]:
+        """Figures since the start under the names of Java's metrics."""
+        with self.lock:
+            states = [state for state in self.subscriptions if state.high_watermark is not None and state.position >= 0]
+            lags = [max((state.high_watermark or 0) - state.position, 0) for state in states]
+            return {
+                "records-consumed-total": float(self.metrics.records),
+                "bytes-consumed-total": float(self.fetcher.bytes_fetched),
+                "fetch-total": float(self.fetcher.fetches),
+                "records-lag-max": float(max(lags, default=0)),
+                "assigned-partitions": float(len(self.subscriptions.assignment)),
+                "poll-total": float(self.metrics.polls),
+                "commit-total": float(self.metrics.commits),
+                "failed-commit-total": float(self.metrics.failed_commits),
+                "rebalance-total": float(self.coordinator.rebalances if self.coordinator is not None else 0),
+                "buffered-bytes": float(self.fetcher.buffered),
+            }
+
+    def close_plugins(self) -> None:
+        """Tell deserializers and interceptors that the consumer is closed."""
+        for plugin in (*self.plan.interceptors, *self.plan.deserializers):
+            close: Any = getattr(plugin, "close", None)
+            if close is None:
+                continue
+            try:
+                close()
+            except Exception:
+                logger.exception("%s.close raised", type(plugin).__name__)

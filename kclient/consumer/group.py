@@ -1,0 +1,104 @@
+"""Values that the group's state machine and those who drive it exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kclient.protocol.message import ApiMessage
+    from kclient.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """Who a consumer is in its group; a transactional producer passes it on with the offsets it commits."""
+
+    group_id: str
+    generation_id: int = -1
+    """Generation of the group, or -1 while the consumer is no member."""
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """What the coordinator needs of the configuration; times in seconds."""
+
+    group_id: str
+    group_instance_id: str | None = None
+    session_timeout: float = 45.0
+    """`session.timeout.ms`"""
+    heartbeat_interval: float = 3.0
+    """`heartbeat.interval.ms`"""
+    max_poll_interval: float = 300.0
+    """`max.poll.interval.ms`: also how long the broker waits for members to rejoin."""
+    retry_backoff: float = 0.1
+    """`retry.backoff.ms`"""
+    request_timeout: float = 30.0
+    """`request.timeout.ms`"""
+    client_rack: str | None = None
+    """`client.rack`"""
+
+
+class RequestKind(Enum):
+    """The requests of a group member."""
+
+    FIND_COORDINATOR = "FindCoordinator"
+    JOIN = "JoinGroup"
+    SYNC = "SyncGroup"
+    HEARTBEAT = "Heartbeat"
+    LEAVE = "LeaveGroup"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupRequest:
+    """A request to send; its answer goes to `GroupCoordinator.received`, an error to `failed`."""
+
+    kind: RequestKind
+    node_id: int | None
+    """The broker to ask; None for any."""
+    request_class: type[ApiMessage]
+    build: Callable[[int], ApiMessage]
+    """Makes the message in the version that was negotiated."""
+    timeout: float
+    """Seconds to wait for the answer."""
+    separate: bool = False
+    """Whether it must not queue behind what is under way: brokers answer a connection in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """What is to be done now, and when to ask again."""
+
+    requests: list[GroupRequest] = field(default_factory=list)
+    wake_at: float = inf
+    """Monotonic time in seconds; infinite if only an event can change anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Before joining: commit, run the listener, give partitions up, then call `prepared`."""
+
+    lost: bool
+    """Whether the partitions belong to others already, so nothing may be committed."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """After joining: take the assignment over, run the listener, then call `completed`."""
+
+    assigned: tuple[TopicPartition, ...]
+    user_data: bytes | None
+    generation_id: int
+    protocol: str
+    """Name of the assignor that was used."""
+
+
+Step: TypeAlias = Prepare | Complete
+"""What the caller of `poll` has to do for the group, in its own thread or task."""

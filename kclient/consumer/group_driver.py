@@ -1,0 +1,67 @@
+"""Sends what the coordinator's state machine asks for, and wakes it when its time has come."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from kclient.cluster import version_for
+from kclient.consumer.group import RequestKind
+from kclient.errors import KafkaError
+
+if TYPE_CHECKING:
+    from kclient.consumer.coordinator import GroupCoordinator
+    from kclient.consumer.core import ConsumerCore
+    from kclient.consumer.group import GroupRequest
+
+CHANNEL = "coordinator"
+"""Heartbeats and commits have a connection of their own: brokers answer a connection in order."""
+
+_LEAVE_CHANNEL = "leave"
+
+
+class GroupDriver:
+    """The task behind a consumer's membership in its group."""
+
+    def __init__(self, core: ConsumerCore) -> None:
+        self._core = core
+        self._coordinator: GroupCoordinator = core.group()
+
+    async def run(self) -> None:
+        """Drive the state machine until cancelled."""
+        core = self._core
+        while True:
+            now = core.clock()
+            with core.lock:
+                todo = self._coordinator.next(now)
+            for request in todo.requests:
+                core.spawn(self._exchange, request, name=request.kind.value)
+            core.changed()
+            core.look()
+            await core.group_wakeup.wait(None if todo.wake_at == inf else max(todo.wake_at - now, 0))
+            late = core.clock() - todo.wake_at
+            if late > 0:
+                with core.lock:
+                    self._coordinator.stalled(late)
+
+    async def _exchange(self, request: GroupRequest) -> None:
+        """Send one request and hand its answer in."""
+        core = self._core
+        try:
+            response = await self._send(request)
+        except KafkaError as error:
+            with core.lock:
+                self._coordinator.failed(request, error, core.clock())
+        else:
+            with core.lock:
+                self._coordinator.received(request, response, core.clock())
+        core.group_wakeup.set()
+
+    async def _send(self, request: GroupRequest) -> object:
+        if request.kind is RequestKind.FIND_COORDINATOR:
+            connection = await self._core.cluster.connection()
+        else:
+            channel = _LEAVE_CHANNEL if request.separate else CHANNEL
+            connection = await self._core.cluster.connection(request.node_id, channel)
+        version = version_for(connection, request.request_class)
+        return await connection.request(request.build(version), version, timeout=request.timeout)

@@ -1,0 +1,253 @@
+"""Handing out what was fetched: as lists of records, one by one, or as Arrow columns.
+
+Runs in the caller's thread or task. Positions move only when everything that can fail is done, in one go with the
+return: an interrupted or failed call has handed out nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kclient.consumer.chunk import with_partition
+from kclient.consumer.records import ConsumerRecords
+from kclient.consumer.reset import ResetKind
+from kclient.errors import CorruptRecordError, KafkaError, LogTruncationError, OffsetOutOfRangeError
+from kclient.records import ArrowChunk, decode_arrow, decode_records
+from kclient.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from kclient.consumer.chunk import Chunk
+    from kclient.consumer.core import ConsumerCore
+    from kclient.records import ConsumerRecord
+
+logger: logging.Logger = logging.getLogger("kclient.consumer")
+
+ARROW_BYTES = 16 * 1024 * 1024
+"""Fetched bytes (as they came, perhaps compressed) that one Arrow record batch is made of, at most."""
+
+
+class HandOut:
+    """Takes chunks off the fetcher for one consumer."""
+
+    def __init__(self, core: ConsumerCore) -> None:
+        self._core = core
+        self._fetcher = core.fetcher
+        self._options = core.plan.decode_options
+        self._interceptors = core.plan.interceptors
+        # one by one
+        self._chunk: Chunk | None = None
+        self._list: list[ConsumerRecord] = []
+        self._index = 0
+        self._settled = 0
+
+    # ------------------------------------------------------------------ lists
+
+    def take(self) -> ConsumerRecords | None:
+        """Up to `max.poll.records` records; None if nothing is there.
+
+        Raises:
+            KafkaError: The next thing is an error, of a partition or a record.
+        """
+        core = self._core
+        left = core.plan.max_poll_records
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        used_up = False
+        while left > 0:
+            chunk = self._open_head(raising=not taken)
+            if chunk is None:
+                break
+            records = chunk.records
+            assert records is not None
+            start = chunk.index
+            part = records if start == 0 and len(records) <= left else records[start : start + left]
+            with core.lock:
+                used_up = self._fetcher.advance(chunk, len(part)) or used_up
+            if part:
+                tp = chunk.state.tp
+                taken[tp] = taken[tp] + part if tp in taken else part
+                left -= len(part)
+        if used_up:
+            core.fetch_wakeup.set()
+        if not taken:
+            return None
+        core.metrics.records += core.plan.max_poll_records - left
+        return self._pack(taken)
+
+    def _pack(self, taken: dict[TopicPartition, list[ConsumerRecord]]) -> ConsumerRecords:
+        core = self._core
+        with core.lock:
+            next_offsets = {
+                tp: OffsetAndMetadata(state.position, "", state.epoch)
+                for tp in taken
+                if (state := core.subscriptions.find(tp)) is not None
+            }
+        records = ConsumerRecords(taken, next_offsets)
+        for interceptor in self._interceptors:
+            try:
+                records = interceptor.on_consume(records)
+            except Exception:
+                logger.exception("%s.on_consume raised", type(interceptor).__name__)
+        return records
+
+    def _open_head(self, *, raising: bool) -> Chunk | None:
+        """The first chunk that may be handed out, decoded; None if there is none.
+
+        Raises:
+            KafkaError: Its turn has come, and it is an error (only if `raising`).
+        """
+        core = self._core
+        while True:
+            with core.lock:
+                chunk = self._fetcher.head()
+            if chunk is None:
+                return None
+            if chunk.error is not None:
+                if not raising:
+                    return None
+                self._deal_with(chunk)
+                continue
+            if chunk.records is None:
+                try:
+                    chunk.decode(decode_records, **self._options)
+                except KafkaError:
+                    if raising:
+                        raise
+                    return None
+            return chunk
+
+    def _deal_with(self, chunk: Chunk) -> None:
+        """The error's turn has come: go on where `auto.offset.reset` says, or raise it."""
+        core = self._core
+        error = chunk.error
+        assert error is not None
+        tp = chunk.state.tp
+        policy = core.subscriptions.default_policy
+        with core.lock:
+            self._fetcher.finish(chunk)
+            if policy.kind is not ResetKind.NONE:
+                if isinstance(error, LogTruncationError):
+                    logger.warning("%s; going on there, because auto.offset.reset is %s", error, policy.kind.value)
+                    core.subscriptions.seek(tp, chunk.next_offset)
+                elif isinstance(error, OffsetOutOfRangeError):
+                    logger.warning("%s: offset %d is out of range; resetting", tp, chunk.next_offset)
+                    core.subscriptions.reset(tp)
+        core.fetch_wakeup.set()
+        if policy.kind is ResetKind.NONE or not isinstance(error, (LogTruncationError, OffsetOutOfRangeError)):
+            raise error
+
+    # ------------------------------------------------------------------ one by one
+
+    def next_record(self) -> ConsumerRecord | None:
+        """The next record of those at hand, or None if `refill` has to be called; for iteration.
+
+        The record before it counts as processed from now on.
+        """
+        chunk = self._chunk
+        if chunk is None or self._index >= len(self._list):
+            return None
+        state = chunk.state
+        if chunk.version != state.version or state.paused:
+            return None
+        record = self._list[self._index]
+        self._index += 1
+        return record
+
+    def refill(self) -> bool | None:
+        """Have records at hand for `next_record`; None if there are none.
+
+        Raises:
+            KafkaError: The next thing is an error, of a partition or a record.
+        """
+        self.settle()
+        while True:
+            chunk = self._open_head(raising=True)
+            if chunk is None:
+                return None
+            assert chunk.records is not None
+            if chunk.index < len(chunk.records):
+                break
+            with self._core.lock:
+                self._fetcher.advance(chunk, 0)
+            self._core.fetch_wakeup.set()
+        self._chunk = chunk
+        self._list = chunk.records
+        self._index = self._settled = chunk.index
+        return True
+
+    def settle(self) -> None:
+        """Move the position behind the records that were handed out one by one."""
+        chunk = self._chunk
+        if chunk is None:
+            return
+        count = self._index - self._settled
+        self._chunk = None
+        if not count:
+            return
+        self._core.metrics.records += count
+        with self._core.lock:
+            used_up = self._fetcher.still_there(chunk) and self._fetcher.advance(chunk, count)
+        if used_up:
+            self._core.fetch_wakeup.set()
+
+    # ------------------------------------------------------------------ columns
+
+    def take_arrow(self, include_headers: bool) -> Any:
+        """What is there as a `pyarrow.RecordBatch`; None if nothing is.
+
+        Raises:
+            KafkaError: The next thing is an error.
+            MissingExtraError: pyarrow is not installed.
+        """
+        core = self._core
+        while True:
+            chunks = self._ready_chunks()
+            if not chunks:
+                return None
+            if chunks[0].error is not None:
+                self._deal_with(chunks[0])
+                continue
+            batch, used = self._columns(chunks, include_headers)
+            with core.lock:
+                for chunk in used:
+                    self._fetcher.finish(chunk)
+            core.fetch_wakeup.set()
+            if batch.num_rows:
+                core.metrics.records += batch.num_rows
+                return batch
+
+    def _ready_chunks(self) -> list[Chunk]:
+        """The first chunks, up to an error (which comes alone) or `ARROW_BYTES`."""
+        chosen: list[Chunk] = []
+        size = 0
+        with self._core.lock:
+            for chunk in self._fetcher.chunks():
+                if chosen and (chunk.error is not None or size + chunk.size > ARROW_BYTES):
+                    break
+                chosen.append(chunk)
+                size += chunk.size
+                if chunk.error is not None:
+                    break
+        return chosen
+
+    def _columns(self, chunks: list[Chunk], include_headers: bool) -> tuple[Any, list[Chunk]]:
+        check_crcs = self._options["check_crcs"]
+        try:
+            batch = decode_arrow([_columns_of(chunk) for chunk in chunks], include_headers, check_crcs=check_crcs)
+        except KafkaError as error:
+            if len(chunks) > 1:  # all but the broken one are fine
+                return self._columns(chunks[: len(chunks) // 2], include_headers)
+            first = chunks[0]
+            broken = error.offset if isinstance(error, CorruptRecordError) else None
+            if broken is None or broken <= max(first.start_offset, first.state.position):
+                raise with_partition(error, first.state.tp) from error
+            batch = decode_arrow([_columns_of(first, broken)], include_headers, check_crcs=check_crcs)
+            first.broken = True
+            first.next_offset = broken
+        return batch, chunks
+
+
+def _columns_of(chunk: Chunk, end_offset: int | None = None) -> ArrowChunk:
+    topic, partition = chunk.state.tp
+    start = max(chunk.start_offset, chunk.state.position)
+    return ArrowChunk(topic, partition, chunk.data, start, end_offset, chunk.aborted)

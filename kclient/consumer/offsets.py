@@ -1,0 +1,166 @@
+"""Committing offsets and fetching committed ones: the requests, what their answers mean, and when to auto-commit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import inf
+from typing import TYPE_CHECKING
+
+from kclient.errors import ErrorCode, KafkaError, TopicAuthorizationError, error_for
+from kclient.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from kclient.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from kclient.consumer.group import ConsumerGroupMetadata
+    from kclient.protocol.messages import OffsetCommitResponse, OffsetFetchResponse
+
+COMMIT_MAX_VERSION = 9
+"""Version 10 names topics by id, which a broker may not have."""
+FETCH_MAX_VERSION = 9
+
+_FIRST_WITH_GROUPS = 8
+_FIRST_WITH_STABLE = 7
+
+
+class AutoCommit:
+    """When positions are due to be committed (`enable.auto.commit`).
+
+    Args:
+        interval: Seconds between commits (`auto.commit.interval.ms`); None if they are not committed by themselves.
+    """
+
+    def __init__(self, interval: float | None) -> None:
+        self.interval = interval
+        self.due: float = inf
+        """When the next commit is due."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether positions are committed by themselves."""
+        return self.interval is not None
+
+    def polled(self, now: float) -> bool:
+        """The user polls, so what earlier polls returned is processed: whether to commit it now."""
+        if self.interval is None:
+            return False
+        if self.due == inf:
+            self.due = now + self.interval
+        if now < self.due:
+            return False
+        self.due = now + self.interval
+        return True
+
+    def failed(self, now: float, backoff: float) -> None:
+        """The commit failed for a reason that passes: try again soon."""
+        self.due = min(self.due, now + backoff)
+
+
+def commit_request(
+    identity: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> OffsetCommitRequest:
+    """The request that commits offsets, in any version up to `COMMIT_MAX_VERSION`."""
+    topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
+    for tp, offset in offsets.items():
+        topics[tp.topic].append(
+            OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=-1 if offset.leader_epoch is None else offset.leader_epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    return OffsetCommitRequest(
+        group_id=identity.group_id,
+        generation_id_or_member_epoch=identity.generation_id,
+        member_id=identity.member_id,
+        group_instance_id=identity.group_instance_id,
+        topics=[OffsetCommitRequestTopic(name=name, partitions=found) for name, found in topics.items()],
+    )
+
+
+def commit_error(response: OffsetCommitResponse) -> int:
+    """The error code that decides about the whole commit; 0 if it worked.
+
+    Raises:
+        TopicAuthorizationError: Some topics must not be committed; names them.
+        KafkaError: The metadata are too long for the broker.
+    """
+    unauthorized = set()
+    first = 0
+    for topic in response.topics:
+        for partition in topic.partitions:
+            code = partition.error_code
+            if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                unauthorized.add(topic.name)
+            elif code in {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE}:
+                raise error_for(code, f"{topic.name}-{partition.partition_index}: {error_for(code).message}")
+            elif code:
+                first = first or code
+    if unauthorized:
+        raise TopicAuthorizationError(f"Not allowed to commit offsets of {', '.join(sorted(unauthorized))}")
+    return first
+
+
+def committed_request(
+    group_id: str, partitions: Iterable[TopicPartition], version: int, *, require_stable: bool
+) -> OffsetFetchRequest:
+    """The request for committed offsets, for the version that was negotiated."""
+    topics: dict[str, list[int]] = defaultdict(list)
+    for tp in partitions:
+        topics[tp.topic].append(tp.partition)
+    stable = require_stable and version >= _FIRST_WITH_STABLE
+    if version >= _FIRST_WITH_GROUPS:
+        group = OffsetFetchRequestGroup(
+            group_id=group_id,
+            topics=[OffsetFetchRequestTopics(name=name, partition_indexes=found) for name, found in topics.items()],
+        )
+        return OffsetFetchRequest(groups=[group], require_stable=stable)
+    return OffsetFetchRequest(
+        group_id=group_id,
+        topics=[OffsetFetchRequestTopic(name=name, partition_indexes=found) for name, found in topics.items()],
+        require_stable=stable,
+    )
+
+
+def committed_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """The committed offset of each partition; None where nothing was committed.
+
+    Raises:
+        KafkaError: The answer is an error, or that of a partition is.
+    """
+    answer: Any = response.groups[0] if response.groups else response
+    if answer.error_code:
+        raise error_for(answer.error_code)
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            if partition.error_code:
+                raise _partition_error(partition.error_code, tp)
+            found[tp] = _offset(partition)
+    return found
+
+
+def _offset(partition: Any) -> OffsetAndMetadata | None:
+    if partition.committed_offset < 0:
+        return None
+    epoch = partition.committed_leader_epoch
+    return OffsetAndMetadata(partition.committed_offset, partition.metadata or "", None if epoch < 0 else epoch)
+
+
+def _partition_error(code: int, tp: TopicPartition) -> KafkaError:
+    error = error_for(code)
+    if code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+        return error_for(code, f"{tp}: an open transaction is about to commit an offset")
+    return error_for(code, f"{tp}: {error.message}")

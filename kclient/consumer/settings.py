@@ -1,0 +1,142 @@
+"""The consumer's settings in the form that its parts want: units converted, plugins made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kclient.consumer.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+    common_protocol,
+)
+from kclient.consumer.fetcher import FetchSettings
+from kclient.consumer.group import GroupSettings
+from kclient.consumer.interfaces import ConsumerInterceptor
+from kclient.consumer.reset import ResetPolicy
+from kclient.errors import ConfigError
+from kclient.serialization import resolve_deserializer
+
+if TYPE_CHECKING:
+    from kclient.config import ConsumerConfig
+    from kclient.records import Deserialize
+    from kclient.serialization import Deserializer
+
+_ASSIGNORS: dict[str, type[Assignor]] = {
+    kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPlan:
+    """What a `ConsumerConfig` comes down to; times in seconds."""
+
+    group: GroupSettings | None
+    assignors: tuple[Assignor, ...]
+    fetch: FetchSettings
+    policy: ResetPolicy
+    auto_commit_interval: float | None
+    """None if positions are not committed by themselves."""
+    max_poll_records: int
+    default_timeout: float
+    read_committed: bool
+    decode_options: dict[str, Any]
+    """Arguments for `records.decode_records`."""
+    deserializers: tuple[Deserializer[Any], ...]
+    interceptors: tuple[ConsumerInterceptor, ...]
+
+    @classmethod
+    def of(cls, config: ConsumerConfig) -> ConsumerPlan:
+        """Read a configuration.
+
+        Raises:
+            ConfigError: A plugin is not of the kind that its setting needs.
+        """
+        key = resolve_deserializer(config.key_deserializer, "key.deserializer")
+        value = resolve_deserializer(config.value_deserializer, "value.deserializer")
+        assignors = tuple(_assignor(given) for given in config.partition_assignment_strategy)
+        _check_assignors(assignors)
+        return cls(
+            group=_group(config),
+            assignors=assignors,
+            fetch=_fetch(config),
+            policy=ResetPolicy.parse(config.auto_offset_reset),
+            auto_commit_interval=config.auto_commit_interval_ms / 1000 if config.enable_auto_commit else None,
+            max_poll_records=config.max_poll_records,
+            default_timeout=config.default_api_timeout_ms / 1000,
+            read_committed=config.isolation_level == "read_committed",
+            decode_options={
+                "check_crcs": config.check_crcs,
+                "key_deserializer": _function(key),
+                "value_deserializer": _function(value),
+            },
+            deserializers=tuple(found for found in (key, value) if found is not None),
+            interceptors=tuple(_interceptor(given) for given in config.interceptor_classes),
+        )
+
+
+def _group(config: ConsumerConfig) -> GroupSettings | None:
+    if config.group_id is None:
+        return None
+    return GroupSettings(
+        group_id=config.group_id,
+        group_instance_id=config.group_instance_id,
+        session_timeout=config.session_timeout_ms / 1000,
+        heartbeat_interval=config.heartbeat_interval_ms / 1000,
+        max_poll_interval=config.max_poll_interval_ms / 1000,
+        retry_backoff=config.retry_backoff_ms / 1000,
+        request_timeout=config.request_timeout_ms / 1000,
+        client_rack=config.client_rack or None,
+    )
+
+
+def _fetch(config: ConsumerConfig) -> FetchSettings:
+    return FetchSettings(
+        max_wait_ms=config.fetch_max_wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=config.fetch_max_bytes,
+        max_partition_bytes=config.max_partition_fetch_bytes,
+        read_committed=config.isolation_level == "read_committed",
+        client_rack=config.client_rack,
+        retry_backoff=config.retry_backoff_ms / 1000,
+        preferred_replica_age=config.metadata_max_age_ms / 1000,
+    )
+
+
+def _function(deserializer: Deserializer[Any] | None) -> Deserialize | None:
+    """The deserializer in the form in which the decoder calls it."""
+    if deserializer is None:
+        return None
+    deserialize = deserializer.deserialize
+    return lambda topic, headers, data: deserialize(topic, data, headers)
+
+
+def _assignor(given: Any) -> Assignor:
+    kind = _ASSIGNORS.get(given) if isinstance(given, str) else given
+    made = kind() if isinstance(kind, type) else kind
+    if not isinstance(made, Assignor):
+        raise ConfigError(
+            f"partition.assignment.strategy: {given!r} is no kclient.consumer.Assignor and none of "
+            f"{', '.join(_ASSIGNORS)}"
+        )
+    return made
+
+
+def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
+    names = [assignor.name for assignor in assignors]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"partition.assignment.strategy has two assignors of one name: {', '.join(names)}")
+    try:
+        common_protocol(assignors)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _interceptor(given: Any) -> ConsumerInterceptor:
+    made = given() if isinstance(given, type) else given
+    if not isinstance(made, ConsumerInterceptor):
+        raise ConfigError(f"interceptor.classes: {given!r} is no kclient.consumer.ConsumerInterceptor")
+    return made

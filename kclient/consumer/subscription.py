@@ -1,0 +1,342 @@
+"""What a consumer reads: its subscription, the partitions it has, and where it is in each of them.
+
+Pure bookkeeping without I/O or clock. Whoever shares it between threads holds a lock around each call.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kclient.consumer.reset import ResetKind, ResetPolicy
+from kclient.errors import IllegalStateError, NoOffsetForPartitionError
+from kclient.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+
+class SubscriptionKind(Enum):
+    """How the consumer came by its partitions; the ways do not mix."""
+
+    NONE = "none"
+    TOPICS = "topics"
+    """`subscribe` with a list of topics: the group decides."""
+    PATTERN = "pattern"
+    """`subscribe` with a pattern: the group decides."""
+    ASSIGNED = "assigned"
+    """`assign`: the caller decides."""
+
+
+class PositionState(Enum):
+    """What is known about the position in a partition."""
+
+    UNKNOWN = "unknown"
+    """Nothing: the committed offset has to be fetched first."""
+    RESETTING = "resetting"
+    """The broker has to be asked for the offset that a reset policy or a seek means."""
+    VALID = "valid"
+    """Known: records can be fetched."""
+
+
+TRANSITIONS: dict[PositionState, frozenset[PositionState]] = {
+    PositionState.UNKNOWN: frozenset({PositionState.RESETTING, PositionState.VALID}),
+    PositionState.RESETTING: frozenset({PositionState.RESETTING, PositionState.VALID}),
+    PositionState.VALID: frozenset({PositionState.RESETTING, PositionState.VALID}),
+}
+"""From each state the legal next ones; a rebalance makes new objects rather than going back to UNKNOWN."""
+
+
+class PartitionState:
+    """The consumer's state in one partition."""
+
+    __slots__ = (
+        "buffered",
+        "epoch",
+        "fetch_epoch",
+        "fetch_offset",
+        "fetching",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "paused",
+        "policy",
+        "position",
+        "preferred_replica",
+        "preferred_until",
+        "retry_at",
+        "state",
+        "tp",
+        "version",
+    )
+
+    def __init__(self, tp: TopicPartition, version: int) -> None:
+        self.tp: TopicPartition = tp
+        self.state: PositionState = PositionState.UNKNOWN
+        self.position: int = -1
+        """Offset of the next record to hand out."""
+        self.epoch: int | None = None
+        """Leader epoch of the record before it, if known (KIP-320)."""
+        self.fetch_offset: int = -1
+        """Offset to fetch next: behind what is buffered."""
+        self.fetch_epoch: int | None = None
+        self.version: int = version
+        """Grows whenever the position jumps: what was fetched for an older version is thrown away."""
+        self.policy: ResetPolicy | None = None
+        """Where a reset under way leads."""
+        self.paused: bool = False
+        self.fetching: int = -1
+        """The version for which a fetch is under way, or -1."""
+        self.buffered: int = 0
+        """Bytes that were fetched and not handed out."""
+        self.retry_at: float = 0.0
+        """Time before which nothing is asked for this partition, after an error."""
+        self.high_watermark: int | None = None
+        self.last_stable_offset: int | None = None
+        self.log_start_offset: int | None = None
+        self.preferred_replica: int | None = None
+        """A replica that the leader sent us to (KIP-392)."""
+        self.preferred_until: float = 0.0
+
+    @property
+    def fetchable(self) -> bool:
+        """Whether records may be fetched and handed out."""
+        return self.state is PositionState.VALID and not self.paused
+
+    def _go(self, state: PositionState) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalStateError(f"{self.tp}: {self.state.value} -> {state.value}")
+        self.state = state
+
+    def jump(self, offset: int, epoch: int | None, version: int) -> None:
+        """Go on at an offset, and forget what was fetched for another."""
+        self._go(PositionState.VALID)
+        self.position = self.fetch_offset = offset
+        self.epoch = self.fetch_epoch = epoch
+        self.version = version
+        self.policy = None
+        self.buffered = 0
+        self.retry_at = 0.0
+
+    def reset(self, policy: ResetPolicy, version: int) -> None:
+        """Let the broker say where to go on."""
+        self._go(PositionState.RESETTING)
+        self.policy = policy
+        self.version = version
+        self.buffered = 0
+        self.retry_at = 0.0
+        self.preferred_replica = None
+
+
+class SubscriptionState:
+    """The subscription and the positions of one consumer.
+
+    Args:
+        default_policy: What `auto.offset.reset` says.
+    """
+
+    def __init__(self, default_policy: ResetPolicy) -> None:
+        self.default_policy = default_policy
+        self.kind: SubscriptionKind = SubscriptionKind.NONE
+        self.pattern: re.Pattern[str] | None = None
+        self._topics: frozenset[str] = frozenset()
+        self._partitions: dict[TopicPartition, PartitionState] = {}
+        self._version = 0
+
+    # ------------------------------------------------------------------ subscription
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The subscribed topics; with a pattern those that match it now."""
+        return self._topics
+
+    @property
+    def uses_group(self) -> bool:
+        """Whether a group decides which partitions are read."""
+        return self.kind in {SubscriptionKind.TOPICS, SubscriptionKind.PATTERN}
+
+    def subscribe(self, topics: Collection[str]) -> bool:
+        """Subscribe to topics; True if that changes anything.
+
+        Raises:
+            IllegalStateError: The consumer reads in another way already.
+        """
+        self._set_kind(SubscriptionKind.TOPICS)
+        return self._set_topics(topics)
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Subscribe to the topics whose whole name matches; `match` says which those are.
+
+        Raises:
+            IllegalStateError: The consumer reads in another way already.
+        """
+        self._set_kind(SubscriptionKind.PATTERN)
+        self.pattern = pattern
+
+    def match(self, topics: Iterable[str]) -> bool:
+        """Choose from all topics by the pattern; True if that changes the subscription."""
+        assert self.pattern is not None
+        return self._set_topics({topic for topic in topics if self.pattern.fullmatch(topic)})
+
+    def _set_topics(self, topics: Iterable[str]) -> bool:
+        new = frozenset(topics)
+        changed = new != self._topics
+        self._topics = new
+        return changed
+
+    def _set_kind(self, kind: SubscriptionKind) -> None:
+        if self.kind not in {SubscriptionKind.NONE, kind}:
+            raise IllegalStateError(
+                "subscribe to topics, subscribe to a pattern and assign exclude each other; call unsubscribe first"
+            )
+        self.kind = kind
+
+    def unsubscribe(self) -> None:
+        """Forget the subscription and every partition."""
+        self.kind = SubscriptionKind.NONE
+        self.pattern = None
+        self._topics = frozenset()
+        self._replace([])
+
+    # ------------------------------------------------------------------ assignment
+
+    @property
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read."""
+        return set(self._partitions)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions; those that stay keep their positions.
+
+        Raises:
+            IllegalStateError: The consumer is subscribed.
+        """
+        self._set_kind(SubscriptionKind.ASSIGNED)
+        self._replace(partitions)
+
+    def assign_from_group(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read what the group decided; partitions that stay keep their positions."""
+        assert self.uses_group
+        self._replace(partitions)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading some partitions."""
+        gone = set(partitions)
+        self._replace([tp for tp in self._partitions if tp not in gone])
+
+    def _replace(self, partitions: Iterable[TopicPartition]) -> None:
+        old = self._partitions
+        partitions = list(partitions)
+        for tp in old.keys() - set(partitions):
+            old[tp].version = -1  # what was fetched for it is worth nothing now
+        # dict.fromkeys drops duplicates and keeps the order, in which partitions take their turns
+        self._partitions = {
+            tp: old.get(tp) or PartitionState(tp, self._next_version()) for tp in dict.fromkeys(partitions)
+        }
+
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
+    def __iter__(self) -> Iterator[PartitionState]:
+        return iter(self._partitions.values())
+
+    def find(self, tp: TopicPartition) -> PartitionState | None:
+        """The state of a partition, or None if it is not read."""
+        return self._partitions.get(tp)
+
+    def state(self, tp: TopicPartition) -> PartitionState:
+        """The state of a partition.
+
+        Raises:
+            IllegalStateError: It is not read by this consumer.
+        """
+        found = self._partitions.get(tp)
+        if found is None:
+            raise IllegalStateError(f"Partition {tp} is not assigned to this consumer")
+        return found
+
+    # ------------------------------------------------------------------ positions
+
+    def seek(self, tp: TopicPartition, offset: int, epoch: int | None = None) -> None:
+        """Go on at an offset, which is taken as it is.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            ValueError: The offset is negative.
+        """
+        if offset < 0:
+            raise ValueError(f"cannot seek to the negative offset {offset}")
+        self.state(tp).jump(offset, epoch, self._next_version())
+
+    def reset(self, tp: TopicPartition, policy: ResetPolicy | None = None) -> None:
+        """Go on where a policy says, by default `auto.offset.reset`.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            NoOffsetForPartitionError: The policy is `none`.
+        """
+        policy = policy or self.default_policy
+        state = self.state(tp)
+        if policy.kind is ResetKind.NONE:
+            raise NoOffsetForPartitionError(
+                f"{tp} has no committed offset and auto.offset.reset is none: seek to a position first, or set "
+                "auto.offset.reset to earliest, latest or by_duration",
+                partitions=[tp],
+            )
+        state.reset(policy, self._next_version())
+
+    def found(self, tp: TopicPartition, version: int, offset: int, epoch: int | None) -> bool:
+        """The broker said where to go on; ignored if the partition jumped elsewhere since `version`."""
+        state = self._partitions.get(tp)
+        if state is None or state.version != version or state.state is PositionState.VALID:
+            return False
+        state.jump(offset, epoch, self._next_version())
+        return True
+
+    def without_position(self, now: float) -> list[PartitionState]:
+        """The partitions whose committed offset is to be fetched."""
+        return [state for state in self if state.state is PositionState.UNKNOWN and state.retry_at <= now]
+
+    def resetting(self, now: float) -> list[PartitionState]:
+        """The partitions whose reset is to be answered by a broker."""
+        return [state for state in self if state.state is PositionState.RESETTING and state.retry_at <= now]
+
+    def next_retry(self, now: float) -> float | None:
+        """When the next partition without a valid position may be asked for again."""
+        times = [state.retry_at for state in self if state.state is not PositionState.VALID and state.retry_at > now]
+        return min(times, default=None)
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions to commit: those behind everything that was handed out."""
+        return {
+            state.tp: OffsetAndMetadata(state.position, "", state.epoch)
+            for state in self
+            if state.state is PositionState.VALID
+        }
+
+    # ------------------------------------------------------------------ pausing
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until they are resumed.
+
+        Raises:
+            IllegalStateError: One of them is not assigned; then nothing is paused.
+        """
+        for state in [self.state(tp) for tp in partitions]:
+            state.paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`.
+
+        Raises:
+            IllegalStateError: One of them is not assigned; then nothing is resumed.
+        """
+        for state in [self.state(tp) for tp in partitions]:
+            state.paused = False
+
+    @property
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        return {state.tp for state in self if state.paused}
