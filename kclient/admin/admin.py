@@ -1,0 +1,126 @@
+"""`Admin`: the public admin client."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+
+from kclient.admin.base import failure
+from kclient.admin.configs import ConfigOperations
+from kclient.admin.groups import GroupOperations
+from kclient.admin.types import ClusterDescription
+from kclient.cluster import Cluster
+from kclient.concurrency import Supervisor, current_backend
+from kclient.config import AdminConfig, ConfigSource
+from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
+from kclient.protocol.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kclient.types import Node
+
+
+class Admin(GroupOperations, ConfigOperations):
+    """Creates, describes, alters and deletes topics, groups and settings. For asyncio and trio.
+
+    ```python
+    async with kclient.Admin(bootstrap_servers="localhost:9092") as admin:
+        await admin.create_topic("flights", partitions=4)
+    ```
+
+    Args:
+        config: settings under Kafka's names: a mapping, or a properties file (its text or path).
+        settings: settings as arguments in snake_case; they win.
+
+    Every call takes `timeout` in seconds, by default `default.api.timeout.ms`, and retries what another attempt may
+    cure until then. A call about several things that fails for some of them does the others.
+
+    Raises:
+        ConfigError: a setting is unknown or wrong.
+    """
+
+    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+        self._config = AdminConfig.parse(config, **settings)
+        self._supervisor = Supervisor("admin client")
+        self._cluster = Cluster(self._config, self._supervisor, allow_auto_topic_creation=False)
+        self._started = False
+        self._closed = False
+        self._nested = False
+        """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
+
+    async def start(self) -> None:
+        """Makes the client ready; `async with` does it. The first call that needs a broker connects.
+
+        Raises:
+            IllegalStateError: it was started before.
+        """
+        if self._started:
+            raise IllegalStateError("The admin client was started before")
+        self._started = True
+        await self._supervisor.start()
+        await self._cluster.start()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Closes the connections; calls that wait fail. May be called again.
+
+        Args:
+            timeout: seconds to wait for the connections to close; None waits as long as it takes.
+        """
+        if self._closed or not self._started:
+            self._closed = True
+            return
+        self._closed = True
+        with anyio.CancelScope(shield=True), anyio.move_on_after(timeout):
+            await self._cluster.aclose()
+        if not self._nested:
+            await self._supervisor.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        self._nested = current_backend() == "trio"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        finally:
+            await self._supervisor.aclose()
+
+    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """The cluster's id, brokers and controller."""
+        try:
+            response = await self._ask_any(
+                DescribeClusterRequest(), DescribeClusterResponse, timeout=timeout, what="Describing the cluster"
+            )
+        except UnsupportedVersionError:
+            return await self._describe_cluster_by_metadata(timeout)
+        error = failure(response.error_code, "The cluster", response.error_message)
+        if error is not None:
+            raise error
+        nodes = {
+            broker.broker_id: Node(broker.broker_id, broker.host, broker.port, broker.rack)
+            for broker in response.brokers
+        }
+        return ClusterDescription(response.cluster_id, nodes.get(response.controller_id), tuple(nodes.values()))
+
+    async def _describe_cluster_by_metadata(self, timeout: float | None) -> ClusterDescription:
+        """Brokers before Kafka 2.8 tell by Metadata."""
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        response = await self._ask_any(request, MetadataResponse, timeout=timeout, what="Describing the cluster")
+        nodes = {
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
+        }
+        return ClusterDescription(response.cluster_id, nodes.get(response.controller_id), tuple(nodes.values()))
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClosedError("The admin client was closed")
+        if not self._started:
+            raise IllegalStateError("The admin client was not started; use `async with`, or `start`")
+        self._supervisor.check()

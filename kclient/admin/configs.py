@@ -1,0 +1,138 @@
+"""Settings of topics and brokers: describe and alter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from kclient.admin.base import AdminBase, failure
+from kclient.admin.types import (
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSource,
+    raise_failures,
+)
+from kclient.errors import KafkaError
+from kclient.protocol.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
+    IncrementalAlterConfigsResponse,
+)
+
+Change = tuple[ConfigOperation, str | None]
+
+
+class ConfigOperations(AdminBase):
+    """The admin client's calls about settings."""
+
+    async def describe_configs(
+        self, resources: Collection[ConfigResource], *, timeout: float | None = None
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """Every setting of topics and brokers, with its value and where that comes from.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+            PartialFailureError: several resources could not be described.
+        """
+        described: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+        failures: dict[str, KafkaError] = {}
+        for node_id, group in _by_node(resources).items():
+            request = DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(
+                        resource_type=int(resource.type), resource_name=resource.name, configuration_keys=None
+                    )
+                    for resource in group
+                ]
+            )
+            response = await self._ask_node(node_id, request, DescribeConfigsResponse, timeout, "Describing configs")
+            for result in response.results:
+                resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                error = failure(result.error_code, _subject(resource), result.error_message)
+                if error is None:
+                    described[resource] = _entries(result)
+                else:
+                    failures[_subject(resource)] = error
+        raise_failures("Describing configs", failures)
+        return described
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, Change | str | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Changes the named settings and leaves the others as they are (KIP-339).
+
+        Args:
+            changes: by resource and name: a new value, None to return to the default, or a pair of
+                `ConfigOperation` and value (to append to a list, say).
+            validate_only: check everything and change nothing.
+            timeout: seconds; the default is `default.api.timeout.ms`.
+
+        Raises:
+            InvalidConfigurationError: a name or value was refused.
+            PartialFailureError: the changes of several resources were refused; the others were made.
+        """
+        failures: dict[str, KafkaError] = {}
+        for node_id, group in _by_node(changes).items():
+            request = IncrementalAlterConfigsRequest(
+                resources=[
+                    IncrementalAlterConfigsRequestResource(
+                        resource_type=int(resource.type),
+                        resource_name=resource.name,
+                        configs=[_alterable(name, change) for name, change in changes[resource].items()],
+                    )
+                    for resource in group
+                ],
+                validate_only=validate_only,
+            )
+            what = "Altering configs"
+            response = await self._ask_node(node_id, request, IncrementalAlterConfigsResponse, timeout, what)
+            for result in response.responses:
+                resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                error = failure(result.error_code, _subject(resource), result.error_message)
+                if error is not None:
+                    failures[_subject(resource)] = error
+        raise_failures("Altering configs", failures)
+
+
+def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
+    """A broker's settings are asked of that broker; everything else of the controller (None)."""
+    groups: dict[int | None, list[ConfigResource]] = {}
+    for resource in resources:
+        own = resource.type is ConfigResourceType.BROKER and resource.name.isdecimal()
+        groups.setdefault(int(resource.name) if own else None, []).append(resource)
+    return groups
+
+
+def _alterable(name: str, change: Change | str | None) -> IncrementalAlterConfigsRequestConfig:
+    if isinstance(change, tuple):
+        operation, value = change
+    else:
+        operation, value = (ConfigOperation.DELETE if change is None else ConfigOperation.SET), change
+    return IncrementalAlterConfigsRequestConfig(name=name, config_operation=int(operation), value=value)
+
+
+def _entries(result: DescribeConfigsResult) -> dict[str, ConfigEntry]:
+    return {
+        config.name: ConfigEntry(
+            name=config.name,
+            value=config.value,
+            source=ConfigSource(config.config_source),
+            is_read_only=config.read_only,
+            is_sensitive=config.is_sensitive,
+        )
+        for config in result.configs
+    }
+
+
+def _subject(resource: ConfigResource) -> str:
+    return f"{resource.type.name.capitalize()} {resource.name!r}"

@@ -1,0 +1,330 @@
+"""Topics: create, delete, list, describe, more partitions, delete records, offsets by time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeVar
+
+from kclient.admin.base import AdminBase, check_retriable, failure
+from kclient.admin.types import (
+    NewTopic,
+    OffsetSpec,
+    TopicDescription,
+    TopicListing,
+    raise_failures,
+    topic_id_text,
+)
+from kclient.cluster.cluster import version_for
+from kclient.errors import KafkaError, UnsupportedVersionError
+from kclient.net.connection import Connection
+from kclient.protocol.messages import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from kclient.types import Node, OffsetAndTimestamp, PartitionInfo, TopicPartition
+
+T = TypeVar("T")
+
+
+class TopicOperations(AdminBase):
+    """The admin client's calls about topics."""
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+    ) -> None:
+        """Creates topics.
+
+        Args:
+            topics: what to create.
+            validate_only: check everything and create nothing.
+            timeout: seconds; the default is `default.api.timeout.ms`.
+
+        Raises:
+            TopicExistsError, InvalidPartitionsError, InvalidConfigurationError …: why a topic was refused.
+            PartialFailureError: several topics were refused; the others were created.
+            TypeError: these are no `NewTopic`s.
+        """
+        request = CreateTopicsRequest(
+            topics=_creatables(topics),
+            timeout_ms=self._milliseconds(timeout),
+            validate_only=validate_only,
+        )
+        response = await self._ask_controller(request, CreateTopicsResponse, timeout=timeout, what="Creating topics")
+        failures = _failures((topic.name, topic.error_code, topic.error_message) for topic in response.topics)
+        raise_failures("Creating topics", failures)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Creates one topic; see `NewTopic` and `create_topics`."""
+        await self.create_topics([NewTopic(name, partitions, replication_factor, configs or {})], timeout=timeout)
+
+    async def delete_topics(self, names: Collection[str], *, timeout: float | None = None) -> None:
+        """Deletes topics and everything in them.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+            PartialFailureError: several could not be deleted; the others were.
+        """
+        request = DeleteTopicsRequest(timeout_ms=self._milliseconds(timeout))
+        self._check()
+
+        async def ask() -> DeleteTopicsResponse:
+            controller = self._cluster.snapshot.controller
+            connection = await self._cluster.connection(None if controller is None else controller.id)
+            if version_for(connection, DeleteTopicsRequest) >= 6:
+                request.topics = [DeleteTopicState(name=name) for name in names]
+            else:
+                request.topic_names = list(names)
+            return await self._cluster.request_on(connection, request, response=DeleteTopicsResponse)
+
+        response = await self._retrying(ask, timeout, "Deleting topics")
+        failures = _failures((topic.name or "", topic.error_code, topic.error_message) for topic in response.responses)
+        raise_failures("Deleting topics", failures)
+
+    async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """Deletes one topic; see `delete_topics`."""
+        await self.delete_topics([name], timeout=timeout)
+
+    async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[TopicListing]:
+        """Every topic of the cluster, sorted by name."""
+        response = await self._metadata(None, timeout, "Listing topics")
+        listed = [
+            TopicListing(topic.name or "", topic_id_text(topic.topic_id), topic.is_internal)
+            for topic in response.topics
+            if include_internal or not topic.is_internal
+        ]
+        return sorted(listed, key=lambda topic: topic.name)
+
+    async def describe_topics(
+        self, names: Collection[str], *, timeout: float | None = None
+    ) -> dict[str, TopicDescription]:
+        """Topics with their partitions, leaders and replicas.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+            PartialFailureError: several are unknown.
+        """
+        response = await self._metadata(names, timeout, "Describing topics")
+        raise_failures("Describing topics", _failures((t.name or "", t.error_code, None) for t in response.topics))
+        nodes = {
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
+        }
+        return {topic.name or "": _description(topic, nodes) for topic in response.topics}
+
+    async def _metadata(self, names: Collection[str] | None, timeout: float | None, what: str) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        return await self._ask_any(request, MetadataResponse, timeout=timeout, what=what)
+
+    async def create_partitions(
+        self,
+        totals: Mapping[str, int],
+        *,
+        assignments: Mapping[str, list[list[int]]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Gives topics more partitions.
+
+        Args:
+            totals: how many partitions each topic shall have in the end.
+            assignments: the brokers of each new partition, by topic.
+            validate_only: check everything and change nothing.
+            timeout: seconds; the default is `default.api.timeout.ms`.
+
+        Raises:
+            InvalidPartitionsError: a topic has that many already; partitions cannot be removed.
+        """
+        request = CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(name=name, count=total, assignments=_new_assignments(assignments, name))
+                for name, total in totals.items()
+            ],
+            timeout_ms=self._milliseconds(timeout),
+            validate_only=validate_only,
+        )
+        what = "Creating partitions"
+        response = await self._ask_controller(request, CreatePartitionsResponse, timeout=timeout, what=what)
+        raise_failures(
+            what, _failures((topic.name, topic.error_code, topic.error_message) for topic in response.results)
+        )
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts.
+
+        Raises:
+            OffsetOutOfRangeError: the offset lies after the partition's end.
+        """
+
+        async def ask(connection: Connection, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+            by_topic: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
+            for tp in partitions:
+                by_topic[tp.topic].append(DeleteRecordsPartition(partition_index=tp.partition, offset=before[tp]))
+            request = DeleteRecordsRequest(
+                topics=[DeleteRecordsTopic(name=name, partitions=parts) for name, parts in by_topic.items()],
+                timeout_ms=self._milliseconds(timeout),
+            )
+            response = await self._cluster.request_on(connection, request, response=DeleteRecordsResponse)
+            found = {
+                TopicPartition(topic.name, part.partition_index): (part.error_code, part.low_watermark)
+                for topic in response.topics
+                for part in topic.partitions
+            }
+            return _without_failures("Deleting records", found)
+
+        return await self._at_leaders(before, ask, timeout=timeout, what="Deleting records")
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The offset of a place in each partition: an `OffsetSpec`, or a timestamp in milliseconds.
+
+        A timestamp gives the first record at or after it, or None if there is none.
+        """
+
+        async def ask(
+            connection: Connection, partitions: Collection[TopicPartition]
+        ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+            if any(wanted[tp] is OffsetSpec.MAX_TIMESTAMP for tp in partitions):
+                _require_max_timestamp(connection)
+            response = await self._cluster.request_on(
+                connection, _list_offsets({tp: wanted[tp] for tp in partitions}), response=ListOffsetsResponse
+            )
+            found = {
+                TopicPartition(topic.name, part.partition_index): (part.error_code, _place(part))
+                for topic in response.topics
+                for part in topic.partitions
+            }
+            return _without_failures("Listing offsets", found)
+
+        return await self._at_leaders(wanted, ask, timeout=timeout, what="Listing offsets")
+
+
+def _creatables(topics: Iterable[NewTopic]) -> list[CreatableTopic]:
+    expected = "create_topics takes NewTopic objects, as in [NewTopic('flights', partitions=4)]"
+    if isinstance(topics, NewTopic | str | Mapping) or not isinstance(topics, Iterable):
+        raise TypeError(f"{expected}, not {type(topics).__name__}")
+    found = list(topics)
+    for topic in found:
+        if not isinstance(topic, NewTopic):
+            raise TypeError(f"{expected}; {topic!r} is of type {type(topic).__name__}")
+    return [_creatable(topic) for topic in found]
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    assignments = [
+        CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
+        for number, brokers in (topic.assignments or {}).items()
+    ]
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=assignments,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def _new_assignments(
+    assignments: Mapping[str, list[list[int]]] | None, name: str
+) -> list[CreatePartitionsAssignment] | None:
+    if assignments is None or name not in assignments:
+        return None
+    return [CreatePartitionsAssignment(broker_ids=brokers) for brokers in assignments[name]]
+
+
+def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:
+    def known(ids: Iterable[int]) -> tuple[Node, ...]:
+        return tuple(nodes.get(number) or Node(number, "", -1) for number in ids)
+
+    name = topic.name or ""
+    partitions = tuple(
+        PartitionInfo(
+            topic=name,
+            partition=partition.partition_index,
+            leader=nodes.get(partition.leader_id),
+            replicas=known(partition.replica_nodes),
+            in_sync_replicas=known(partition.isr_nodes),
+            offline_replicas=known(partition.offline_replicas),
+            leader_epoch=partition.leader_epoch if partition.leader_epoch >= 0 else None,
+        )
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    )
+    return TopicDescription(name, topic_id_text(topic.topic_id), topic.is_internal, partitions)
+
+
+def _list_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> ListOffsetsRequest:
+    by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
+    for tp, place in wanted.items():
+        timestamp = place.value if isinstance(place, OffsetSpec) else place
+        by_topic[tp.topic].append(ListOffsetsPartition(partition_index=tp.partition, timestamp=timestamp))
+    return ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
+    )
+
+
+def _place(found: ListOffsetsPartitionResponse) -> OffsetAndTimestamp | None:
+    if found.offset < 0:
+        return None
+    return OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch if found.leader_epoch >= 0 else None)
+
+
+def _require_max_timestamp(connection: Connection) -> None:
+    if version_for(connection, ListOffsetsRequest) < 7:
+        raise UnsupportedVersionError(
+            f"{connection.address}: OffsetSpec.MAX_TIMESTAMP needs ListOffsets version 7, which Kafka 3.0 brought"
+        )
+
+
+def _failures(results: Iterable[tuple[str, int, str | None]]) -> dict[str, KafkaError]:
+    failures: dict[str, KafkaError] = {}
+    for name, code, message in results:
+        error = failure(code, f"Topic {name!r}", message)
+        if error is not None:
+            failures[name] = error
+    return failures
+
+
+def _without_failures(what: str, found: Mapping[TopicPartition, tuple[int, T]]) -> dict[TopicPartition, T]:
+    """The values alone; retriable errors are raised at once, so that the request is made again."""
+    failures: dict[str, KafkaError] = {}
+    for tp, (code, _) in found.items():
+        check_retriable(code, str(tp))
+        error = failure(code, str(tp))
+        if error is not None:
+            failures[str(tp)] = error
+    raise_failures(what, failures)
+    return {tp: value for tp, (_, value) in found.items()}

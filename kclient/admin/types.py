@@ -1,0 +1,205 @@
+"""What the admin client takes and gives: plain values without behaviour."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from kclient.errors import KafkaError
+from kclient.types import Node, PartitionInfo, TopicPartition
+
+
+class PartialFailureError(KafkaError):
+    """Several of the things that one call asked for failed; the others were done.
+
+    Attributes:
+        failures: the error of each thing that failed, by its name.
+    """
+
+    def __init__(self, operation: str, failures: Mapping[str, KafkaError]) -> None:
+        self.failures: dict[str, KafkaError] = dict(failures)
+        details = "; ".join(f"{name}: {error}" for name, error in failures.items())
+        super().__init__(f"{operation} failed for {len(failures)}: {details}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create.
+
+    Attributes:
+        name: its name.
+        partitions: how many; −1 takes the broker's `num.partitions`.
+        replication_factor: −1 takes the broker's `default.replication.factor`.
+        configs: the topic's settings, such as `{"retention.ms": "-1"}`.
+        assignments: the brokers of each partition, the leader first; if given, the two numbers stay −1.
+    """
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicListing:
+    """A topic's name and id (Kafka's base64 form)."""
+
+    name: str
+    topic_id: str
+    is_internal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and its partitions; `topic_id` is in Kafka's base64 form, all "A" if the broker gives none."""
+
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+
+class ConfigResourceType(IntEnum):
+    """What a set of settings belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """A topic by its name, or a broker by its id (as text; empty means the cluster-wide defaults)."""
+
+    type: ConfigResourceType
+    name: str
+
+
+class ConfigSource(IntEnum):
+    """Where a setting's value comes from; a number that is not listed here is UNKNOWN."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting. `value` is None where it is sensitive."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody set it."""
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+class ConfigOperation(IntEnum):
+    """What to do with a setting (KIP-339); APPEND and SUBTRACT are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group by name; `state` and `type` are empty where the broker is too old to tell."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group. `assignment` is empty for groups whose protocol is not "consumer"."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group, its members and its coordinator; `assignor` is the protocol that the members agreed on."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    assignor: str
+    members: tuple[GroupMember, ...]
+    coordinator: Node
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster's id, its brokers, and the one that takes administrative requests."""
+
+    cluster_id: str | None
+    controller: Node | None
+    nodes: tuple[Node, ...]
+
+
+class OffsetSpec(Enum):
+    """A place in a partition that is not given by number; beside these, an int is a timestamp in milliseconds."""
+
+    EARLIEST = -2
+    LATEST = -1
+    MAX_TIMESTAMP = -3
+    """The record with the greatest timestamp (KIP-734)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind. `committed` and `lag` are None where nothing was committed."""
+
+    committed: int | None
+    end: int
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.committed is None else max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """A group's offset of a partition before (None: there was none) and after a reset."""
+
+    before: int | None
+    after: int
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """Sixteen bytes as Kafka prints them: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def raise_failures(operation: str, failures: Mapping[str, KafkaError]) -> None:
+    """One failure is raised as it is, several together."""
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise PartialFailureError(operation, failures)
