@@ -1,0 +1,39 @@
+"""The clients for blocking code: the same names, arguments and results as in `kclient`, without `await`.
+
+One background thread runs the event loop of all of them; it starts with the first. Deliveries have `result()` where
+async code awaits them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kclient.sync.admin import Admin as Admin
+    from kclient.sync.consumer import Consumer as Consumer
+    from kclient.sync.gateway import Gateway as Gateway
+    from kclient.sync.producer import Producer as Producer
+
+_EXPORTS = {
+    "Admin": "kclient.sync.admin",
+    "Consumer": "kclient.sync.consumer",
+    "Gateway": "kclient.sync.gateway",
+    "Producer": "kclient.sync.producer",
+}
+
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+if not TYPE_CHECKING:  # else the checkers would believe that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name in _EXPORTS:
+            value = getattr(importlib.import_module(_EXPORTS[name]), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module 'kclient.sync' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})

@@ -1,0 +1,205 @@
+"""The admin client for blocking code: each call crosses to the portal once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kclient.admin import Admin as AsyncAdmin
+from kclient.admin import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    GroupDescription,
+    GroupListing,
+    NewTopic,
+    OffsetReset,
+    OffsetSpec,
+    PartitionLag,
+    TopicDescription,
+    TopicListing,
+)
+from kclient.admin.configs import Change
+from kclient.config import ConfigSource
+from kclient.sync.portal import Portal, get_portal
+from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Creates, describes, alters and deletes topics, groups and settings, from blocking code. Thread-safe.
+
+    The calls are those of `kclient.Admin`, which documents them, without `await`. Use it with `with`; without, it
+    starts with the first call and has to be closed in the end.
+
+    Args:
+        config: Settings under Kafka's names: a mapping, or a properties file (its text or path).
+        settings: Settings as arguments in snake_case; they win.
+
+    Raises:
+        ConfigError: A setting is unknown or wrong.
+    """
+
+    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+        self._admin = AsyncAdmin(config, **settings)
+        self._portal: Portal | None = None
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Makes the client ready; `with` and the first call do it."""
+        if self._portal is None:
+            self._portal = get_portal()
+            self._portal.call(self._admin.start)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Closes the connections. May be called again; in a forked child it leaves the parent's client alone."""
+        if self._portal is not None and self._pid == os.getpid():
+            self._portal.call(self._admin.close, timeout)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        self.start()
+        assert self._portal is not None
+        return self._portal.call(function, *args, **kwargs)
+
+    def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+    ) -> None:
+        """Creates topics."""
+        self._call(self._admin.create_topics, topics, validate_only=validate_only, timeout=timeout)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Creates one topic; see `NewTopic` and `create_topics`."""
+        self._call(self._admin.create_topic, name, partitions, replication_factor, configs, timeout=timeout)
+
+    def delete_topics(self, names: Collection[str], *, timeout: float | None = None) -> None:
+        """Deletes topics and everything in them."""
+        self._call(self._admin.delete_topics, names, timeout=timeout)
+
+    def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """Deletes one topic; see `delete_topics`."""
+        self._call(self._admin.delete_topic, name, timeout=timeout)
+
+    def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[TopicListing]:
+        """Every topic of the cluster, sorted by name."""
+        return self._call(self._admin.list_topics, include_internal=include_internal, timeout=timeout)
+
+    def describe_topics(self, names: Collection[str], *, timeout: float | None = None) -> dict[str, TopicDescription]:
+        """Topics with their partitions, leaders and replicas."""
+        return self._call(self._admin.describe_topics, names, timeout=timeout)
+
+    def create_partitions(
+        self,
+        totals: Mapping[str, int],
+        *,
+        assignments: Mapping[str, list[list[int]]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Gives topics more partitions."""
+        self._call(
+            self._admin.create_partitions, totals, assignments=assignments, validate_only=validate_only, timeout=timeout
+        )
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""
+        return self._call(self._admin.delete_records, before, timeout=timeout)
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The offset of a place in each partition: an `OffsetSpec`, or a timestamp in milliseconds."""
+        return self._call(self._admin.list_offsets, wanted, timeout=timeout)
+
+    def describe_configs(
+        self, resources: Collection[ConfigResource], *, timeout: float | None = None
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """Every setting of topics and brokers, with its value and where that comes from."""
+        return self._call(self._admin.describe_configs, resources, timeout=timeout)
+
+    def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, Change | str | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Changes the named settings and leaves the others as they are (KIP-339)."""
+        self._call(self._admin.alter_configs, changes, validate_only=validate_only, timeout=timeout)
+
+    def list_groups(
+        self, *, states: Collection[str] = (), types: Collection[str] = (), timeout: float | None = None
+    ) -> list[GroupListing]:
+        """Every group of the cluster, sorted by name."""
+        return self._call(self._admin.list_groups, states=states, types=types, timeout=timeout)
+
+    def describe_groups(
+        self, group_ids: Collection[str], *, timeout: float | None = None
+    ) -> dict[str, GroupDescription]:
+        """Groups with their members and what these are assigned."""
+        return self._call(self._admin.describe_groups, group_ids, timeout=timeout)
+
+    def delete_groups(self, group_ids: Collection[str], *, timeout: float | None = None) -> None:
+        """Deletes groups and their offsets."""
+        self._call(self._admin.delete_groups, group_ids, timeout=timeout)
+
+    def list_group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed: of these partitions, or of all."""
+        return self._call(self._admin.list_group_offsets, group_id, partitions, timeout=timeout)
+
+    def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout: float | None = None
+    ) -> None:
+        """Commits offsets in the group's name; the group must have no members."""
+        self._call(self._admin.alter_group_offsets, group_id, offsets, timeout=timeout)
+
+    def delete_group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition], *, timeout: float | None = None
+    ) -> None:
+        """Forgets what the group committed of these partitions."""
+        self._call(self._admin.delete_group_offsets, group_id, partitions, timeout=timeout)
+
+    def reset_group_offsets(
+        self,
+        group_id: str,
+        target: OffsetSpec | int | Mapping[TopicPartition, int],
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetReset]:
+        """Moves a group that has no members to another place."""
+        return self._call(
+            self._admin.reset_group_offsets, group_id, target, partitions, dry_run=dry_run, timeout=timeout
+        )
+
+    def group_lag(self, group_id: str, *, timeout: float | None = None) -> dict[TopicPartition, PartitionLag]:
+        """How far the group is behind, for every partition it has committed or is assigned."""
+        return self._call(self._admin.group_lag, group_id, timeout=timeout)
+
+    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """The cluster's id, brokers and controller."""
+        return self._call(self._admin.describe_cluster, timeout=timeout)

@@ -1,0 +1,384 @@
+"""The consumer for blocking code.
+
+`poll` takes what was fetched from where the loop's thread put it, and decodes it in the caller's thread. While
+something is there it does not cross to the other thread at all; while nothing is, it waits on a `threading.Event`.
+Heartbeats and fetches go on in the loop's thread, whatever the caller does meanwhile.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+from kclient.consumer import polling
+from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets
+from kclient.consumer.interfaces import as_partition
+from kclient.consumer.polling import Call, CommitNow, Drain, Left, Script, Wait
+from kclient.consumer.records import ConsumerRecords
+from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from kclient.errors import IllegalStateError
+from kclient.records import decode_arrow
+from kclient.sync.portal import Portal, get_portal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from kclient.config import ConfigSource
+    from kclient.consumer.interfaces import Offsets, Partition, Timestamps
+    from kclient.records import ConsumerRecord
+    from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+
+_SLICE = 1.0
+"""Seconds after which a wait looks whether the loop's thread is still alive."""
+
+
+class Consumer(ConsumerBase):
+    """Reads records from Kafka, or from a kclient gateway, in blocking code.
+
+    Use it with `with`: leaving commits (with `enable.auto.commit`) and leaves the group; leaving by KeyboardInterrupt
+    does so without waiting. Without `with`, it starts with the first call; `close` it in the end. One thread uses it
+    at a time, except for `wakeup`, which any thread may call.
+
+    Records, rebalance listeners, deserializers, interceptors and callbacks are all handled in the thread that polls.
+    Heartbeats are sent by another thread, however long the processing takes; but if the time between two polls exceeds
+    `max.poll.interval.ms`, the consumer leaves its group.
+
+    An interrupted `poll` has handed out nothing: the next one returns the same records.
+
+    Args:
+        topics: Topics to subscribe to; or call `subscribe` or `assign` later. A mapping, or the path
+            (`*.properties`) or text of properties, is taken as `config` here.
+        config: Settings under Kafka's names: a mapping, or a properties file (its text or path).
+        settings: Settings as arguments in snake_case, such as `bootstrap_servers` or `group_id`; they win.
+
+    Raises:
+        ConfigError: A setting is unknown or wrong.
+        NotYetSupportedError: A setting asks for what kclient cannot do yet.
+    """
+
+    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
+        self._portal: Portal | None = None
+        self._pid = os.getpid()
+        self._starting = threading.Lock()
+        self._polling = threading.Lock()
+        self._ready = threading.Event()
+        super().__init__(*topics, config=config, **settings)
+        self._core.notify = self._ready.set
+
+    def __repr__(self) -> str:
+        return f"<sync.Consumer {self._core!r}>"
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start the background tasks; `with` and the first call do it. It does not wait for a broker."""
+        self._running()
+
+    def _running(self) -> Portal:
+        """The portal; starts the consumer if it was not started."""
+        portal = self._portal
+        if portal is None:
+            if self._pid != os.getpid():
+                raise _orphaned()
+            with self._starting:
+                if self._portal is None:
+                    portal = get_portal()
+                    portal.call(self._core.start)
+                    _open_consumers.add(self)
+                    self._portal = portal
+                return self._portal
+        portal.check()
+        return portal
+
+    def _check(self) -> None:
+        self._running()
+        super()._check()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        at_leisure = error is None or isinstance(error, Exception)
+        self.close(CLOSE_TIMEOUT if at_leisure else 0)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
+
+        A static member (`group.instance.id`) does not leave, so that it finds its partitions again.
+
+        Args:
+            timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
+        """
+        core = self._core
+        if self._pid != os.getpid():
+            return  # the parent's consumer goes on there
+        seconds = CLOSE_TIMEOUT if timeout is None else timeout
+        _open_consumers.discard(self)
+        first = core.closing()
+        try:
+            if first:
+                self._hand_out.settle()
+                self._drive(polling.close(core, seconds))
+        finally:
+            if self._portal is not None:
+                self._portal.call(self._shut)
+            if first:
+                core.close_plugins()
+
+    async def _shut(self) -> None:
+        try:
+            await self._core.shut()
+        finally:
+            await self._core.supervisor.aclose()
+
+    def _drive(self, script: Script) -> Any:
+        """Carry out what a script says."""
+        try:
+            action = next(script)
+            while True:
+                try:
+                    result = self._carry_out(action)
+                except BaseException as error:  # noqa: BLE001 - the script decides what to do about it
+                    action = script.throw(error)
+                else:
+                    action = script.send(result)
+        except StopIteration as end:
+            return end.value
+
+    def _carry_out(self, action: polling.Action) -> Any:
+        core = self._core
+        match action:
+            case Wait(until):
+                return self._wait(until)
+            case Call(function, arguments):
+                return _call(function, arguments)
+            case CommitNow(offsets, timeout):
+                return self._running().call(core.committer.commit, offsets, timeout)
+            case Drain(timeout):
+                return self._running().call(core.drained, timeout)
+            case Left(timeout):
+                return self._running().call(core.left, timeout)
+
+    def _wait(self, until: float) -> None:
+        """Wait until the loop's thread has something, or the time has come."""
+        portal = self._running()
+        while (left := until - self._core.clock()) > 0:
+            if self._ready.wait(min(left, _SLICE)):
+                break
+            portal.check()
+        self._ready.clear()
+
+    # ------------------------------------------------------------------ what to read
+
+    def unsubscribe(self) -> None:
+        """Give up all partitions and leave the group."""
+        self._check()
+        self._hand_out.settle()
+        self._drive(polling.unsubscribe(self._core))
+
+    # ------------------------------------------------------------------ records
+
+    def poll(self, timeout: float = 0.0) -> ConsumerRecords:
+        """The next records, at most `max.poll.records`; waits until there are some.
+
+        What earlier polls returned counts as processed from now on: auto commit commits it. Joining the group and
+        rebalance listeners happen inside this call.
+
+        Args:
+            timeout: Seconds to wait at most; 0 returns what is there.
+
+        Returns:
+            The records; empty when the time is over first.
+
+        Raises:
+            WakeupError: `wakeup` was called.
+            NoOffsetForPartitionError: A partition has no position, and `auto.offset.reset` is `none`.
+            OffsetOutOfRangeError: A position does not exist any more, and `auto.offset.reset` is `none`.
+            RecordDeserializationError: A record cannot be deserialized; seek past it to go on.
+            CorruptRecordError: A batch is damaged; seek past it to go on.
+            KafkaError: The group refused this member, or a background task failed.
+        """
+        records: ConsumerRecords | None = self._poll(timeout, self._hand_out.take)
+        return ConsumerRecords() if records is None else records
+
+    def poll_arrow(self, timeout: float = 0.0, *, include_headers: bool = False) -> Any:
+        """As `poll`, as columns: everything that was fetched, up to 16 MB of it, in one `pyarrow.RecordBatch`.
+
+        The schema is that of Spark's Kafka source; keys and values are bytes, deserializers are not called, and
+        `max.poll.records` does not apply.
+
+        Args:
+            timeout: Seconds to wait at most; 0 returns what is there.
+            include_headers: Whether to add the column `headers`.
+
+        Returns:
+            The record batch; without rows when the time is over first.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            KafkaError: As for `poll`.
+        """
+        batch = self._poll(timeout, lambda: self._hand_out.take_arrow(include_headers))
+        return decode_arrow([], include_headers) if batch is None else batch
+
+    def _poll(self, timeout: float, take: Any) -> Any:
+        if not self._polling.acquire(blocking=False):
+            raise IllegalStateError("Another thread is polling this consumer: one thread polls at a time")
+        try:
+            self._running()
+            self._hand_out.settle()
+            return self._drive(polling.poll(self._core, self._core.clock() + timeout, take))
+        finally:
+            self._polling.release()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """The next record; waits for it. A record counts as processed when the next one is asked for."""
+        core = self._core
+        if not core.attention and core.clock() < core.poll_due:
+            record = self._hand_out.next_record()
+            if record is not None:
+                return record
+        while True:
+            self._poll(LONG, self._hand_out.refill)
+            record = self._hand_out.next_record()
+            if record is not None:
+                return record
+
+    # ------------------------------------------------------------------ commits
+
+    def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
+        """Commit and wait for it, trying again what can be.
+
+        If it is interrupted, the offsets may be committed or not.
+
+        Args:
+            offsets: The offset of the next record to read in each partition; None commits the positions, which are
+                behind everything that was returned.
+            timeout: Seconds; None is `default.api.timeout.ms`.
+
+        Raises:
+            CommitFailedError: The group gave the partitions to others meanwhile (names the setting to change).
+            RebalanceInProgressError: The group rebalances: poll, then commit again.
+            KafkaTimeoutError: It did not succeed in time.
+        """
+        self._check()
+        self._hand_out.settle()
+        self._drive(polling.commit(self._core, chosen_offsets(offsets), self._seconds(timeout)))
+
+    def committed(
+        self, partitions: Iterable[Partition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offsets of the group; None where nothing was committed.
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+            InvalidGroupIdError: There is no `group.id`.
+        """
+        self._check()
+        self._core.group()
+        wanted = list(map(as_partition, partitions))
+        return self._running().call(self._core.lookups.committed, wanted, self._seconds(timeout))
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self, partition: Partition, timeout: float | None = None) -> int:
+        """The offset of the next record that will be returned; waits until it is known.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            KafkaTimeoutError: It did not become known in time.
+        """
+        self._check()
+        self._hand_out.settle()
+        return self._running().call(self._core.position, as_partition(partition), self._seconds(timeout))
+
+    # ------------------------------------------------------------------ looking
+
+    def offsets_for_times(
+        self, timestamps: Timestamps, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time in each partition; None where there is none.
+
+        Args:
+            timestamps: Milliseconds since the epoch.
+            timeout: Seconds; None is `default.api.timeout.ms`.
+
+        Raises:
+            KafkaTimeoutError: Not every leader answered in time.
+        """
+        return self._running().call(self._core.offsets_for_times, timestamps, self._seconds(timeout))
+
+    def beginning_offsets(
+        self, partitions: Iterable[Partition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset of the oldest record of each partition.
+
+        Raises:
+            KafkaTimeoutError: Not every leader answered in time.
+        """
+        return self._running().call(self._core.offsets_at, list(partitions), EARLIEST_TIMESTAMP, self._seconds(timeout))
+
+    def end_offsets(self, partitions: Iterable[Partition], timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The offset behind the newest record of each partition (with `read_committed`: the last stable one).
+
+        Raises:
+            KafkaTimeoutError: Not every leader answered in time.
+        """
+        return self._running().call(self._core.offsets_at, list(partitions), LATEST_TIMESTAMP, self._seconds(timeout))
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
+        """The partitions of a topic.
+
+        Raises:
+            KafkaTimeoutError: Nothing is known of it in time.
+        """
+        self._check()
+        return self._running().call(self._core.lookups.partitions_for, topic, self._seconds(timeout))
+
+    def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
+        """All topics that may be described, with their partitions.
+
+        Raises:
+            KafkaTimeoutError: No broker answered in time.
+        """
+        self._check()
+        return self._running().call(self._core.lookups.list_topics, self._seconds(timeout))
+
+
+def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
+    result = function(*arguments)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(f"{function!r} is a coroutine function; kclient.sync needs a plain one")
+    return result
+
+
+_open_consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+
+def _orphaned() -> IllegalStateError:
+    return IllegalStateError(
+        "This consumer was made before the process forked, and its thread stayed in the parent: "
+        "make a new consumer in the child"
+    )
+
+
+def _after_fork() -> None:
+    for consumer in list(_open_consumers):
+        consumer._core.disable(_orphaned())
+    _open_consumers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,79 @@
+"""The gateway for blocking code: it runs in the portal's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from kclient.gateway import Gateway as AsyncGateway
+from kclient.gateway.gateway import DRAIN_S
+from kclient.htp.port import Store
+from kclient.net.address import Address
+from kclient.sync.portal import Portal, get_portal
+
+
+class Gateway:
+    """A Kafka-compatible server over HTP: `with Gateway() as gateway: ...`; see `kclient.Gateway`.
+
+    The arguments are those of `kclient.Gateway`.
+    """
+
+    def __init__(
+        self,
+        htp: str | Store = "embedded:./data",
+        listen: str | None = "127.0.0.1:9092",
+        advertise: str | None = None,
+        *,
+        durability: str = "synced",
+        mapping: str = "domain",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._portal: Portal = get_portal()
+
+        async def make() -> AsyncGateway:
+            return AsyncGateway(htp, listen, advertise, durability=durability, mapping=mapping, config=config)
+
+        self._gateway = self._portal.call(make)
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for `bootstrap.servers`."""
+        return self._gateway.bootstrap
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What made the gateway stop serving, if something did."""
+        return self._gateway.failure
+
+    def start(self) -> None:
+        """Open the store, recover, and listen."""
+        self._portal.call(self._gateway.start)
+
+    def listen(self, address: str, *, advertise: Address | str | None = None) -> Address:
+        """Accept connections on one more address; returns where it listens."""
+        return self._portal.call(self._gateway.listen, address, advertise=advertise)
+
+    def apply_retention(self) -> int:
+        """Apply retention by time and size now; returns how many partitions lost records."""
+        return self._portal.call(self._gateway.apply_retention)
+
+    def wait(self) -> None:
+        """Until the gateway is closed. Raises what made it fail, if it fails."""
+        self._portal.call(self._gateway.wait)
+
+    def close(self, timeout: float = DRAIN_S) -> None:
+        """Stop accepting, answer what has begun, checkpoint and close; may be called again."""
+        self._portal.call(self._gateway.close, timeout)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(DRAIN_S if error is None else 0.0)
+
+    def __repr__(self) -> str:
+        return f"<sync {self._gateway!r}>"

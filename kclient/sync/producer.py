@@ -1,0 +1,372 @@
+"""The producer for blocking code.
+
+`send` appends in the caller's thread, straight to the accumulator, and wakes the loop's thread only when there is
+something new for it to look at; the other calls cross to that thread once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+from kclient.config import ProducerConfig
+from kclient.errors import DeliveryError, IllegalStateError, SerializationError
+from kclient.producer.arrow import rows_of
+from kclient.producer.core import NO_METADATA, ProducerCore
+from kclient.producer.delivery import Deliveries, Delivery
+from kclient.producer.interfaces import ProducerRecord
+from kclient.sync.portal import Portal, get_portal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from kclient.config import ConfigSource
+    from kclient.producer.interfaces import DeliveryCallback
+    from kclient.types import Headers, PartitionInfo
+
+logger: logging.Logger = logging.getLogger("kclient.producer")
+
+
+class Producer:
+    """Sends records to Kafka, or to a kclient gateway, from blocking code. Thread-safe.
+
+    Use it with `with`: a normal exit flushes; leaving by KeyboardInterrupt gives up what was not acknowledged yet, and
+    says how many records that were. Without `with`, it starts with the first call; `close` it in the end.
+
+    By default the producer is idempotent (KIP-98): retries neither duplicate nor reorder records.
+
+    Callbacks (`on_delivery`) and interceptors run in the thread that calls `send`, `flush` or `close`, or that asks a
+    delivery for its `result`; never in the background. Deliveries that failed and that nobody asked for are reported
+    by `flush` and `close`.
+
+    Args:
+        config: Settings under Kafka's names: a mapping, or a properties file (its text or path).
+        settings: Settings as arguments in snake_case, such as `bootstrap_servers` or `linger_ms`; they win.
+
+    Raises:
+        ConfigError: A setting is unknown or wrong.
+        NotYetSupportedError: A setting asks for what kclient cannot do yet.
+    """
+
+    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+        self._core = ProducerCore(ProducerConfig.parse(config, **settings))
+        if self._core.plain:
+            # for the object, `send` is the compiled append itself; what it cannot do it leaves to `_send`
+            appender = self._core.accumulator.appender
+            appender.fallback = self._send
+            self.send = appender.send  # type: ignore[method-assign]
+        self._portal: Portal | None = None
+        self._pid = os.getpid()
+        self._starting = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<sync.Producer {','.join(self._core.config.bootstrap_servers)} {self._core.state.value}>"
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start the background tasks; `with` and the first call do it.
+
+        It does not wait for a broker: the first `send` does, up to `max.block.ms`.
+        """
+        self._running()
+
+    def _running(self) -> Portal:
+        """The portal; starts the producer if it was not started."""
+        portal = self._portal
+        if portal is None:
+            if self._pid != os.getpid():
+                raise _orphaned()
+            with self._starting:
+                if self._portal is None:
+                    portal = get_portal()
+                    portal.call(self._core.start)
+                    self._core.outcomes.check_alive = portal.check
+                    _open_producers.add(self)
+                    self._portal = portal
+                return self._portal
+        portal.check()
+        return portal
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            # an ordinary exception is no reason to lose records; leaving at once is
+            self.close(timeout=None if isinstance(error, Exception) else 0)
+        except DeliveryError as failed:
+            if failed.count > self._core.unsent:
+                error.add_note(f"kclient: {failed}")
+        if self._core.unsent:
+            error.add_note(f"kclient: {self._core.unsent} records were not sent")
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is there, then end the background tasks. May be called again.
+
+        Ctrl-C while it waits gives up what was not acknowledged yet.
+
+        Args:
+            timeout: Seconds to wait for what is on its way; None waits until its fate is known (within
+                `delivery.timeout.ms`), 0 gives it up.
+
+        Raises:
+            DeliveryError: Records were not delivered, and nobody asked for them.
+        """
+        core = self._core
+        if self._pid != os.getpid():
+            return  # the parent's producer goes on there
+        portal = self._portal
+        _open_producers.discard(self)
+        if portal is not None:
+            portal.call(self._finish, timeout)
+        core.outcomes.run_callbacks()
+        core.close_plugins()
+        failures = core.outcomes.take_failures()
+        if failures is not None:
+            raise failures
+
+    async def _finish(self, timeout: float | None) -> None:
+        try:
+            await self._core.finish(timeout)
+        finally:
+            await self._core.supervisor.aclose()
+
+    # ------------------------------------------------------------------ sending
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        on_delivery: DeliveryCallback | None = None,
+    ) -> Delivery:
+        """Append a record to the batch of its partition.
+
+        Waits only for the topic's metadata and for room in the buffer, up to `max.block.ms`. A `send` that was
+        interrupted has appended nothing.
+
+        Args:
+            topic: Topic to send to.
+            value: The value: bytes, or what the value serializer takes; None is a tombstone.
+            key: The key, likewise; None for none.
+            partition: The partition; None leaves it to the partitioner.
+            timestamp: Milliseconds since the epoch; None is now.
+            headers: Pairs of str and bytes (or None).
+            on_delivery: Called with `(RecordMetadata, None)` or `(None, error)` when the fate is known.
+
+        Returns:
+            The delivery: call `result()` for the `RecordMetadata`, or forget it and call `flush`.
+
+        Raises:
+            KafkaTimeoutError: The topic's metadata did not come within `max.block.ms`.
+            BufferExhaustedError: No room became free within `max.block.ms`.
+            RecordTooLargeError: The record exceeds `max.request.size`.
+            SerializationError: The serializer failed.
+            ClosedError: The producer was closed.
+        """
+        return self._send(topic, value, key, partition, timestamp, headers, on_delivery)
+
+    def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+        on_delivery: DeliveryCallback | None = None,
+        *,
+        serialized: bool = False,
+    ) -> Delivery:
+        """`send` without the fast path; `serialized`: key and value are bytes already."""
+        core = self._core
+        if core.outcomes.callbacks_due:
+            core.outcomes.run_callbacks()
+        if core.plan.interceptors:
+            record = core.intercept(ProducerRecord(topic, value, key, partition, timestamp, headers))
+            topic, value, key = record.topic, record.value, record.key
+            partition, timestamp, headers = record.partition, record.timestamp, record.headers
+            on_delivery = core.acknowledgement(on_delivery)
+        if self._portal is None:
+            self.start()
+        result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
+        if isinstance(result, Delivery):
+            return result
+        deadline = core.clock() + core.max_block
+        while not isinstance(result, Delivery):
+            self._until_possible(result, topic, deadline)
+            result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
+        return result
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        partition: int | None = None,
+    ) -> Deliveries:
+        """Append many records at once: several times faster than `send` for each.
+
+        Waits as `send` does; if it is interrupted or fails, the records before the one it waited for are appended.
+
+        Args:
+            topic: Topic to send to.
+            values: The values.
+            keys: As many keys; None for records without keys.
+            partition: The partition of all; None leaves it to the partitioner.
+
+        Returns:
+            The deliveries, in order: `result()` gives a list of `RecordMetadata`.
+
+        Raises:
+            ValueError: There are not as many keys as values.
+            KafkaError: As for `send`.
+        """
+        if keys is not None and len(keys) != len(values):
+            raise ValueError(f"{len(values)} values but {len(keys)} keys")
+        return self._send_batch(topic, values, keys, partition)
+
+    def _send_batch(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None,
+        partition: int | None,
+        *,
+        serialized: bool = False,
+    ) -> Deliveries:
+        core = self._core
+        deliveries = Deliveries()
+        if not isinstance(values, list | tuple):
+            values = list(values)
+        if core.plan.interceptors:
+            for position, value in enumerate(values):
+                key = None if keys is None else keys[position]
+                delivery = self._send(topic, value, key, partition, None, (), serialized=serialized)
+                deliveries.add(delivery.batch, delivery.index, 1)
+            return deliveries
+        if core.outcomes.callbacks_due:
+            core.outcomes.run_callbacks()
+        self._running()
+        deadline = core.clock() + core.max_block
+        while (why := core.append_many(topic, values, keys, partition, deliveries, serialized)) is not None:
+            self._until_possible(why, topic, deadline)
+        return deliveries
+
+    def send_arrow(self, topic: str | None, data: Any) -> Deliveries:
+        """Append the rows of Arrow data, whose columns are those of Spark's Kafka sink.
+
+        Columns: `value` (binary or string), and where wanted `key`, `headers` (list of key and value), `partition`,
+        `timestamp` (milliseconds, or a timestamp) and `topic`. Serializers are not applied. Waits as `send_batch` does.
+
+        Args:
+            topic: Topic of all rows; None takes the column `topic`.
+            data: A pyarrow Table or RecordBatch, or an iterable of RecordBatches.
+
+        Returns:
+            The deliveries, in order.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            SerializationError: A column is missing, unknown, or of a wrong type.
+            KafkaError: As for `send`.
+        """
+        deliveries = Deliveries()
+        for rows in rows_of(topic, data):
+            if rows.uniform and topic is not None:
+                deliveries.extend(self._send_batch(topic, rows.values, rows.keys, None, serialized=True))
+                continue
+            for position, value in enumerate(rows.values):
+                name = topic if rows.topics is None else rows.topics[position]
+                if name is None:
+                    raise SerializationError(f"send_arrow: row {position} has no topic")
+                key = None if rows.keys is None else rows.keys[position]
+                delivery = self._send(name, value, key, **rows.rest(position), serialized=True)
+                deliveries.add(delivery.batch, delivery.index, 1)
+        return deliveries
+
+    def _until_possible(self, why: Any, topic: str, deadline: float) -> None:
+        """Wait until an append may succeed that did not."""
+        core = self._core
+        portal = self._running()
+        left = deadline - core.clock()
+        if why is NO_METADATA:
+            portal.call(core.load_topic, topic, max(left, 0.0))
+            return
+        if left <= 0:
+            core.check()
+            raise core.exhausted()
+        event = threading.Event()
+        if not core.accumulator.add_waiter(event.set):
+            return
+        try:
+            # in slices, because a thread that died frees nothing
+            event.wait(min(left, 1.0))
+        finally:
+            core.accumulator.remove_waiter(event.set)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send everything at once and wait until the fate of what was sent so far is known.
+
+        Args:
+            timeout: Seconds to wait at most; None waits within `delivery.timeout.ms`.
+
+        Raises:
+            DeliveryError: Records were not delivered, and nobody asked for them.
+            KafkaTimeoutError: Not everything is through in time; it goes on in the background.
+        """
+        core = self._core
+        self._running().call(core.wait_flushed, timeout)
+        core.outcomes.run_callbacks()
+        failures = core.outcomes.take_failures()
+        if failures is not None:
+            raise failures
+
+    # ------------------------------------------------------------------ looking
+
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic. Asking may create it (`auto.create.topics.enable` of the broker).
+
+        Raises:
+            KafkaTimeoutError: Nothing is known within `max.block.ms`.
+        """
+        return self._running().call(self._core.partitions_for, topic)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures since the start under the names of Java's metrics; times in milliseconds, sizes in bytes."""
+        return self._core.figures()
+
+
+_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _orphaned() -> IllegalStateError:
+    return IllegalStateError(
+        "This producer was made before the process forked, and its thread stayed in the parent: "
+        "make a new producer in the child"
+    )
+
+
+def _after_fork() -> None:
+    for producer in list(_open_producers):
+        producer._core.disable(_orphaned())
+    _open_producers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
