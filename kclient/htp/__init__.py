@@ -1,0 +1,80 @@
+"""HTP, the store of messages behind the gateway: the port and its backends.
+
+- `open_store(url)`: open `memory:NAME` or `embedded:DIRECTORY`.
+- `kclient.htp.port`: the protocols `Manager`, `Broker` and `Framing` that a backend implements or is given.
+- `kclient.htp.errors`: what can go wrong.
+"""
+
+from __future__ import annotations
+
+from kclient.htp.errors import (
+    ConflictError,
+    DomainExistsError,
+    FencedError,
+    FormatVersionError,
+    HtpError,
+    LeaseHeldError,
+    LockedError,
+    OrderError,
+    PositionError,
+    StorageError,
+    StorageFullError,
+    StoreClosedError,
+    TopicExistsError,
+    UnknownDomainError,
+    UnknownTopicError,
+)
+from kclient.htp.port import (
+    Broker,
+    DirectBroker,
+    Found,
+    Framing,
+    Lease,
+    Manager,
+    MessageInfo,
+    Pulled,
+    SegmentInfo,
+    Sent,
+    Store,
+    Topic,
+    TopicInfo,
+    TopicSettings,
+    TopicStatus,
+    Versioned,
+)
+from kclient.htp.store import open_store
+
+__all__ = [
+    "Broker",
+    "ConflictError",
+    "DirectBroker",
+    "DomainExistsError",
+    "FencedError",
+    "FormatVersionError",
+    "Found",
+    "Framing",
+    "HtpError",
+    "Lease",
+    "LeaseHeldError",
+    "LockedError",
+    "Manager",
+    "MessageInfo",
+    "OrderError",
+    "PositionError",
+    "Pulled",
+    "SegmentInfo",
+    "Sent",
+    "StorageError",
+    "StorageFullError",
+    "Store",
+    "StoreClosedError",
+    "Topic",
+    "TopicExistsError",
+    "TopicInfo",
+    "TopicSettings",
+    "TopicStatus",
+    "UnknownDomainError",
+    "UnknownTopicError",
+    "Versioned",
+    "open_store",
+]

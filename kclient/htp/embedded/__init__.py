@@ -1,0 +1,156 @@
+"""The backend `embedded:DIRECTORY`: messages in files, management in SQLite, nothing to start.
+
+It needs the extra `gateway` (SQLAlchemy).
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from kclient.errors import ConfigError, MissingExtraError
+from kclient.htp.embedded.directory import DataDirectory
+from kclient.htp.embedded.files import Files
+from kclient.htp.embedded.syncer import GROUP_SYNC_MODES
+from kclient.htp.errors import StorageError, StoreClosedError
+from kclient.htp.port import DURABILITY_SYNCED, DURABILITY_WRITTEN, TopicSettings
+
+if TYPE_CHECKING:
+    from kclient.htp.embedded.broker import EmbeddedBroker
+    from kclient.htp.embedded.manager import SqliteManager
+
+__all__ = ["EmbeddedStore", "open_embedded"]
+
+
+def open_embedded(
+    path: str,
+    *,
+    durability: str = DURABILITY_SYNCED,
+    settings: TopicSettings | None = None,
+    group_sync: str = "auto",
+    max_open_files: int | None = None,
+    files: Files | None = None,
+) -> EmbeddedStore:
+    """The store in a data directory; `async with` opens it.
+
+    Args:
+        path: The directory; made if it does not exist.
+        durability: `synced`: messages are visible and acknowledged when they are on disk; `written`: when the
+            operating system has them, as Kafka does by default.
+        settings: Layout of topics that are opened without settings of their own.
+        group_sync: `auto`; `each`: never sync the whole file system at once; `filesystem`: always.
+        max_open_files: Segments that are open at a time; half of what the process may open if None.
+        files: Stands in for the operating system's files (fault injection).
+
+    Raises:
+        ConfigError: If an option has no such value.
+        MissingExtraError: If SQLAlchemy is not installed.
+    """
+    if not path:
+        raise ConfigError("embedded: needs a directory, as in embedded:./data")
+    if durability not in (DURABILITY_SYNCED, DURABILITY_WRITTEN):
+        raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {durability!r}")
+    if group_sync not in GROUP_SYNC_MODES:
+        raise ConfigError(f"group_sync is one of {', '.join(GROUP_SYNC_MODES)}, not {group_sync!r}")
+    try:
+        import sqlalchemy  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("SQLAlchemy", "gateway", "Embedded HTP") from error
+    return EmbeddedStore(path, durability, settings or TopicSettings(), group_sync, max_open_files, files or Files())
+
+
+class EmbeddedStore:
+    """A data directory, opened by its owner."""
+
+    def __init__(
+        self,
+        path: str,
+        durability: str,
+        settings: TopicSettings,
+        group_sync: str,
+        max_open_files: int | None,
+        files: Files,
+    ) -> None:
+        self._durability = durability
+        self._settings = settings
+        self._group_sync = group_sync
+        self._max_open_files = max_open_files
+        self._files = files
+        self._directory = DataDirectory(path, files)
+        self._stack: AsyncExitStack | None = None
+        self._manager: SqliteManager | None = None
+        self._broker: EmbeddedBroker | None = None
+
+    @property
+    def path(self) -> str:
+        """The data directory, as an absolute path."""
+        return self._directory.path
+
+    @property
+    def manager(self) -> SqliteManager:
+        """The management part."""
+        if self._manager is None:
+            raise StoreClosedError(f"{self.path} is not open")
+        return self._manager
+
+    @property
+    def broker(self) -> EmbeddedBroker:
+        """The messages."""
+        if self._broker is None:
+            raise StoreClosedError(f"{self.path} is not open")
+        return self._broker
+
+    async def __aenter__(self) -> Self:
+        """Open the store.
+
+        Raises:
+            LockedError: If it is open already, here or in another process.
+            FormatVersionError: If a newer version of kclient wrote it, or it holds something else.
+            StorageError: If the file system refuses.
+        """
+        from kclient.htp.embedded.broker import EmbeddedBroker
+        from kclient.htp.embedded.manager import SqliteManager
+
+        async with AsyncExitStack() as stack:
+            try:
+                await anyio.to_thread.run_sync(self._directory.open)
+            except OSError as error:
+                raise StorageError(f"{self.path} cannot be opened: {error}") from error
+            stack.callback(self._directory.close)
+            manager = SqliteManager(f"{self._directory.manager_path}/mgr.db")
+            await manager.start()
+            stack.push_async_callback(manager.aclose)
+            broker = EmbeddedBroker(
+                self._directory,
+                manager,
+                self._files,
+                durability=self._durability,
+                settings=self._settings,
+                group_sync=self._group_sync,
+                max_open_files=self._max_open_files,
+            )
+            await broker.begin()
+            stack.push_async_callback(broker.aclose)
+            self._manager, self._broker = manager, broker
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Sync everything and close the store; closing it twice is no error."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            with anyio.CancelScope(shield=True):
+                await stack.aclose()
+            self._manager = self._broker = None

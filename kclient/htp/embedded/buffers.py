@@ -1,0 +1,55 @@
+"""Buffers for large reads, used again as soon as nobody holds them.
+
+Fresh memory is what a large read costs most: the system has to find and clear a page for every 4 KiB, which takes
+several times as long as copying the bytes into it. A buffer goes back by itself: it is free when the pool holds the
+only reference to it, and whoever reads it (a view, a reply that is being sent) holds one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+SMALLEST: Final = 1 << 20
+"""Smaller reads get fresh memory: the allocator has it at hand."""
+LARGEST: Final = 16 << 20
+_MOST: Final = 64 << 20
+_OWN_REFERENCES: Final = 3
+"""The pool's list, the loop's variable, and the argument of `getrefcount`."""
+_COUNTS: Final = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class BufferPool:
+    """At most 64 MiB of buffers, for one thread."""
+
+    __slots__ = ("_buffers", "_size")
+
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+        self._size = 0
+
+    def take(self, length: int) -> bytearray | memoryview:
+        """A buffer of this length, with anything in it."""
+        if not _COUNTS or not SMALLEST <= length <= LARGEST:
+            return bytearray(length)
+        size = 1 << (length - 1).bit_length()
+        for buffer in self._buffers:
+            if len(buffer) == size and sys.getrefcount(buffer) == _OWN_REFERENCES:
+                return memoryview(buffer)[:length]
+        made = bytearray(size)
+        if self._size + size <= _MOST or self._make_room(size):
+            self._buffers.append(made)
+            self._size += size
+        return memoryview(made)[:length]
+
+    def _make_room(self, size: int) -> bool:
+        """Forget buffers of other sizes that are free."""
+        kept: list[bytearray] = []
+        while self._buffers:
+            buffer = self._buffers.pop()
+            if self._size + size > _MOST and sys.getrefcount(buffer) == _OWN_REFERENCES - 1:
+                self._size -= len(buffer)
+            else:
+                kept.append(buffer)
+        self._buffers = kept
+        return self._size + size <= _MOST

@@ -1,0 +1,213 @@
+"""The data directory: its format version, its layout, and the lock that gives it one owner.
+
+format.json      {"format": 1, ...}: the version of everything below
+mgr/mgr.db       domains, topics, values, leases (SQLite)
+brk-0/lock       locked by the owner, whose process id it holds
+brk-0/topics/    a directory per topic: NAME.INCARNATION, for people and for the program
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from kclient.htp.embedded.files import Files, SyncPoint
+from kclient.htp.errors import FormatVersionError, LockedError
+from kclient.htp.port import Topic
+
+FORMAT: Final = 1
+"""The version of the format that this code writes."""
+MIGRATIONS: Final[dict[int, Callable[[Files, str], None]]] = {}
+"""From each older version, the function that makes of it the next one."""
+
+_FORMAT_FILE: Final = "format.json"
+_DELETED: Final = ".deleted"
+_READABLE: Final = 180
+"""Characters of a topic's name in its directory's; what is cut off is only missed by people."""
+
+
+class DataDirectory:
+    """One opening of a data directory by its owner; `open` and `close` block.
+
+    Args:
+        path: The directory; made if it does not exist, like its parents.
+        files: The file system.
+        shard: The number of the brk shard.
+    """
+
+    def __init__(self, path: str, files: Files, shard: int = 0) -> None:
+        self.path: str = str(Path(path).absolute())
+        self.manager_path: str = f"{self.path}/mgr"
+        self.shard: str = f"brk-{shard}"
+        self.topics_path: str = f"{self.path}/{self.shard}/topics"
+        self._files = files
+        self._lock: int | None = None
+        self.on_fork: Callable[[], object] | None = None
+        """Called in a forked child, which does not own the directory."""
+
+    def open(self) -> None:
+        """Create or check the directory, and lock the shard.
+
+        Raises:
+            FormatVersionError: If a newer version wrote it, or it holds something else.
+            LockedError: If another process, or this one, has it open.
+            OSError: If the file system refuses.
+        """
+        files = self._files
+        # Everything is synced even if it exists: who made it may have been killed before it could.
+        for directory in self._missing():
+            files.make_directory(directory)
+            files.sync_directory(str(Path(directory).parent), SyncPoint.DATA_DIRECTORY)
+        with contextlib.suppress(PermissionError):  # somebody else's directory, and not made by us
+            files.sync_directory(str(Path(self.path).parent), SyncPoint.DATA_DIRECTORY)
+        self._check_format()
+        files.make_directory(self.manager_path)
+        files.make_directory(f"{self.path}/{self.shard}")
+        self._lock = self._take_lock()
+        try:
+            files.make_directory(self.topics_path)
+            files.sync_directory(self.path, SyncPoint.LAYOUT)
+            files.sync_directory(f"{self.path}/{self.shard}", SyncPoint.SHARD)
+            files.sync_directory(self.topics_path, SyncPoint.TOPIC)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give up the lock."""
+        if self._lock is not None:
+            # closing alone would not do while a child that was just forked has not closed its copy
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            _held.discard(self)
+            os.close(lock)
+
+    def abandon(self) -> None:
+        """In a forked child: the parent stays the owner."""
+        self._give_up()
+        if self.on_fork is not None:
+            self.on_fork()
+
+    def _missing(self) -> list[str]:
+        path = Path(self.path)
+        return [str(each) for each in (*reversed(path.parents), path) if not self._files.exists(str(each))]
+
+    # --- the format ---
+
+    def _check_format(self) -> None:
+        path = f"{self.path}/{_FORMAT_FILE}"
+        content = self._files.load(path)
+        if content is None:
+            self._create_format(path)
+            return
+        version = self._version_of(content)
+        if version > FORMAT:
+            raise FormatVersionError(
+                f"{self.path} is written in format {version}; this version of kclient knows formats up to {FORMAT}: "
+                "use a newer one (pip install --upgrade htp-kclient)"
+            )
+        while version < FORMAT:
+            MIGRATIONS[version](self._files, self.path)
+            version += 1
+            self._write_format(path, version)
+
+    def _create_format(self, path: str) -> None:
+        others = [name for name in self._files.list_directory(self.path) if not name.endswith(".tmp")]
+        if any(name == "mgr" or re.fullmatch(r"brk-\d+", name) for name in others):
+            raise FormatVersionError(
+                f"{self.path} holds messages, but {_FORMAT_FILE}, which tells their format, is missing: "
+                "restore it from a backup"
+            )
+        if others:
+            raise FormatVersionError(
+                f"{self.path} is no data directory of kclient (it holds {others[0]}): name one that is empty, or new"
+            )
+        self._write_format(path, FORMAT)
+
+    def _write_format(self, path: str, version: int) -> None:
+        content = json.dumps({"format": version, "what": "data directory of kclient's embedded HTP"})
+        self._files.store(path, content.encode() + b"\n", SyncPoint.FORMAT)
+        self._files.sync_directory(self.path, SyncPoint.LAYOUT)
+
+    def _version_of(self, content: bytes) -> int:
+        try:
+            version = json.loads(content)["format"]
+        except (ValueError, KeyError, TypeError):
+            version = None
+        if not isinstance(version, int) or version < 1:
+            raise FormatVersionError(f"{self.path}/{_FORMAT_FILE} is damaged: restore it from a backup")
+        return version
+
+    # --- the lock ---
+
+    def _take_lock(self) -> int:
+        path = f"{self.path}/{self.shard}/lock"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            text = os.read(lock, 100).decode(errors="replace").strip()
+            os.close(lock)
+            owner = int(text) if text.isdigit() else None
+            who = f"process {owner}" if owner is not None else "another process"
+            if owner == os.getpid():
+                who = f"this process ({owner})"
+            raise LockedError(
+                f"{self.path}/{self.shard} is in use by {who}; close it there, or name another directory", owner=owner
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        _held.add(self)
+        return lock
+
+    # --- topics ---
+
+    def topic_path(self, topic: Topic, incarnation: int) -> str:
+        """The directory of a topic's segments."""
+        readable = re.sub(r"[^A-Za-z0-9._~-]", "_", f"{topic.domain}~{topic.name}")[:_READABLE]
+        return f"{self.topics_path}/{readable}.{incarnation}"
+
+    def make_topic(self, path: str) -> None:
+        """Make a topic's directory, durably, if there is none."""
+        if self._files.make_directory(path):
+            self._files.sync_directory(self.topics_path, SyncPoint.TOPIC)
+
+    def set_deleted(self, path: str) -> str:
+        """Give a topic's directory a name that says it is gone, durably; returns the new path."""
+        target = path + _DELETED
+        self._files.remove_tree(target)
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rename(path, target)
+            self._files.sync_directory(self.topics_path, SyncPoint.DELETED)
+        return target
+
+    def incarnations(self) -> dict[str, int | None]:
+        """The paths of all topics' directories, with their incarnation; None for one that was deleted."""
+        found: dict[str, int | None] = {}
+        for name in self._files.list_directory(self.topics_path):
+            number = name.removesuffix(_DELETED).rpartition(".")[2]
+            if number.isdigit():
+                found[f"{self.topics_path}/{name}"] = None if name.endswith(_DELETED) else int(number)
+        return found
+
+
+_held: weakref.WeakSet[DataDirectory] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for directory in list(_held):
+        directory.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,530 @@
+"""The messages of one topic: appending, what is visible, and what happens when a sync fails.
+
+Only the event loop's thread calls a log. The syncer's thread is given plans (what to sync for everything up to
+some ordinal to be durable) and answers with outcomes, which come back to the loop::
+
+    append ──> written, a ticket waits ──> plan ──> [syncer] ──┬─> synced: visible, tickets settled, watchers told
+                                                               └─> failed: cut back to what is synced, tickets fail
+
+Three places in the log, each a segment and a byte in it: *written* (the end of the last segment), *synced*, and
+*visible*, which is one of the two, as the durability says.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kclient.htp.embedded import reading
+from kclient.htp.embedded.cutting import cut, discard
+from kclient.htp.embedded.files import SyncPoint
+from kclient.htp.embedded.pulling import Cursors, PullRequest, SearchRequest
+from kclient.htp.embedded.recovery import SET_ASIDE, Checkpoint, Recovered
+from kclient.htp.embedded.segment import Segment
+from kclient.htp.embedded.services import Covered, Place, Services
+from kclient.htp.embedded.syncer import FileSync, Plan
+from kclient.htp.embedded.tickets import Ticket
+from kclient.htp.errors import FencedError, OrderError, PositionError, StorageError, StorageFullError
+from kclient.htp.port import (
+    DURABILITY_SYNCED,
+    Framing,
+    MessageInfo,
+    Pulled,
+    SegmentInfo,
+    TopicSettings,
+    TopicStatus,
+)
+
+if TYPE_CHECKING:
+    from kclient.htp.loop import Signal
+    from kclient.types import Buffer
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+CHECKPOINT_BYTES: Final = 64 << 20
+"""So many bytes, at most, are verified when a topic is opened after a crash, beside what was being written."""
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class TopicLog:
+    """The messages of one topic.
+
+    Args:
+        name: For messages to people.
+        directory: Of its segments.
+        framing: How messages are read.
+        settings: Layout.
+        services: What all logs share.
+        recovered: What was found in the directory.
+        limits: Of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: str,
+        framing: Framing,
+        settings: TopicSettings,
+        services: Services,
+        recovered: Recovered,
+        limits: dict[int, int],
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.framing = framing
+        self.settings = settings
+        self.signals: list[Signal] = []
+        self.next: int = recovered.next
+        self.checkpoint_due: bool = True
+        """Whether there is something that the last checkpoint does not cover."""
+        self.services = services
+        self._files = services.open_files.files
+        self._wait_for_sync = services.durability == DURABILITY_SYNCED
+        self._segments = recovered.segments
+        if not recovered.appendable:
+            self._segments.append(self._empty_segment())
+        active = self._segments[-1]
+        self._synced = Place(self.next, active, active.size)
+        self._unsynced: list[Segment] = []
+        """Segments written to since their last sync, in order; pinned."""
+        self._entries = 0
+        self._synced_entries = 0
+        """Counts of segments that were created, and of those whose entry in the directory is durable."""
+        self._limits = dict(limits)
+        self._tickets: deque[Ticket] = deque()
+        self._requested: Plan | None = None
+        """The newest plan, until it is carried out."""
+        self._wanted = False
+        """Whether a plan is about to be asked for."""
+        self._when_idle: list[Callable[[], object]] = []
+        self._generation = 0
+        self._fence = -1
+        self._trimmed = 0
+        """Where a trim that is under way will leave the start."""
+        self._since_checkpoint = 0
+        self.cursors: Cursors = Cursors()
+
+    def _empty_segment(self) -> Segment:
+        return Segment.empty(self.directory, self.next, self.settings.index_interval_bytes)
+
+    # --- what there is ---
+
+    @property
+    def start(self) -> int:
+        """The first position that can be read."""
+        return self._segments[0].base
+
+    @property
+    def visible(self) -> Place:
+        """Up to where messages are given to readers."""
+        if self._wait_for_sync:
+            return self._synced
+        active = self._segments[-1]
+        return Place(self.next, active, active.size)
+
+    @property
+    def end(self) -> int:
+        """The position after the last visible message."""
+        return self._synced.ordinal if self._wait_for_sync else self.next
+
+    def status(self) -> TopicStatus:
+        """Start, end, next ordinal and size."""
+        return TopicStatus(self.start, self.end, self.next, sum(segment.size for segment in self._segments))
+
+    def segments(self) -> list[SegmentInfo]:
+        """What retention decides upon."""
+        active = self._segments[-1]
+        following = [*(segment.base for segment in self._segments[1:]), self.next]
+        return [
+            segment.info(after, active=segment is active)
+            for segment, after in zip(self._segments, following, strict=True)
+        ]
+
+    def checkpoint(self) -> Checkpoint:
+        """What is known to be durable now."""
+        kept = {segment.base for segment in self._segments}
+        self._limits = {base: size for base, size in self._limits.items() if base in kept}
+        place = self._synced
+        start = max(self.start, self._trimmed)
+        return Checkpoint(place.ordinal, place.segment.base, place.position, start, dict(self._limits))
+
+    def indexes(self) -> list[tuple[str, bytes]]:
+        """Path and content of the index file of the last synced segment, for the next opening to be fast."""
+        segment = self._synced.segment
+        if not segment.exists or not segment.size:
+            return []
+        return [(segment.index_path, segment.index.dump(segment.base, self._synced.position, self._synced.ordinal))]
+
+    # --- appending ---
+
+    def append(self, messages: Sequence[Buffer], fence: int | None) -> Ticket:
+        """Append all or none; the ticket tells when they are synced."""
+        if fence is not None:
+            self._check_fence(fence)
+        infos = self._inspect(messages)
+        length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
+        try:
+            segment = self._room_for(length)
+            self._write(segment, messages)
+        except OSError as error:
+            raise self.storage_error("could not be written", error) from error
+        index = segment.index
+        for info in infos:
+            index.add(info.first, info.last, info.length, info.max_timestamp)
+            if info.max_timestamp > segment.max_timestamp:
+                segment.max_timestamp = info.max_timestamp
+        segment.modified_ms = time.time_ns() // 1_000_000
+        self.next = index.next
+        self.checkpoint_due = True
+        ticket = Ticket(infos[0].first, infos[-1].last)
+        if self._wait_for_sync:
+            self._tickets.append(ticket)
+            self._request()
+        else:
+            ticket.settle()
+            self._notify()
+        return ticket
+
+    def _check_fence(self, fence: int) -> None:
+        if fence < self._fence:
+            raise FencedError(f"{self.name}: epoch {fence} is older than {self._fence}", epoch=self._fence)
+        self._fence = fence
+
+    def _inspect(self, messages: Sequence[Buffer]) -> list[MessageInfo]:
+        expected = self.next
+        infos = []
+        for message in messages:
+            info = self.framing.inspect(message, 0)
+            if info.length != len(message):
+                raise ValueError(f"a message of {info.length} bytes was sent in a buffer of {len(message)}")
+            if info.first < expected or info.last < info.first:
+                raise OrderError(
+                    f"{self.name}: ordinals {info.first} to {info.last} do not follow on {expected}, the next one"
+                )
+            expected = info.last + 1
+            infos.append(info)
+        if not infos:
+            raise ValueError("no message to send")
+        return infos
+
+    def _room_for(self, length: int) -> Segment:
+        """The active segment, pinned and ready to be written to."""
+        active = self._segments[-1]
+        if active.size:
+            now = time.monotonic()
+            if (
+                active.size + length > self.settings.segment_bytes
+                or (now - active.created) * 1000 > self.settings.segment_ms
+            ):
+                self.roll()
+                active = self._segments[-1]
+        if active.size == 0:
+            active.created = time.monotonic()
+        if not self._unsynced or self._unsynced[-1] is not active:
+            self._hold(active)
+        return active
+
+    def _hold(self, segment: Segment) -> None:
+        """Open a segment, creating its file if need be, until it is synced."""
+        if not segment.exists:
+            if self._files.exists(segment.path):  # could not be removed when it was given up
+                self._files.rename(segment.path, segment.path + SET_ASIDE)
+            self.services.open_files.pin(segment.handle, create=True)
+            segment.exists = True
+            self._entries += 1
+        else:
+            self.services.open_files.pin(segment.handle)
+        self._unsynced.append(segment)
+
+    def _write(self, segment: Segment, messages: Sequence[Buffer]) -> None:
+        fd = segment.handle.fd
+        try:
+            self._files.write(fd, messages, segment.size)
+        except OSError:
+            # whatever was written of it is cut off again; if that fails too, the next append overwrites it, and
+            # recovery cuts what remains
+            try:
+                self._files.truncate(fd, segment.size)
+            except OSError as error:
+                logger.error("%s: could not be cut back to %d bytes: %s", segment.path, segment.size, error)
+            raise
+
+    def storage_error(self, what: str, error: Exception) -> StorageError:
+        """What an error of the operating system means for whoever asked."""
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            return StorageFullError(f"{self.name} {what}: no space left in {self.directory}")
+        return StorageError(f"{self.name} {what}: {error}")
+
+    def roll(self) -> None:
+        """Close the active segment, unless it is empty, and begin another."""
+        sealed = self._segments[-1]
+        if not sealed.size:
+            return
+        self._segments.append(self._empty_segment())
+        if self._unsynced:
+            self._request()
+        elif self._synced.segment is sealed:
+            self._synced = Place(self.next, self._segments[-1], 0)
+            self._seal(sealed)
+            self.services.checkpoint(self)
+
+    def raise_next(self, next_position: int) -> None:
+        """Give no ordinal below `next_position` from now on; nothing may be unsynced.
+
+        The checkpoint has to be written before the next append: it tells recovery that the gap is no loss.
+        """
+        self.next = next_position
+        self._segments.append(self._empty_segment())
+        self._synced = Place(next_position, self._segments[-1], 0)
+        self.checkpoint_due = True
+
+    # --- syncing ---
+
+    def _request(self) -> None:
+        """Have everything synced that was written, by the end of this turn of the event loop."""
+        if not self._wanted:
+            self._wanted = True
+            self.services.want_sync(self)
+
+    def plan(self) -> Plan | None:
+        """What has to be done for everything to be synced that was written."""
+        self._wanted = False
+        if not self._unsynced:
+            return None
+        active = self._segments[-1]
+        files = tuple(
+            FileSync(segment.handle.fd, segment.path, SyncPoint.MESSAGES if segment is active else SyncPoint.SEALED)
+            for segment in self._unsynced
+        )
+        covered = Covered(self._generation, tuple(self._unsynced), self._unsynced[-1].size, self._entries)
+        directory = self.directory if self._entries != self._synced_entries else None
+        self._requested = Plan(self, files, directory, self.next, covered)
+        return self._requested
+
+    def sync(self) -> None:
+        """Have everything synced that is not, also where nobody waits for it."""
+        if self._unsynced and self._requested is None:
+            self._request()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no sync is under way."""
+        return self._requested is None and not self._wanted
+
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call back once no sync is under way; at once if none is."""
+        if self.idle:
+            callback()
+        else:
+            self._when_idle.append(callback)
+
+    def settled(self, plan: Plan, error: Exception | None) -> None:
+        """A plan was carried out."""
+        covered = plan.detail
+        assert isinstance(covered, Covered)
+        if covered.generation != self._generation:
+            return  # what it was to sync is gone
+        if plan is self._requested:
+            self._requested = None
+        if error is None:
+            self._advance(plan.end, covered)
+        else:
+            self._requested = None
+            self._retreat(error)
+        if self._when_idle and self.idle:
+            callbacks, self._when_idle = self._when_idle, []
+            for callback in callbacks:
+                callback()
+
+    def _advance(self, end: int, covered: Covered) -> None:
+        last = covered.segments[-1]
+        before = self._synced
+        self._synced = Place(end, last, covered.position)
+        self._synced_entries = covered.entries
+        active = self._segments[-1]
+        while self._unsynced:
+            segment = self._unsynced[0]
+            if segment.base > last.base or (segment is last and segment.size > covered.position):
+                break
+            self._release(segment)
+            if segment is not active:
+                self._seal(segment)
+        if last is not active and not self._unsynced and active.size == 0:
+            self._synced = Place(self.next, active, 0)
+        if self._synced.segment is not before.segment:
+            self._since_checkpoint = CHECKPOINT_BYTES
+        else:
+            self._since_checkpoint += covered.position - before.position
+        if self._since_checkpoint >= CHECKPOINT_BYTES:
+            self._since_checkpoint = 0
+            self._index_synced()
+            self.services.checkpoint(self)
+        if self._wait_for_sync:
+            tickets = self._tickets
+            while tickets and tickets[0].last < end:
+                tickets.popleft().settle()
+            self._notify()
+
+    def _release(self, segment: Segment) -> None:
+        self._unsynced.remove(segment)
+        self.services.open_files.unpin(segment.handle)
+
+    def _seal(self, segment: Segment) -> None:
+        """A segment is whole and durable: write its index."""
+        path, index, base = segment.index_path, segment.index, segment.base
+        self.services.syncer.chore(lambda: self._files.store(path, index.dump(base)))
+
+    def _index_synced(self) -> None:
+        """Write the index of what is synced in the active segment, so that no opening has to read it all."""
+        end, segment, position = self._synced
+        if position:
+            content = segment.index.dump(segment.base, position, end)
+            self.services.syncer.chore(partial(self._files.store, segment.index_path, content))
+
+    def _notify(self) -> None:
+        for signal in self.signals:
+            signal.fire()
+
+    # --- a sync failed ---
+
+    def _retreat(self, error: Exception) -> None:
+        """Cut back to what is synced: what followed is lost, and the file is not trusted any more."""
+        logger.error(
+            "%s: a sync failed (%s); going back from %d to %d, what is between is lost",
+            self.name, error, self.next if self._wait_for_sync else self._synced.ordinal, self._synced.ordinal,
+        )  # fmt: skip
+        self._generation += 1
+        for segment in list(self._unsynced):
+            self._release(segment)
+        if self._wait_for_sync:
+            self._cut()
+        else:  # readers have seen it, and the page cache still has it: keep it, but never sync that file again
+            self._segments.append(self._empty_segment())
+        self.services.syncer.forgive(self)
+        self.cursors.clear()
+        self.checkpoint_due = True
+        self.services.checkpoint(self)
+        tickets, self._tickets = self._tickets, deque()
+        failure = str(self.storage_error("could not be synced", error))
+        for ticket in tickets:
+            ticket.settle(failure)
+        self._notify()
+
+    def _cut(self) -> None:
+        end, segment, position = self._synced
+        while self._segments and (self._segments[-1] is not segment or position == 0):
+            gone = self._segments.pop()
+            discard(gone, self.services.open_files)
+            if gone is segment:
+                break
+        else:
+            if segment.size > position:
+                self._limits[segment.base] = position
+                segment.index.cut(position, end)
+                segment.max_timestamp = segment.index.max_timestamp
+                self._seal(segment)
+                cut(segment, self.framing, self.services.open_files)
+        self.next = end
+        self._segments.append(self._empty_segment())
+        self._synced = Place(end, self._segments[-1], 0)
+        self._synced_entries = self._entries
+
+    # --- reading ---
+
+    def pull_cached(self, position: int, max_bytes: int, max_messages: int | None) -> Pulled | None:
+        """What there is from a position on; None if the disk has to be asked."""
+        for request in self.requests(position, max_bytes, max_messages):
+            with request:
+                try:
+                    pulled = request.run(self._files.read_cached)
+                except reading.NotCachedError:
+                    return None
+            if pulled is not None:
+                return pulled
+        return Pulled(b"", position, position - 1)
+
+    def requests(self, position: int, max_bytes: int, max_messages: int | None) -> Iterator[PullRequest]:
+        """The segments to be asked, one after the other until one has something."""
+        if not self.start <= position <= self.next:
+            raise PositionError(
+                f"{self.name}: position {position} is not within {self.start} to {self.next}",
+                start=self.start,
+                end=self.next,
+            )
+        end, last, limit = self.visible
+        if position >= end:
+            return
+        begin = max(0, bisect_right(self._segments, position, key=_base) - 1)
+        for segment in self._segments[begin:]:
+            size = limit if segment is last else segment.size
+            if size:
+                yield PullRequest(self, segment, position, size, max_bytes, max_messages)
+            if segment is last:
+                return
+
+    def searches(self, timestamp: int, start: int) -> Iterator[SearchRequest]:
+        """The segments in which a time may be found, one after the other until it is."""
+        _, last, limit = self.visible
+        for segment in list(self._segments):
+            if segment.max_timestamp >= timestamp:
+                blocks = segment.index.blocks_since(timestamp, segment.index.place_of(start))
+                size = limit if segment is last else segment.size
+                yield SearchRequest(self, segment, blocks, size, timestamp, start)
+            if segment is last:
+                return
+
+    # --- trimming ---
+
+    def prepare_trim(self, before: int) -> bool:
+        """Get ready to drop what lies before a position; False if nothing does.
+
+        If nothing will be left, a new segment is begun: its name keeps the next ordinal. It has to be synced, and
+        the checkpoint written, before `trim`.
+        """
+        if before >= self.next and self._synced.ordinal == self.next:
+            self.roll()
+        dropped = self._droppable(before)
+        if not dropped:
+            return False
+        active = self._segments[-1]
+        if len(dropped) == len(self._segments) - 1 and not active.exists:
+            try:
+                self._hold(active)
+            except OSError as error:
+                raise self.storage_error("could not be trimmed", error) from error
+            self._request()
+        self._trimmed = max(self._trimmed, self._segments[len(dropped)].base)
+        return True
+
+    def _droppable(self, before: int) -> list[Segment]:
+        """Whole segments before a position that are synced."""
+        before = min(before, self._synced.ordinal)
+        dropped = []
+        for segment, following in zip(self._segments, self._segments[1:], strict=False):
+            if following.base > before or segment in self._unsynced or segment is self._synced.segment:
+                break
+            dropped.append(segment)
+        return dropped
+
+    def trim(self) -> None:
+        """Drop the segments that the last `prepare_trim` found."""
+        for segment in self._droppable(self._trimmed):
+            self._segments.remove(segment)
+            self.services.open_files.remove(segment.handle)
+            for path in (segment.path, segment.index_path):
+                self.services.syncer.chore(partial(self._files.remove, path))
+
+    def release(self) -> None:
+        """Give up the open files; the log must be idle."""
+        for segment in self._segments:
+            self.services.open_files.remove(segment.handle)
+
+
+def _base(segment: Segment) -> int:
+    return segment.base

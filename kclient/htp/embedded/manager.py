@@ -1,0 +1,327 @@
+"""The management part of the embedded backend: SQLite, through SQLAlchemy Core."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import anyio
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from kclient.concurrency import Completion
+from kclient.htp.embedded.tables import counters, domains, entries, leases, topics
+from kclient.htp.embedded.writer import Job, Writer
+from kclient.htp.errors import (
+    ConflictError,
+    DomainExistsError,
+    FencedError,
+    LeaseHeldError,
+    TopicExistsError,
+    UnknownDomainError,
+    UnknownTopicError,
+)
+from kclient.htp.loop import current_poster
+from kclient.htp.port import Lease, Topic, TopicInfo, Versioned
+
+T = TypeVar("T")
+
+_CHUNK: Final = 500
+"""Keys in one statement, at most."""
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+class SqliteManager:
+    """Implements `kclient.htp.port.Manager`.
+
+    Args:
+        path: The database file; its directory exists.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._writer = Writer(path, current_poster())
+        self._boot = _boot_id()
+
+    async def start(self) -> None:
+        """Open the database."""
+        await anyio.to_thread.run_sync(self._writer.start)
+
+    async def aclose(self) -> None:
+        """Finish what waits, and close the database."""
+        await anyio.to_thread.run_sync(self._writer.stop)
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions were made: fewer than calls, because those that wait share one."""
+        return self._writer.transactions
+
+    async def _do(self, work: Callable[[Connection], T]) -> T:
+        completion: Completion[T] = Completion()
+        self._writer.submit(Job(work, partial(_completing, completion)))
+        return await completion.wait()
+
+    # --- domains and topics ---
+
+    async def create_domain(self, domain: str) -> None:
+        """Create a domain."""
+
+        def work(connection: Connection) -> None:
+            if _has_domain(connection, domain):
+                raise DomainExistsError(f"Domain {domain!r} exists already")
+            connection.execute(insert(domains).values(name=domain))
+
+        await self._do(work)
+
+    async def list_domains(self) -> list[str]:
+        """The names of all domains, sorted."""
+
+        def work(connection: Connection) -> list[str]:
+            return list(connection.scalars(select(domains.c.name).order_by(domains.c.name)))
+
+        return await self._do(work)
+
+    async def delete_domain(self, domain: str) -> None:
+        """Delete a domain and its topics."""
+
+        def work(connection: Connection) -> None:
+            _check_domain(connection, domain)
+            connection.execute(delete(topics).where(topics.c.domain == domain))
+            connection.execute(delete(domains).where(domains.c.name == domain))
+
+        await self._do(work)
+
+    async def create_topic(self, topic: Topic, *, broker: str | None = None) -> TopicInfo:
+        """Create a topic, bound to a broker if one is named."""
+
+        def work(connection: Connection) -> TopicInfo:
+            _check_domain(connection, topic.domain)
+            if _find_topic(connection, topic) is not None:
+                raise TopicExistsError(f"Topic {topic} exists already")
+            incarnation = _count(connection, "incarnation")
+            connection.execute(
+                insert(topics).values(domain=topic.domain, name=topic.name, broker=broker, incarnation=incarnation)
+            )
+            return TopicInfo(topic, broker, incarnation)
+
+        return await self._do(work)
+
+    async def list_topics(self, domain: str) -> list[TopicInfo]:
+        """The topics of a domain, sorted by name."""
+
+        def work(connection: Connection) -> list[TopicInfo]:
+            _check_domain(connection, domain)
+            rows = connection.execute(select(topics).where(topics.c.domain == domain).order_by(topics.c.name))
+            return [_topic_info(row) for row in rows]
+
+        return await self._do(work)
+
+    async def describe_topic(self, topic: Topic) -> TopicInfo:
+        """What is known of a topic."""
+        return await self._do(partial(_check_topic, topic=topic))
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic."""
+
+        def work(connection: Connection) -> None:
+            _check_topic(connection, topic)
+            connection.execute(delete(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name))
+
+        await self._do(work)
+
+    async def bind(self, topic: Topic, broker: str) -> None:
+        """Have all messages of a topic go to one broker."""
+
+        def work(connection: Connection) -> None:
+            _check_topic(connection, topic)
+            connection.execute(
+                update(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name).values(broker=broker)
+            )
+
+        await self._do(work)
+
+    async def incarnations(self) -> tuple[set[int], int]:
+        """The incarnations of all topics there are, and the last one that was ever given."""
+
+        def work(connection: Connection) -> tuple[set[int], int]:
+            last = connection.scalar(select(counters.c.value).where(counters.c.name == "incarnation"))
+            return set(connection.scalars(select(topics.c.incarnation))), last or 0
+
+        return await self._do(work)
+
+    # --- values ---
+
+    async def get(self, keys: Iterable[str]) -> dict[str, Versioned]:
+        """The values of those keys that exist."""
+        return await self._do(partial(_read_keys, keys=list(keys)))
+
+    async def scan(self, prefix: str) -> dict[str, Versioned]:
+        """All keys that begin with a prefix, sorted."""
+
+        def work(connection: Connection) -> dict[str, Versioned]:
+            query = select(entries).order_by(entries.c.key)
+            if prefix:
+                query = query.where(entries.c.key >= prefix, entries.c.key < prefix + "\U0010ffff")
+            return {row.key: Versioned(row.value, row.version) for row in connection.execute(query)}
+
+        return await self._do(work)
+
+    async def commit(
+        self,
+        writes: Mapping[str, bytes | None],
+        expect: Mapping[str, int] | None = None,
+        *,
+        lease: Lease | None = None,
+    ) -> int:
+        """Write several values, all or none."""
+        return await self._do(partial(_commit, writes=dict(writes), expect=dict(expect or {}), lease=lease))
+
+    def commit_soon(self, writes: Mapping[str, bytes | None], done: Callable[[Exception | None], object]) -> None:
+        """Write several values without waiting; `done` is called in the event loop."""
+        work = partial(_commit, writes=dict(writes), expect={}, lease=None)
+        self._writer.submit(Job(work, lambda _result, error: partial(done, error)))
+
+    # --- leases ---
+
+    async def acquire(self, name: str, holder: str, ttl: float) -> Lease:
+        """Take a lease that is free, has run out, or is one's own already."""
+        now = time.monotonic()
+
+        def work(connection: Connection) -> Lease:
+            row = connection.execute(select(leases).where(leases.c.name == name)).first()
+            if row is not None and row.holder != holder and self._holds(row):
+                raise LeaseHeldError(
+                    f"{row.holder!r} holds {name!r} for another {row.expires - time.monotonic():.1f} s",
+                    holder=row.holder,
+                )
+            epoch = 1 if row is None else row.epoch + 1
+            values = {"holder": holder, "epoch": epoch, "expires": now + ttl, "boot": self._boot}
+            if row is None:
+                connection.execute(insert(leases).values(name=name, **values))
+            else:
+                connection.execute(update(leases).where(leases.c.name == name).values(**values))
+            return Lease(name, holder, epoch, ttl, now + ttl)
+
+        return await self._do(work)
+
+    def _holds(self, row: Row[Any]) -> bool:
+        return bool(row.boot == self._boot and row.expires > time.monotonic())
+
+    async def renew(self, lease: Lease) -> Lease:
+        """Have a lease last for another `ttl` seconds."""
+        expires = time.monotonic() + lease.ttl
+
+        def work(connection: Connection) -> Lease:
+            _check_epoch(connection, lease)
+            connection.execute(
+                update(leases).where(leases.c.name == lease.name).values(expires=expires, boot=self._boot)
+            )
+            return Lease(lease.name, lease.holder, lease.epoch, lease.ttl, expires)
+
+        return await self._do(work)
+
+    async def release(self, lease: Lease) -> None:
+        """Give up a lease."""
+
+        def work(connection: Connection) -> None:
+            connection.execute(
+                update(leases).where(leases.c.name == lease.name, leases.c.epoch == lease.epoch).values(expires=0.0)
+            )
+
+        await self._do(work)
+
+
+def _completing(completion: Completion[T], result: T, error: Exception | None) -> Callable[[], object]:
+    if error is not None:
+        return partial(completion.set_error, error)
+    return partial(completion.set_result, result)
+
+
+def _has_domain(connection: Connection, domain: str) -> bool:
+    return connection.execute(select(domains.c.name).where(domains.c.name == domain)).first() is not None
+
+
+def _check_domain(connection: Connection, domain: str) -> None:
+    if not _has_domain(connection, domain):
+        raise UnknownDomainError(f"There is no domain {domain!r}")
+
+
+def _topic_info(row: Row[Any]) -> TopicInfo:
+    return TopicInfo(Topic(row.domain, row.name), row.broker, row.incarnation)
+
+
+def _find_topic(connection: Connection, topic: Topic) -> TopicInfo | None:
+    row = connection.execute(select(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name)).first()
+    return None if row is None else _topic_info(row)
+
+
+def _check_topic(connection: Connection, topic: Topic) -> TopicInfo:
+    info = _find_topic(connection, topic)
+    if info is None:
+        raise UnknownTopicError(f"There is no topic {topic}")
+    return info
+
+
+def _count(connection: Connection, name: str) -> int:
+    """The next number of a counter."""
+    value: int | None = connection.scalar(select(counters.c.value).where(counters.c.name == name))
+    if value is None:
+        connection.execute(insert(counters).values(name=name, value=1))
+        return 1
+    connection.execute(update(counters).where(counters.c.name == name).values(value=value + 1))
+    return value + 1
+
+
+def _chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
+    for begin in range(0, len(keys), _CHUNK):
+        yield keys[begin : begin + _CHUNK]
+
+
+def _read_keys(connection: Connection, keys: Sequence[str]) -> dict[str, Versioned]:
+    found: dict[str, Versioned] = {}
+    for some in _chunks(keys):
+        for row in connection.execute(select(entries).where(entries.c.key.in_(some))):
+            found[row.key] = Versioned(row.value, row.version)
+    return found
+
+
+def _check_epoch(connection: Connection, lease: Lease) -> None:
+    epoch = connection.scalar(select(leases.c.epoch).where(leases.c.name == lease.name))
+    if epoch != lease.epoch:
+        raise FencedError(f"{lease.name!r} has epoch {epoch}, not {lease.epoch}", epoch=epoch)
+
+
+def _commit(
+    connection: Connection,
+    writes: Mapping[str, bytes | None],
+    expect: Mapping[str, int],
+    lease: Lease | None,
+) -> int:
+    if lease is not None:
+        _check_epoch(connection, lease)
+    for some in _chunks(list(expect)):
+        query = select(entries.c.key, entries.c.version).where(entries.c.key.in_(some))
+        versions = {row.key: row.version for row in connection.execute(query)}
+        for key in some:
+            if versions.get(key, 0) != expect[key]:
+                raise ConflictError(key, expect[key], versions.get(key, 0))
+    revision = _count(connection, "revision")
+    for some in _chunks(list(writes)):
+        connection.execute(delete(entries).where(entries.c.key.in_(some)))
+    rows = [
+        {"key": key, "value": bytes(value), "version": revision} for key, value in writes.items() if value is not None
+    ]
+    if rows:
+        connection.execute(insert(entries), rows)
+    return revision
+
+
+def _boot_id() -> str:
+    """Names this run of the machine: the monotonic clock begins anew with each."""
+    try:
+        return Path(_BOOT_ID).read_text(encoding="ascii").strip()
+    except OSError:
+        # no such thing here: leases of other processes then count as over, which only costs an epoch
+        return uuid.uuid4().hex

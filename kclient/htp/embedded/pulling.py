@@ -1,0 +1,155 @@
+"""Reading one segment of a log on behalf of a reader: in the event loop, or in a worker thread."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from kclient.htp.embedded import reading
+from kclient.htp.errors import PositionError, StorageError
+from kclient.htp.port import Found, Pulled
+
+if TYPE_CHECKING:
+    from kclient.htp.embedded.log import TopicLog
+    from kclient.htp.embedded.segment import Segment
+    from kclient.types import Buffer
+
+T = TypeVar("T")
+
+_CURSORS: Final = 64
+
+
+class Cursors:
+    """Where readers went on last: who reads on from there needs no index. Only for the event loop's thread."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self) -> None:
+        self._places: dict[int, tuple[Segment, int]] = {}
+
+    def find(self, segment: Segment, position: int) -> int | None:
+        """The place of an ordinal in a segment, if it is known."""
+        found = self._places.get(position)
+        return found[1] if found is not None and found[0] is segment else None
+
+    def leave(self, segment: Segment, position: int, place: int) -> None:
+        """Remember the place of an ordinal."""
+        self._places[position] = (segment, place)
+        if len(self._places) > _CURSORS:
+            del self._places[next(iter(self._places))]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._places.clear()
+
+
+class SegmentRequest(ABC, Generic[T]):
+    """One segment to be read. It is entered and left in the event loop, and `run` where one likes."""
+
+    __slots__ = ("_fd", "_log", "_segment", "_size")
+
+    def __init__(self, log: TopicLog, segment: Segment, size: int) -> None:
+        self._log = log
+        self._segment = segment
+        self._size = size
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        try:
+            self._fd = self._log.services.open_files.pin(self._segment.handle)
+        except OSError as error:
+            if self._segment.handle.removed:  # trimmed while an earlier segment was read
+                start, end = self._log.start, self._log.next
+                raise PositionError(f"{self._log.name} was trimmed to {start}", start=start, end=end) from error
+            raise self._log.storage_error("could not be read", error) from error
+
+    def __exit__(self, *_: object) -> None:
+        self._log.services.open_files.unpin(self._segment.handle)
+
+    def run(self, read: Callable[[int, int, int], Buffer]) -> T | None:
+        """Read with `read(fd, length, place)`; None if the segment does not have it.
+
+        Raises:
+            NotCachedError: If `read` reads from the page cache only, and that is not enough.
+            StorageError: If reading failed, or found no messages.
+        """
+        try:
+            return self._run(partial(read, self._fd))
+        except OSError as error:
+            raise self._log.storage_error("could not be read", error) from error
+        except StorageError as error:
+            raise StorageError(f"{self._log.name}, {self._segment.path}: {error.message}") from error
+
+    @abstractmethod
+    def _run(self, read: reading.Read) -> T | None: ...
+
+
+class PullRequest(SegmentRequest[Pulled]):
+    """Messages from a position on."""
+
+    __slots__ = ("_after", "_max_bytes", "_max_messages", "_place", "_position")
+
+    def __init__(
+        self,
+        log: TopicLog,
+        segment: Segment,
+        position: int,
+        size: int,
+        max_bytes: int,
+        max_messages: int | None,
+    ) -> None:
+        super().__init__(log, segment, size)
+        self._position = position
+        self._max_bytes = max_bytes
+        self._max_messages = max_messages
+        self._place = log.cursors.find(segment, position)
+        self._after: tuple[int, int] | None = None
+
+    def _run(self, read: reading.Read) -> Pulled | None:
+        found = reading.pull(
+            read,
+            self._log.framing,
+            self._segment.index,
+            self._position,
+            place=self._place,
+            limit=self._size,
+            max_bytes=self._max_bytes,
+            max_messages=self._max_messages,
+        )
+        if found is None:
+            return None
+        pulled, place = found
+        self._after = (pulled.last + 1, place)
+        return pulled
+
+    def __exit__(self, *details: object) -> None:
+        super().__exit__(*details)
+        if self._after is not None:
+            self._log.cursors.leave(self._segment, *self._after)
+
+
+class SearchRequest(SegmentRequest[Found]):
+    """The first message at or after a time."""
+
+    __slots__ = ("_blocks", "_start", "_timestamp")
+
+    def __init__(
+        self,
+        log: TopicLog,
+        segment: Segment,
+        blocks: list[tuple[int, int]],
+        size: int,
+        timestamp: int,
+        start: int,
+    ) -> None:
+        super().__init__(log, segment, size)
+        self._blocks = blocks
+        self._timestamp = timestamp
+        self._start = start
+
+    def _run(self, read: reading.Read) -> Found | None:
+        return reading.find_by_timestamp(
+            read, self._log.framing, self._blocks, self._timestamp, self._start, self._size
+        )

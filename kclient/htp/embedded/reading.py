@@ -1,0 +1,211 @@
+"""Reading messages out of a segment: finding a position or a time, and cutting at whole messages.
+
+Nothing here keeps state, so it runs in the event loop (from the page cache) and in worker threads (from the disk).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from kclient.errors import KafkaError
+from kclient.htp.errors import StorageError
+from kclient.htp.port import Found, Framing, MessageInfo, Pulled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kclient.htp.embedded.index import SegmentIndex
+    from kclient.types import Buffer
+
+Read: TypeAlias = "Callable[[int, int], Buffer]"
+"""`read(length, place)`: the bytes of a segment, up to so many."""
+
+_SCAN_BYTES = 1 << 20
+_LOOK_BYTES = 1 << 16
+
+
+class NotCachedError(Exception):
+    """The bytes must come from the disk first."""
+
+
+class Window:
+    """A part of a segment in memory, moved over it as needed."""
+
+    __slots__ = ("_framing", "_read", "begin", "buffer", "end", "limit")
+
+    def __init__(self, read: Read, framing: Framing, limit: int) -> None:
+        self._read = read
+        self._framing = framing
+        self.limit: int = limit
+        """Bytes of the segment that may be looked at."""
+        self.buffer: Buffer = b""
+        self.begin: int = 0
+        self.end: int = 0
+
+    def fill(self, place: int, wanted: int) -> None:
+        """Have at least one byte from `place` on, and `wanted` ones if that goes at once."""
+        if self.begin <= place and min(place + wanted, self.limit) <= self.end:
+            return
+        self.buffer = self._read(min(wanted, self.limit - place), place)
+        self.begin = place
+        self.end = place + len(self.buffer)
+
+    def length_at(self, place: int, ahead: int) -> int | None:
+        """Length of the message at `place`, which then is wholly in the window; None if it is not whole.
+
+        Raises:
+            ValueError, KafkaError: If there is no message.
+            NotCachedError: If the disk would have to be asked.
+        """
+        prefix = self._framing.prefix
+        if place + prefix > self.limit:
+            return None
+        if not self.begin <= place <= self.end - prefix:
+            self.fill(place, max(prefix, ahead))
+            if self.end - place < prefix:
+                raise NotCachedError
+        length = self._framing.measure(self.buffer, place - self.begin)
+        if length < prefix:
+            raise ValueError(f"a message of {length} bytes")
+        if place + length > self.limit:
+            return None
+        if place + length > self.end:
+            self.fill(place, max(length, ahead))
+            if place + length > self.end:
+                raise NotCachedError
+        return length
+
+    def inspect(self, place: int) -> MessageInfo:
+        """What the message at `place` says, which is wholly in the window."""
+        return self._framing.inspect(self.buffer, place - self.begin)
+
+
+def pull(
+    read: Read,
+    framing: Framing,
+    index: SegmentIndex,
+    position: int,
+    *,
+    place: int | None,
+    limit: int,
+    max_bytes: int,
+    max_messages: int | None,
+) -> tuple[Pulled, int] | None:
+    """Messages from an ordinal on, and the place after them; None if the segment has none.
+
+    Args:
+        read: Reads the segment.
+        framing: The topic's.
+        index: The segment's.
+        position: The ordinal.
+        place: Where that ordinal is, if it is known.
+        limit: Bytes of the segment that are visible.
+        max_bytes: As for `Broker.pull`.
+        max_messages: As for `Broker.pull`.
+
+    Raises:
+        NotCachedError: If `read` did not return enough.
+        StorageError: If what is there are no messages.
+    """
+    ahead = max_bytes if place is not None else max(_LOOK_BYTES, max_bytes)
+    where = index.place_of(position) if place is None else place
+    window = Window(read, framing, limit)
+    try:
+        while True:
+            length = window.length_at(where, ahead)
+            if length is None:
+                if where >= limit:
+                    return None
+                raise ValueError("a message that is not whole")
+            info = window.inspect(where)
+            if info.last >= position:
+                break
+            where += length
+        if window.end - where < max_bytes // 2:  # else what is there already will do
+            window.fill(where, max(length, max_bytes))
+            if where + length > window.end:
+                raise NotCachedError
+        stop = min(max(where + length, where + max_bytes), window.end)
+        end, last = _cut(window, framing, index, where, length, stop, max_messages)
+        last_ordinal = info.last if last == where else window.inspect(last).last
+    except (ValueError, KafkaError) as error:
+        raise StorageError(f"damaged at byte {where}: {error}") from error
+    data = window.buffer
+    if window.begin != where or window.end != end:
+        data = memoryview(data)[where - window.begin : end - window.begin]
+    return Pulled(data, info.first, last_ordinal), end
+
+
+def _cut(
+    window: Window,
+    framing: Framing,
+    index: SegmentIndex,
+    where: int,
+    length: int,
+    stop: int,
+    max_messages: int | None,
+) -> tuple[int, int]:
+    """End and last message of what fits before `stop`; the first message, at `where`, always does."""
+    if max_messages is not None:
+        return _walk(window, framing, where, stop, max(1, max_messages))
+    candidate = stop
+    while (candidate := index.place_before(candidate)) > where:
+        end, last = _walk(window, framing, candidate, stop, None)
+        if last >= 0:
+            return end, last
+    end, last = _walk(window, framing, where, stop, None)
+    return (end, last) if last >= 0 else (where + length, where)
+
+
+def _walk(window: Window, framing: Framing, place: int, stop: int, most: int | None) -> tuple[int, int]:
+    """End and place of the last of the whole messages from `place` on that fit before `stop`; -1 if none does."""
+    last = -1
+    buffer, begin, prefix, measure = window.buffer, window.begin, framing.prefix, framing.measure
+    while place + prefix <= stop and (most is None or most > 0):
+        following = place + measure(buffer, place - begin)
+        if following > stop:
+            break
+        if following <= place:
+            raise ValueError("a message without length")
+        last, place = place, following
+        if most is not None:
+            most -= 1
+    return place, last
+
+
+def find_by_timestamp(
+    read: Read, framing: Framing, blocks: list[tuple[int, int]], timestamp: int, start: int, limit: int
+) -> Found | None:
+    """The first message in some blocks that holds or follows `start` with a timestamp not below the given one."""
+    window = Window(read, framing, limit)
+    for begin, end in blocks:
+        place = begin
+        while place < min(end, limit):
+            try:
+                length = window.length_at(place, _LOOK_BYTES)
+                if length is None:
+                    return None
+                info = window.inspect(place)
+            except (ValueError, KafkaError) as error:
+                raise StorageError(f"damaged at byte {place}: {error}") from error
+            if info.last >= start and info.max_timestamp >= timestamp:
+                return Found(info.first, info.last, info.max_timestamp)
+            place += length
+    return None
+
+
+def scan(read: Read, framing: Framing, place: int, size: int, verify_from: int) -> Iterator[MessageInfo]:
+    """The messages from `place` on up to the first that is torn; CRCs are checked from byte `verify_from` on."""
+    window = Window(read, framing, size)
+    while True:
+        try:
+            length = window.length_at(place, _SCAN_BYTES)
+            if length is None:
+                return
+            if place >= verify_from and not framing.verify(window.buffer, place - window.begin):
+                return
+            info = window.inspect(place)
+        except (ValueError, KafkaError, NotCachedError):
+            return
+        yield info
+        place += length

@@ -1,0 +1,222 @@
+"""Opening the segments of a topic: what is there, where it ends, and what has to be cut.
+
+Everything before the last checkpoint was synced and is trusted. From there on every message's CRC is checked; the
+first that is torn ends the topic. What may remain of a segment is bounded by the name of the next one: after a
+failed sync the old end of a segment may come back, and is cut again. If the checkpoint and the segments so far end
+before the next segment begins, messages in between were lost; what follows was never reported as synced (a sync
+covers all segments in order), and is set aside. The first segment that is there is always taken for the start.
+
+What recovery makes visible it syncs first: it may still be in the page cache only, left there by a process that
+was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+from kclient.htp.embedded.files import Files, SyncPoint
+from kclient.htp.embedded.index import SegmentIndex
+from kclient.htp.embedded.reading import scan
+from kclient.htp.embedded.segment import INDEX_SUFFIX, Segment, base_of
+from kclient.htp.port import Framing
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+SET_ASIDE = ".orphan"
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What is known to be synced; kept by the manager, one per topic."""
+
+    next: int = 0
+    """The next ordinal is not below this."""
+    segment: int = 0
+    """Base of the segment up to which ..."""
+    position: int = 0
+    """... so many bytes are synced, and all segments before it."""
+    start: int = 0
+    """Segments that lie wholly before this were trimmed; some of them may come back."""
+    limits: dict[int, int] = field(default_factory=dict)
+    """Segments, by base, of which only so many bytes count: a sync of what followed failed."""
+
+    def encode(self) -> bytes:
+        """As the manager keeps it."""
+        limits = {str(base): size for base, size in self.limits.items()}
+        row = {"next": self.next, "segment": self.segment, "position": self.position, "start": self.start}
+        return json.dumps(row | {"limits": limits}).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Checkpoint:
+        """From what the manager kept."""
+        row = json.loads(value)
+        limits = {int(base): int(size) for base, size in row["limits"].items()}
+        return cls(int(row["next"]), int(row["segment"]), int(row["position"]), int(row["start"]), limits)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The outcome: segments in order (none, or the last of them may be appended to)."""
+
+    segments: list[Segment]
+    next: int
+    appendable: bool = True
+    """Whether the last segment may be written to; not after a sync of it failed."""
+
+
+def recover(files: Files, directory: str, framing: Framing, interval: int, checkpoint: Checkpoint | None) -> Recovered:
+    """Open the segments of a topic. Reads and syncs; runs in a worker thread.
+
+    Raises:
+        OSError: If something could not be read, cut or synced.
+    """
+    return _Recovery(files, directory, framing, interval, checkpoint).run()
+
+
+class _Recovery:
+    def __init__(
+        self, files: Files, directory: str, framing: Framing, interval: int, checkpoint: Checkpoint | None
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._framing = framing
+        self._interval = interval
+        self._checkpoint = checkpoint or Checkpoint()
+
+    def run(self) -> Recovered:
+        bases = self._bases()
+        trusted = self._first_to_scan(bases)
+        segments: list[Segment] = []
+        reached = self._checkpoint.next
+        scanned = False
+        for number, base in enumerate(bases):
+            if segments and base > reached:
+                self._set_aside(bases[number:], reached, base)
+                scanned = True
+                break
+            bound = bases[number + 1] if number + 1 < len(bases) else None
+            if base < trusted and bound is not None:
+                segments.append(self._open_sealed(base, bound))
+            else:
+                segments.append(self._open_scanned(base, bound))
+                scanned = True
+            reached = max(reached, segments[-1].next)
+        if scanned:
+            self._files.sync_directory(self._directory, SyncPoint.RECOVERED_ENTRIES)
+        found = segments[-1].next if segments else 0
+        following = max(found, self._checkpoint.next)
+        if found < self._checkpoint.next and (segments or self._checkpoint.position):
+            logger.error(
+                "%s ends at %d, but everything below %d was synced once: the messages between are lost",
+                self._directory, found, self._checkpoint.next,
+            )  # fmt: skip
+        appendable = bool(segments) and segments[-1].base not in self._checkpoint.limits and found == following
+        return Recovered(segments, following, appendable)
+
+    def _bases(self) -> list[int]:
+        names = self._files.list_directory(self._directory)
+        bases = [base for base in map(base_of, names) if base is not None]
+        while len(bases) > 1 and bases[1] <= self._checkpoint.start:
+            self._files.remove(Segment.empty(self._directory, bases.pop(0), self._interval).path)
+        for name in names:
+            stray = name.endswith(INDEX_SUFFIX) and base_of(name.replace(INDEX_SUFFIX, ".log")) not in bases
+            if stray or name.endswith(".tmp"):
+                self._files.remove(f"{self._directory}/{name}")
+        return bases
+
+    def _first_to_scan(self, bases: list[int]) -> int:
+        """The base from which on segments are not trusted."""
+        known = self._checkpoint.segment
+        if known in bases or self._checkpoint.position == 0:
+            return known
+        if bases:
+            logger.error("%s: segment %d, which was synced once, is missing", self._directory, known)
+        return max((base for base in bases if base < known), default=0)
+
+    def _segment(self, fd: int, base: int, size: int) -> Segment:
+        segment = Segment.empty(self._directory, base, self._interval)
+        index = SegmentIndex.load(self._files.load(segment.index_path), base, self._interval, size)
+        if index is not None:
+            segment.index = index
+        segment.exists = True
+        segment.modified_ms = self._files.modified_ms(fd)
+        age = max(0.0, time.time() - segment.modified_ms / 1000)
+        segment.created = time.monotonic() - age
+        return segment
+
+    def _open_sealed(self, base: int, bound: int) -> Segment:
+        """A segment before the checkpoint: its index tells all, and is made again if it cannot be used."""
+        fd = self._open(base)
+        try:
+            size = self._limited(fd, base)
+            segment = self._segment(fd, base, size)
+            self._extend(fd, segment, size, bound, verify_from=size)
+            if segment.size < size:
+                logger.error(
+                    "%s is damaged at byte %d of %d: the messages up to %d cannot be read",
+                    segment.path, segment.size, size, bound,
+                )  # fmt: skip
+        finally:
+            self._files.close(fd)
+        segment.max_timestamp = segment.index.max_timestamp
+        return segment
+
+    def _open_scanned(self, base: int, bound: int | None) -> Segment:
+        """A segment after the checkpoint, or the one in it: messages are verified, what is torn is cut."""
+        fd = self._open(base)
+        try:
+            size = self._limited(fd, base)
+            verify_from = self._checkpoint.position if base == self._checkpoint.segment else 0
+            segment = self._segment(fd, base, size)
+            if segment.size > verify_from:
+                # the index file was written before the messages were synced: it proves nothing about them
+                segment.index = SegmentIndex(base, self._interval)
+            self._extend(fd, segment, size, bound, verify_from)
+            if segment.size < size:
+                logger.warning(
+                    "%s: cutting %d bytes that are not whole messages, or whose place is another segment's",
+                    segment.path, size - segment.size,
+                )  # fmt: skip
+                self._files.truncate(fd, segment.size)
+            self._files.sync(fd, SyncPoint.RECOVERED)
+        finally:
+            self._files.close(fd)
+        segment.max_timestamp = segment.index.max_timestamp
+        return segment
+
+    def _open(self, base: int) -> int:
+        return self._files.open(Segment.empty(self._directory, base, self._interval).path)
+
+    def _limited(self, fd: int, base: int) -> int:
+        size = self._files.size(fd)
+        limit = self._checkpoint.limits.get(base, size)
+        if size > limit:
+            self._files.truncate(fd, limit)
+        return min(size, limit)
+
+    def _extend(self, fd: int, segment: Segment, size: int, bound: int | None, verify_from: int) -> None:
+        """Cover with the index what it does not cover yet."""
+
+        index = segment.index
+        read = partial(_read, self._files, fd)
+        for info in scan(read, self._framing, index.covered, size, verify_from):
+            if info.first < index.next or info.last < info.first or (bound is not None and info.first >= bound):
+                return
+            index.add(info.first, info.last, info.length, info.max_timestamp)
+
+    def _set_aside(self, bases: list[int], end: int, bound: int) -> None:
+        logger.warning(
+            "%s: the messages from %d to %d were never synced and are lost; setting aside %d segments after them",
+            self._directory, end, bound - 1, len(bases),
+        )  # fmt: skip
+        for base in bases:
+            path = Segment.empty(self._directory, base, self._interval).path
+            self._files.rename(path, path + SET_ASIDE)
+
+
+def _read(files: Files, fd: int, length: int, place: int) -> bytes | bytearray | memoryview:
+    return files.read(fd, length, place)

@@ -1,0 +1,48 @@
+"""What the logs of a store share, and the small values they pass around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kclient.htp.embedded.handles import OpenFiles
+    from kclient.htp.embedded.log import TopicLog
+    from kclient.htp.embedded.segment import Segment
+    from kclient.htp.embedded.syncer import Syncer
+
+
+@dataclass(slots=True, frozen=True)
+class Services:
+    """What the logs of a store share."""
+
+    open_files: OpenFiles
+    syncer: Syncer
+    durability: str
+    checkpoint: Callable[[TopicLog], object]
+    """Has the checkpoint of a log written, soon."""
+    want_sync: Callable[[TopicLog], object]
+    """Has the plan of a log carried out, soon: many appends in one turn of the event loop are one plan."""
+
+
+class Place(NamedTuple):
+    """A place in a log."""
+
+    ordinal: int
+    """Everything below is before it."""
+    segment: Segment
+    position: int
+    """Bytes of the segment before it."""
+
+
+class Covered(NamedTuple):
+    """What a plan covers (its `detail`)."""
+
+    generation: int
+    """Of the log; another one after a sync failed, so that plans of before are known as such."""
+    segments: tuple[Segment, ...]
+    position: int
+    """Bytes of the last of the segments."""
+    entries: int
+    """Segments created so far, whose entries in the directory are covered too."""

@@ -1,0 +1,200 @@
+"""Group commit: one thread syncs whatever waits, round after round, and tells the event loop once per round.
+
+While a round runs, new plans pile up; the next round takes them all. A plan holds everything a topic needs for its
+messages up to some ordinal to be durable, so a newer plan of the same topic replaces the one that still waits.
+
+How a round syncs was decided by measuring (docs/internals/log-and-recovery.md): a few files are synced one by
+one; more than `SYNC_EACH_LIMIT` with one `syncfs`, which costs a tenth of that for 64 files, where the system has
+one that reports errors, else on several threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from kclient.errors import ConfigError
+from kclient.htp.embedded.files import Files, SyncPoint
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SYNC_EACH_LIMIT: Final = 3
+"""Syncs of one round up to which they are done one by one."""
+_THREADS: Final = 8
+
+GROUP_SYNC_MODES: Final = ("auto", "each", "filesystem")
+
+
+class FileSync(NamedTuple):
+    """One file to be synced; its descriptor stays open until the round is over."""
+
+    fd: int
+    path: str
+    point: SyncPoint
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Plan:
+    """What has to be synced for one topic, in this order; `owner` is whom it belongs to."""
+
+    owner: object
+    files: tuple[FileSync, ...]
+    directory: str | None
+    """The directory to be synced, if there are new entries in it."""
+    end: int
+    """The ordinal below which everything is durable afterwards."""
+    detail: object = None
+    """What the owner wants to remember."""
+
+
+class Outcome(NamedTuple):
+    """How a plan ended."""
+
+    plan: Plan
+    error: Exception | None
+
+
+class Syncer:
+    """The thread that syncs.
+
+    Args:
+        files: The file system.
+        deliver: Called in the syncer's thread with the outcomes of each round.
+        mode: `auto`; `each` never uses `syncfs`; `filesystem` always does.
+        name: Of the thread.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        deliver: Callable[[Sequence[Outcome]], object],
+        *,
+        mode: str = "auto",
+        name: str = "kclient-htp-sync",
+    ) -> None:
+        if mode not in GROUP_SYNC_MODES:
+            raise ConfigError(f"group_sync is one of {', '.join(GROUP_SYNC_MODES)}, not {mode!r}")
+        if mode == "filesystem" and not files.syncs_everything:
+            raise ConfigError("group_sync=filesystem needs Linux 5.8 or newer: say auto")
+        self._files = files
+        self._deliver = deliver
+        self._mode = mode
+        self._wake = threading.Condition(threading.Lock())
+        self._plans: dict[object, Plan] = {}
+        self._failed: set[object] = set()
+        self._stopping = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._chores: ThreadPoolExecutor | None = None
+        self.rounds: int = 0
+        """Rounds done since the start."""
+        # A daemon: an event loop that died without closing the store must not keep the process from ending. What
+        # was written is in the page cache by then, and what was reported is on disk.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def request(self, plans: Iterable[Plan]) -> None:
+        """Have plans carried out in the next round, each in place of one of the same owner that waits.
+
+        A plan is dropped, and there is no outcome, while an earlier failure of the owner is not forgiven.
+        """
+        with self._wake:
+            self._plans.update((plan.owner, plan) for plan in plans)
+            self._wake.notify()
+
+    def forgive(self, owner: object) -> None:
+        """Take plans of an owner again whose plan failed; those that came meanwhile are dropped.
+
+        After a failed sync the operating system takes the pages for clean: syncing the file again would succeed
+        and prove nothing. The owner gives up the file first.
+        """
+        with self._wake:
+            self._failed.discard(owner)
+            self._plans.pop(owner, None)
+
+    def chore(self, function: Callable[[], object]) -> None:
+        """Have something done that nobody waits for, in order, on a thread beside; an `OSError` is logged.
+
+        Removing a large file takes long enough to hold up a round of syncs.
+        """
+        if self._chores is None:
+            self._chores = ThreadPoolExecutor(1, thread_name_prefix="kclient-htp-chores")
+        self._chores.submit(self._do, function)
+
+    def stop(self) -> None:
+        """Finish what waits, and end; blocks until the thread has ended."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+        for pool in (self._pool, self._chores):
+            if pool is not None:
+                pool.shutdown()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._plans or self._stopping):
+                    self._wake.wait()
+                plans = [plan for plan in self._plans.values() if plan.owner not in self._failed]
+                self._plans = {}
+                if not plans and self._stopping:
+                    return
+            if plans:
+                self._finish(self._round(plans))
+
+    def _finish(self, outcomes: list[Outcome]) -> None:
+        failed = [outcome.plan.owner for outcome in outcomes if outcome.error is not None]
+        if failed:
+            with self._wake:
+                self._failed.update(failed)
+        self.rounds += 1
+        self._deliver(outcomes)
+
+    def _do(self, chore: Callable[[], object]) -> None:
+        try:
+            chore()
+        except OSError as error:
+            logger.warning("cleaning up failed, it will be tried when the store is opened again: %s", error)
+
+    def _round(self, plans: list[Plan]) -> list[Outcome]:
+        count = sum(len(plan.files) + (plan.directory is not None) for plan in plans)
+        if self._mode == "filesystem" or (
+            self._mode == "auto" and count > SYNC_EACH_LIMIT and self._files.syncs_everything
+        ):
+            try:
+                self._files.sync_everything(plans[0].files[0].fd, SyncPoint.EVERYTHING)
+            except OSError as error:
+                # which file it was nobody tells; each one's own sync does (errors are kept per open file)
+                logger.warning("syncfs failed, syncing %d files one by one: %s", count, error)
+            else:
+                return [Outcome(plan, None) for plan in plans]
+        if count > SYNC_EACH_LIMIT and len(plans) > 1:
+            return self._in_parallel(plans)
+        return [self._carry_out(plan) for plan in plans]
+
+    def _in_parallel(self, plans: list[Plan]) -> list[Outcome]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=self._thread.name)
+        parts = [plans[number::_THREADS] for number in range(min(_THREADS, len(plans)))]
+        outcomes = self._pool.map(lambda part: [self._carry_out(plan) for plan in part], parts)
+        return [outcome for part in outcomes for outcome in part]
+
+    def _carry_out(self, plan: Plan) -> Outcome:
+        try:
+            for file in plan.files:
+                self._files.sync(file.fd, file.point)
+            if plan.directory is not None:
+                self._files.sync_directory(plan.directory, SyncPoint.SEGMENT)
+        except Exception as error:  # noqa: BLE001  (whatever it is, whoever waits has to hear of it)
+            return Outcome(plan, error)
+        return Outcome(plan, None)

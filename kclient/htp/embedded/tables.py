@@ -1,0 +1,48 @@
+"""The tables of the management part. Nothing in them is SQLite's own: PostgreSQL can hold them too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Float, LargeBinary, MetaData, String, Table
+
+metadata: Final = MetaData()
+
+domains: Final = Table("domains", metadata, Column("name", String, primary_key=True))
+
+topics: Final = Table(
+    "topics",
+    metadata,
+    Column("domain", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("broker", String, nullable=True),
+    Column("incarnation", BigInteger, nullable=False, unique=True),
+)
+
+entries: Final = Table(
+    "entries",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+    Column("version", BigInteger, nullable=False),
+)
+"""The key-value part; `version` is the revision of the commit that wrote the value."""
+
+leases: Final = Table(
+    "leases",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("holder", String, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires", Float, nullable=False),
+    Column("boot", String, nullable=False),
+)
+"""`expires` is on the monotonic clock of the machine's run that `boot` names; a lease of another run is over."""
+
+counters: Final = Table(
+    "counters",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+"""`revision`: of the last commit; `incarnation`: of the topic created last."""

@@ -1,0 +1,138 @@
+"""What can go wrong between the gateway and a store of messages, in HTP's own terms."""
+
+from __future__ import annotations
+
+from kclient.errors import ConfigError, IllegalStateError, KafkaError
+
+__all__ = [
+    "ConflictError",
+    "DomainExistsError",
+    "FencedError",
+    "FormatVersionError",
+    "HtpError",
+    "LeaseHeldError",
+    "LockedError",
+    "OrderError",
+    "PositionError",
+    "StorageError",
+    "StorageFullError",
+    "StoreClosedError",
+    "TopicExistsError",
+    "UnknownDomainError",
+    "UnknownTopicError",
+]
+
+
+class HtpError(KafkaError):
+    """Something that was asked of HTP could not be done."""
+
+
+class StorageError(HtpError):
+    """The store could not keep or read messages; what was not reported as synced is gone."""
+
+    retriable = True
+
+
+class StorageFullError(StorageError):
+    """There is no space left; appends go on by themselves once space has been made."""
+
+
+class LockedError(HtpError):
+    """Another process owns the data directory.
+
+    Args:
+        message: What is locked, and by whom.
+        owner: Process id of the owner, if it could be read.
+    """
+
+    def __init__(self, message: str | None = None, *, owner: int | None = None) -> None:
+        super().__init__(message)
+        self.owner = owner
+
+
+class FormatVersionError(HtpError, ConfigError):
+    """The data directory was written in a format that this version of kclient does not know."""
+
+
+class StoreClosedError(HtpError, IllegalStateError):
+    """The store was closed, or is closing."""
+
+
+class UnknownDomainError(HtpError):
+    """There is no such domain."""
+
+
+class DomainExistsError(HtpError):
+    """There is a domain of that name already."""
+
+
+class UnknownTopicError(HtpError):
+    """There is no such topic, or it was not opened at this broker."""
+
+
+class TopicExistsError(HtpError):
+    """There is a topic of that name already."""
+
+
+class OrderError(HtpError):
+    """A message does not follow on what the topic holds: its first ordinal is below the next one."""
+
+
+class PositionError(HtpError):
+    """A position lies before the first or after the last message of a topic.
+
+    Args:
+        message: What was asked for.
+        start: The first position that can be read.
+        end: The position after the last message.
+    """
+
+    def __init__(self, message: str | None = None, *, start: int, end: int) -> None:
+        super().__init__(message)
+        self.start = start
+        self.end = end
+
+
+class ConflictError(HtpError):
+    """A value was changed by somebody else since it was read: nothing was written.
+
+    Args:
+        key: The key whose version is another than the expected one.
+        expected: The version that the caller expected; 0 for an absent key.
+        found: The version that the key has; 0 if it is absent.
+    """
+
+    def __init__(self, key: str, expected: int, found: int) -> None:
+        super().__init__(f"{key!r} has version {found}, not {expected}: somebody else has written it")
+        self.args: tuple[str, int, int] = (key, expected, found)  # what pickle calls the class with
+        self.key = key
+        self.expected = expected
+        self.found = found
+
+
+class LeaseHeldError(HtpError):
+    """Somebody else holds the lease, and it has not run out.
+
+    Args:
+        message: Which lease, and for how long.
+        holder: Who holds it.
+    """
+
+    def __init__(self, message: str | None = None, *, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class FencedError(HtpError):
+    """A newer epoch exists: whoever asked is no longer in charge and must not write any more.
+
+    Args:
+        message: What was refused.
+        epoch: The newer epoch, if it is known.
+    """
+
+    fatal = True
+
+    def __init__(self, message: str | None = None, *, epoch: int | None = None) -> None:
+        super().__init__(message)
+        self.epoch = epoch

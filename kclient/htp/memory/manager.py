@@ -1,0 +1,169 @@
+"""The management part of the memory backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from kclient.htp.errors import (
+    ConflictError,
+    DomainExistsError,
+    FencedError,
+    LeaseHeldError,
+    TopicExistsError,
+    UnknownDomainError,
+    UnknownTopicError,
+)
+from kclient.htp.memory.state import LeaseRow
+from kclient.htp.port import Lease, Topic, TopicInfo, Versioned
+
+if TYPE_CHECKING:
+    from kclient.htp.memory.state import MemoryState
+
+
+class MemoryManager:
+    """Implements `kclient.htp.port.Manager`."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self._state = state
+
+    async def create_domain(self, domain: str) -> None:
+        """Create a domain."""
+        with self._state.lock:
+            self._state.check()
+            if domain in self._state.domains:
+                raise DomainExistsError(f"Domain {domain!r} exists already")
+            self._state.domains[domain] = {}
+
+    async def list_domains(self) -> list[str]:
+        """The names of all domains, sorted."""
+        with self._state.lock:
+            self._state.check()
+            return sorted(self._state.domains)
+
+    async def delete_domain(self, domain: str) -> None:
+        """Delete a domain and its topics."""
+        with self._state.lock:
+            self._topics(domain)
+            del self._state.domains[domain]
+
+    async def create_topic(self, topic: Topic, *, broker: str | None = None) -> TopicInfo:
+        """Create a topic, bound to a broker if one is named."""
+        with self._state.lock:
+            topics = self._topics(topic.domain)
+            if topic.name in topics:
+                raise TopicExistsError(f"Topic {topic} exists already")
+            self._state.incarnations += 1
+            info = topics[topic.name] = TopicInfo(topic, broker, self._state.incarnations)
+            return info
+
+    async def list_topics(self, domain: str) -> list[TopicInfo]:
+        """The topics of a domain, sorted by name."""
+        with self._state.lock:
+            topics = self._topics(domain)
+            return [topics[name] for name in sorted(topics)]
+
+    async def describe_topic(self, topic: Topic) -> TopicInfo:
+        """What is known of a topic."""
+        with self._state.lock:
+            self._state.check()
+            info = self._state.domains.get(topic.domain, {}).get(topic.name)
+            if info is None:
+                raise UnknownTopicError(f"There is no topic {topic}")
+            return info
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic."""
+        with self._state.lock:
+            await self.describe_topic(topic)
+            del self._state.domains[topic.domain][topic.name]
+
+    async def bind(self, topic: Topic, broker: str) -> None:
+        """Have all messages of a topic go to one broker."""
+        with self._state.lock:
+            info = await self.describe_topic(topic)
+            self._state.domains[topic.domain][topic.name] = info._replace(broker=broker)
+
+    def _topics(self, domain: str) -> dict[str, TopicInfo]:
+        self._state.check()
+        topics = self._state.domains.get(domain)
+        if topics is None:
+            raise UnknownDomainError(f"There is no domain {domain!r}")
+        return topics
+
+    async def get(self, keys: Iterable[str]) -> dict[str, Versioned]:
+        """The values of those keys that exist."""
+        with self._state.lock:
+            self._state.check()
+            values = self._state.values
+            return {key: values[key] for key in keys if key in values}
+
+    async def scan(self, prefix: str) -> dict[str, Versioned]:
+        """All keys that begin with a prefix, sorted."""
+        with self._state.lock:
+            self._state.check()
+            values = self._state.values
+            return {key: values[key] for key in sorted(values) if key.startswith(prefix)}
+
+    async def commit(
+        self,
+        writes: Mapping[str, bytes | None],
+        expect: Mapping[str, int] | None = None,
+        *,
+        lease: Lease | None = None,
+    ) -> int:
+        """Write several values, all or none."""
+        state = self._state
+        with state.lock:
+            state.check()
+            if lease is not None:
+                self._check_epoch(lease)
+            for key, expected in (expect or {}).items():
+                found = state.values[key].version if key in state.values else 0
+                if found != expected:
+                    raise ConflictError(key, expected, found)
+            state.revision += 1
+            for key, value in writes.items():
+                if value is None:
+                    state.values.pop(key, None)
+                else:
+                    state.values[key] = Versioned(bytes(value), state.revision)
+            return state.revision
+
+    async def acquire(self, name: str, holder: str, ttl: float) -> Lease:
+        """Take a lease that is free, has run out, or is one's own already."""
+        now = time.monotonic()
+        with self._state.lock:
+            self._state.check()
+            row = self._state.leases.get(name)
+            if row is not None and row.holder != holder and row.expires > now:
+                raise LeaseHeldError(
+                    f"{row.holder!r} holds {name!r} for another {row.expires - now:.1f} s", holder=row.holder
+                )
+            epoch = 1 if row is None else row.epoch + 1
+            self._state.leases[name] = LeaseRow(holder, epoch, now + ttl)
+            return Lease(name, holder, epoch, ttl, now + ttl)
+
+    async def renew(self, lease: Lease) -> Lease:
+        """Have a lease last for another `ttl` seconds."""
+        now = time.monotonic()
+        with self._state.lock:
+            self._state.check()
+            self._check_epoch(lease).expires = now + lease.ttl
+            return Lease(lease.name, lease.holder, lease.epoch, lease.ttl, now + lease.ttl)
+
+    async def release(self, lease: Lease) -> None:
+        """Give up a lease."""
+        with self._state.lock:
+            self._state.check()
+            row = self._state.leases.get(lease.name)
+            if row is not None and row.epoch == lease.epoch:
+                row.expires = 0.0
+
+    def _check_epoch(self, lease: Lease) -> LeaseRow:
+        row = self._state.leases.get(lease.name)
+        if row is None or row.epoch != lease.epoch:
+            newer = None if row is None else row.epoch
+            raise FencedError(f"{lease.name!r} has epoch {newer}, not {lease.epoch}", epoch=newer)
+        return row

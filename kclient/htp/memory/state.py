@@ -1,0 +1,207 @@
+"""What is stored under one name of the memory backend; guarded by one lock, shared by event loops and threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError
+from kclient.htp.loop import Signal
+from kclient.htp.port import Found, Framing, Pulled, SegmentInfo, Topic, TopicInfo, TopicSettings, TopicStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kclient.htp.port import Versioned
+    from kclient.types import Buffer
+
+
+@dataclass(slots=True)
+class LeaseRow:
+    """The last holder of a lease; stays when it is released, because epochs only grow."""
+
+    holder: str
+    epoch: int
+    expires: float
+
+
+class MemoryState:
+    """Domains, topics, values, leases and logs of one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock: threading.RLock = threading.RLock()
+        self.revision = 0
+        self.incarnations = 0
+        self.domains: dict[str, dict[str, TopicInfo]] = {}
+        self.values: dict[str, Versioned] = {}
+        self.leases: dict[str, LeaseRow] = {}
+        self.logs: dict[Topic, MemoryLog] = {}
+        self.discarded: bool = False
+
+    def check(self) -> None:
+        """Raise if the name was reset since."""
+        if self.discarded:
+            raise StoreClosedError(f"memory:{self.name} was reset")
+
+    def discard(self) -> None:
+        """Give up everything, and wake who waits."""
+        with self.lock:
+            self.discarded = True
+            logs = list(self.logs.values())
+            self.logs.clear()
+        for log in logs:
+            log.notify()
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Messages that are kept or dropped together; the lists run in parallel."""
+
+    base: int
+    created: float
+    modified_ms: int = 0
+    max_timestamp: int = -1
+    messages: list[bytes] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    """Bytes up to and including each message."""
+
+    @property
+    def size(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+
+class MemoryLog:
+    """The messages of one topic. The caller holds the state's lock."""
+
+    def __init__(self, incarnation: int, framing: Framing, settings: TopicSettings, next_position: int) -> None:
+        self.incarnation = incarnation
+        self.framing = framing
+        self.settings = settings
+        self.next: int = next_position
+        self.fence: int = -1
+        self.signals: list[Signal] = []
+        self._segments = [_Segment(next_position, time.monotonic())]
+
+    @property
+    def start(self) -> int:
+        """The first position that can be read."""
+        return self._segments[0].base
+
+    def status(self) -> TopicStatus:
+        """Start, end, next ordinal and size."""
+        return TopicStatus(self.start, self.next, self.next, sum(segment.size for segment in self._segments))
+
+    def raise_next(self, next_position: int) -> None:
+        """Give no ordinal below `next_position` from now on."""
+        if next_position > self.next:
+            self.next = next_position
+            if not self._segments[-1].messages:
+                self._segments[-1].base = next_position
+
+    def append(self, messages: Sequence[Buffer], fence: int | None) -> tuple[int, int]:
+        """Append all or none; returns the first and the last ordinal."""
+        if fence is not None:
+            if fence < self.fence:
+                raise FencedError(f"epoch {fence} is older than {self.fence}", epoch=self.fence)
+            self.fence = fence
+        expected = self.next
+        infos = []
+        for message in messages:
+            info = self.framing.inspect(message)
+            if info.length != len(message):
+                raise ValueError(f"a message of {info.length} bytes was sent in a buffer of {len(message)}")
+            if info.first < expected:
+                raise OrderError(f"ordinal {info.first} is below the next one, {expected}")
+            expected = info.last + 1
+            infos.append(info)
+        if not infos:
+            raise ValueError("no message to send")
+        now_ms = time.time_ns() // 1_000_000
+        for message, info in zip(messages, infos, strict=True):
+            segment = self._room_for(info.length)
+            segment.messages.append(bytes(message))
+            segment.firsts.append(info.first)
+            segment.lasts.append(info.last)
+            segment.stamps.append(info.max_timestamp)
+            segment.ends.append(segment.size + info.length)
+            segment.max_timestamp = max(segment.max_timestamp, info.max_timestamp)
+            segment.modified_ms = now_ms
+            self.next = info.last + 1
+        return infos[0].first, infos[-1].last
+
+    def _room_for(self, length: int) -> _Segment:
+        segment = self._segments[-1]
+        if not segment.messages:
+            segment.created = time.monotonic()
+            return segment
+        full = segment.size + length > self.settings.segment_bytes
+        old = (time.monotonic() - segment.created) * 1000 > self.settings.segment_ms
+        if full or old:
+            self.roll()
+        return self._segments[-1]
+
+    def roll(self) -> None:
+        """Begin another segment, unless the active one is empty."""
+        if self._segments[-1].messages:
+            self._segments.append(_Segment(self.next, time.monotonic()))
+
+    def pull(self, position: int, max_bytes: int, max_messages: int | None) -> Pulled:
+        """What there is from a position on, at most to the end of a segment."""
+        if not self.start <= position <= self.next:
+            raise PositionError(
+                f"position {position} is not within {self.start} to {self.next}", start=self.start, end=self.next
+            )
+        index = max(0, bisect_right(self._segments, position, key=lambda segment: segment.base) - 1)
+        for segment in self._segments[index:]:
+            begin = bisect_left(segment.lasts, position)
+            if begin == len(segment.lasts):
+                continue
+            offset = segment.ends[begin - 1] if begin else 0
+            stop = max(begin + 1, bisect_right(segment.ends, offset + max_bytes))
+            if max_messages is not None:
+                stop = min(stop, begin + max(1, max_messages))
+            chosen = segment.messages[begin:stop]
+            data = chosen[0] if len(chosen) == 1 else b"".join(chosen)
+            return Pulled(data, segment.firsts[begin], segment.lasts[stop - 1])
+        return Pulled(b"", position, position - 1)
+
+    def trim(self, before: int) -> int:
+        """Drop the segments that lie wholly before a position; returns the new start."""
+        if before >= self.next:
+            self.roll()
+        while len(self._segments) > 1 and self._segments[1].base <= before:
+            del self._segments[0]
+        return self.start
+
+    def find_by_timestamp(self, timestamp: int, start: int) -> Found | None:
+        """The first message, from the one holding `start` on, with a timestamp not below the given one."""
+        for segment in self._segments:
+            if segment.max_timestamp < timestamp:
+                continue
+            for index in range(bisect_left(segment.lasts, start), len(segment.lasts)):
+                if segment.stamps[index] >= timestamp:
+                    return Found(segment.firsts[index], segment.lasts[index], segment.stamps[index])
+        return None
+
+    def segments(self) -> list[SegmentInfo]:
+        """What retention decides upon."""
+        nexts = [*(segment.base for segment in self._segments[1:]), self.next]
+        return [
+            SegmentInfo(
+                segment.base, following, segment.size, segment.max_timestamp, segment.modified_ms,
+                segment is self._segments[-1],
+            )
+            for segment, following in zip(self._segments, nexts, strict=True)
+        ]  # fmt: skip
+
+    def notify(self) -> None:
+        """Tell all who watch that the end has moved."""
+        for signal in self.signals:
+            signal.fire()
