@@ -1,0 +1,193 @@
+"""The configuration of a gateway and of its topics, resolved from what was set over Kafka's defaults."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from kclient.errors import ConfigError
+from kclient.gateway.settings import (
+    BROKER_SETTINGS,
+    LONG_MAX,
+    TOPIC_SETTINGS,
+    WITHOUT_EFFECT,
+    Setting,
+    SettingType,
+    Value,
+    nearest,
+)
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.config")
+
+# The sources of a value, numbered as DescribeConfigs numbers them (`DescribeConfigsResponse.ConfigSource`).
+SOURCE_TOPIC: Final = 1
+SOURCE_DYNAMIC_BROKER: Final = 2
+SOURCE_DYNAMIC_DEFAULT: Final = 3
+SOURCE_STATIC_BROKER: Final = 4
+SOURCE_DEFAULT: Final = 5
+
+
+class Origin(NamedTuple):
+    """One of the places a value may come from: the setting's name there, its text, and the source's number."""
+
+    name: str
+    text: str | None
+    source: int
+
+
+class BrokerConfig:
+    """The broker settings of one gateway: what was given at its start, then what AlterConfigs changed."""
+
+    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+        self._static: dict[str, str] = {}
+        self._dynamic: dict[str, str] = {}
+        self._values: dict[str, Value] = {}
+        for name, value in (given or {}).items():
+            self._take(str(name), value)
+        self._resolve()
+
+    def _take(self, name: str, value: Any) -> None:
+        if name not in BROKER_SETTINGS and "_" in name:
+            name = name.replace("_", ".")
+        if name in WITHOUT_EFFECT:
+            logger.info("the broker setting %s is accepted and has no effect on a gateway", name)
+            return
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None:
+            raise ConfigError(f"unknown broker setting {name!r}{nearest(name, BROKER_SETTINGS)}")
+        text = as_text(value)
+        setting.parse(text)
+        if text is not None:
+            self._static[name] = text
+
+    def _resolve(self) -> None:
+        for name, setting in BROKER_SETTINGS.items():
+            self._values[name] = setting.parse(self._dynamic.get(name, self._static.get(name, setting.default)))
+
+    @property
+    def dynamic(self) -> Mapping[str, str]:
+        """What AlterConfigs has set, by name."""
+        return self._dynamic
+
+    def set_dynamic(self, values: Mapping[str, str]) -> None:
+        """Replace what AlterConfigs has set; the values were checked before."""
+        self._dynamic = dict(values)
+        self._resolve()
+
+    def get(self, name: str) -> Value:
+        """The value of a broker setting, typed; KeyError for a name that is none."""
+        return self._values[name]
+
+    def get_int(self, name: str) -> int:
+        """The value of an integer setting."""
+        value = self._values[name]
+        assert isinstance(value, int)
+        return value
+
+    def get_bool(self, name: str) -> bool:
+        """The value of a boolean setting."""
+        return bool(self._values[name])
+
+    def origins(self, name: str) -> Iterator[Origin]:
+        """Where a broker setting's value comes from, the one in force first."""
+        if name in self._dynamic:
+            yield Origin(name, self._dynamic[name], SOURCE_DYNAMIC_BROKER)
+        if name in self._static:
+            yield Origin(name, self._static[name], SOURCE_STATIC_BROKER)
+        setting = BROKER_SETTINGS[name]
+        if setting.default is not None:
+            yield Origin(name, setting.default, SOURCE_DEFAULT)
+
+    def topic_origins(self, name: str, overrides: Mapping[str, str]) -> Iterator[Origin]:
+        """Where a topic setting's value comes from, the one in force first, in the topic's unit."""
+        setting = TOPIC_SETTINGS[name]
+        if name in overrides:
+            yield Origin(name, overrides[name], SOURCE_TOPIC)
+        for synonym, factor in setting.synonyms:
+            for origin in self.origins(synonym):
+                text = origin.text
+                if factor != 1 and text is not None:
+                    text = str(int(text) * factor)
+                yield Origin(synonym, text, origin.source)
+        if not setting.synonyms:
+            yield Origin(name, setting.default, SOURCE_DEFAULT)
+
+    def topic_value(self, name: str, overrides: Mapping[str, str]) -> Value:
+        """The value of a topic setting under a topic's own overrides."""
+        for origin in self.topic_origins(name, overrides):
+            return TOPIC_SETTINGS[name].parse(origin.text)
+        return TOPIC_SETTINGS[name].parse(TOPIC_SETTINGS[name].default)
+
+
+def as_text(value: Any) -> str | None:
+    """A Python value as the text of a setting: booleans in lower case, sequences joined by commas."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's settings in force, as the append, fetch and retention paths read them."""
+
+    max_message_bytes: int = 1048588
+    log_append_time: bool = False
+    timestamp_before_max_ms: int = LONG_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    compression_type: str = "producer"
+    compression_level: int | None = None
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    deletes: bool = True
+    compacts: bool = False
+
+    @classmethod
+    def resolve(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+        """The settings in force of a topic with these overrides."""
+
+        def value(name: str) -> Any:
+            return broker.topic_value(name, overrides)
+
+        codec = value("compression.type")
+        policy = value("cleanup.policy")
+        return cls(
+            max_message_bytes=value("max.message.bytes"),
+            log_append_time=value("message.timestamp.type") == "LogAppendTime",
+            timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
+            timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
+            compression_type=codec,
+            compression_level=value(f"compression.{codec}.level") if codec in ("gzip", "lz4", "zstd") else None,
+            retention_ms=value("retention.ms"),
+            retention_bytes=value("retention.bytes"),
+            segment_bytes=value("segment.bytes"),
+            segment_ms=value("segment.ms"),
+            deletes="delete" in policy,
+            compacts="compact" in policy,
+        )
+
+
+def check_topic_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
+    """The overrides of a topic as given, checked; `ConfigError` names the first that is wrong."""
+    checked: dict[str, str] = {}
+    for name, text in overrides.items():
+        setting = TOPIC_SETTINGS.get(name)
+        if setting is None:
+            raise ConfigError(f"Unknown topic config name: {name}{nearest(name, TOPIC_SETTINGS)}")
+        if text is None:
+            raise ConfigError(f"Null value not supported for topic configs: {name}")
+        setting.parse(text)
+        checked[name] = text
+    return checked
+
+
+def is_list(setting: Setting) -> bool:
+    """Whether values may be appended to and subtracted from (IncrementalAlterConfigs)."""
+    return setting.type is SettingType.LIST

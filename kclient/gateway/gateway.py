@@ -1,0 +1,397 @@
+"""The gateway: a server that speaks Kafka's protocol and keeps the messages in HTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+
+from kclient.concurrency import Supervisor
+from kclient.errors import ClosedError, IllegalStateError
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.core import Advertised, Core
+from kclient.gateway.dynamic_config import load_dynamic_config
+from kclient.gateway.groups import GroupCoordinator
+from kclient.gateway.handlers import HandlerTable
+from kclient.gateway.local import Presence, local_address
+from kclient.gateway.mapping import mapping_for
+from kclient.gateway.partitions import PartitionTable, direct_broker, require_capabilities
+from kclient.gateway.producer_ids import ProducerIds
+from kclient.gateway.retention import Retention
+from kclient.gateway.server import RequestServer
+from kclient.gateway.topics import TopicCatalogue
+from kclient.htp import open_store
+from kclient.htp.errors import ConflictError, FencedError, HtpError
+from kclient.htp.port import CAP_FENCED_SENDS, Store
+from kclient.net.address import Address, parse_address
+from kclient.net.server import Server, ServerSettings
+from kclient.net.streams import ByteStream
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+_OPEN_AT_ONCE: Final = 16
+_CLUSTER_ID: Final = "kafka/cluster-id"
+LEASE_S: Final = 30.0
+"""The gateway's lease; it is renewed three times in it."""
+DRAIN_S: Final = 10.0
+"""How long closing waits for requests that have begun, in seconds."""
+
+
+class Gateway:
+    """A Kafka-compatible server over HTP, for asyncio and trio: `async with Gateway() as gateway: ...`.
+
+    Args:
+        htp: The store: `embedded:DIRECTORY`, `memory:NAME`, or a `Store`, which then is opened and closed by whoever
+            made it.
+        listen: Address to accept TCP connections on, `host:port` (port 0 for any free one), or None for none.
+        advertise: The address that clients are told, if it is another: `host:port`.
+        durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
+            `"written"` (the operating system has it: Kafka's own default). Ignored when `htp` is a `Store`.
+        mapping: How Kafka's topics lie in HTP; `"domain"` is the one there is.
+        config: Kafka's broker settings by their names, for instance `{"num.partitions": 4}`.
+
+    Raises:
+        ConfigError: A setting or an address is wrong.
+        NotYetSupportedError: The mapping or the store is not there yet.
+
+    The loggers are `kclient.gateway` (start and end) and below it `server` (connections), `log` (partitions),
+    `topics`, `groups`, `config`, `retention`, `metadata`, `produce` and `fetch`; `kclient.net.server` tells of
+    connections that sent garbage.
+    """
+
+    def __init__(
+        self,
+        htp: str | Store = "embedded:./data",
+        listen: str | None = "127.0.0.1:9092",
+        advertise: str | None = None,
+        *,
+        durability: str = "synced",
+        mapping: str = "domain",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._config = BrokerConfig(config)
+        self._mapping = mapping_for(mapping)
+        self._listen = parse_address(listen) if listen is not None else None
+        self._advertise = parse_address(advertise) if advertise is not None else None
+        self._owned: Store | None = open_store(htp, durability=durability) if isinstance(htp, str) else None
+        self._store: Store = self._owned if self._owned is not None else htp  # type: ignore[assignment]
+        self._htp = htp if isinstance(htp, str) else repr(htp)
+        local = local_address(htp) if isinstance(htp, str) else None
+        self._presence = Presence(local) if local is not None else None
+        self._supervisor = Supervisor("gateway", on_failure=self._failed)
+        self._core: Core | None = None
+        self._server: Server | None = None
+        self._bound: Advertised | None = None
+        self._ended: anyio.Event | None = None
+        self._closed = False
+
+    # What users see
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for `bootstrap.servers`: the address that the TCP listener advertises."""
+        if self._bound is None:
+            raise IllegalStateError("the gateway listens on no TCP port (or has not been started)")
+        host = f"[{self._bound.host}]" if ":" in self._bound.host else self._bound.host
+        return f"{host}:{self._bound.port}"
+
+    @property
+    def core(self) -> Core:
+        """The services of the running gateway; for handlers, tests and tools."""
+        if self._core is None:
+            raise IllegalStateError("the gateway has not been started")
+        return self._core
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What made the gateway stop serving, if something did."""
+        return self._supervisor.failure
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(DRAIN_S if error is None else 0.0)
+
+    async def start(self) -> None:
+        """Open the store, recover, and listen.
+
+        Raises:
+            LockedError: Another process owns the data directory.
+            OSError: The address cannot be bound.
+            IllegalStateError: It was started before.
+        """
+        if self._ended is not None:
+            raise IllegalStateError("the gateway was started before")
+        self._ended = anyio.Event()
+        if self._owned is not None:
+            await self._owned.__aenter__()
+        try:
+            await self._supervisor.start()
+            await self._start()
+        except BaseException:
+            await self.close(0.0)
+            raise
+
+    async def listen(self, address: str, *, advertise: Address | str | None = None) -> Address:
+        """Accept connections on one more address; returns where it listens.
+
+        Args:
+            address: `host:port`, or `unix:PATH`.
+            advertise: The address that its clients are told: another one where they cannot reach this one.
+        """
+        found = parse_address(address)
+        told = parse_address(advertise) if isinstance(advertise, str) else advertise
+        label = _advertised(found, told)
+        if found.scheme == "unix":
+            return (await self._running().listen_unix(Path(found.host), label=label)).address
+        _warn_beyond_loopback(found)
+        listener = await self._running().listen_tcp(found.host, found.port, label=label)
+        if told is None or told.port == 0:
+            # connections come no earlier than the next turn of the loop: they see the port that was chosen
+            listener.label = _advertised(listener.address, told and Address(told.host, listener.address.port))
+        return listener.address
+
+    def connect_stream(self, stream: ByteStream, *, advertise: Address) -> None:
+        """Serve one stream that a client inside the process made; `advertise` is the address it is told."""
+        self._running().attach(stream, label=_advertised(advertise, None))
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return 0 if self._server is None else len(self._server.connections)
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptors that it inherited; the gateway stays the parent's."""
+        if self._server is not None:
+            self._server.abandon()
+
+    async def apply_retention(self) -> int:
+        """Apply retention by time and size now; returns how many partitions lost records."""
+        return await Retention(self.core).apply()
+
+    async def wait(self) -> None:
+        """Until the gateway is closed. Raises what made it fail, if it fails."""
+        assert self._ended is not None, "the gateway has not been started"
+        await self._ended.wait()
+        self._supervisor.check()
+
+    async def aclose(self) -> None:
+        """The same as `close()`."""
+        await self.close()
+
+    async def close(self, timeout: float = DRAIN_S) -> None:
+        """Stop accepting, answer what has begun, checkpoint and close; may be called again.
+
+        Args:
+            timeout: Seconds that requests which have begun may take. With 0 a cancellation does not disturb closing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._presence is not None:
+            self._presence.withdraw()
+        try:
+            with anyio.CancelScope(shield=timeout <= 0):
+                await self._drain(timeout)
+        except BaseException:
+            if self._server is not None:  # cut off half-way: the sockets are closed nevertheless
+                with anyio.CancelScope(shield=True):
+                    await self._server.aclose(0.0)
+            raise
+        finally:
+            # No scope around these: on trio the supervisor's nursery has to be closed outside of any later scope.
+            try:
+                await self._supervisor.aclose()
+            finally:
+                if self._owned is not None:
+                    await self._owned.aclose()
+            if self._ended is not None:
+                self._ended.set()
+            logger.info("gateway closed")
+
+    # Starting
+
+    async def _start(self) -> None:
+        core = self._core = await self._make_core()
+        await load_dynamic_config(core)
+        await core.topics.load()
+        await core.partitions.load()
+        await core.groups.start()
+        core.table = HandlerTable(core)
+        self._server = Server(RequestServer(core), self._supervisor, self._server_settings())
+        if self._listen is not None:
+            await self._listen_first(self._listen)
+        if self._presence is not None:
+            await self._presence.announce(self)
+        self._supervisor.spawn(self._keep_lease, name="lease")
+        self._supervisor.spawn(Retention(core).run, name="retention")
+        self._supervisor.spawn(self._open_all, name="open partitions")
+        logger.info(
+            "gateway %d of cluster %s serves %d topics of %s on %s",
+            core.node_id,
+            core.cluster_id,
+            len(core.topics),
+            self._htp,
+            self.bootstrap if self._bound else "no port",
+            extra=core.extra(),
+        )
+
+    async def _make_core(self) -> Core:
+        manager, broker = self._store.manager, self._store.broker
+        require_capabilities(broker.capabilities)
+        node_id = self._config.get_int("node.id")
+        # The node's number is the holder: after a crash the same node takes its lease back at once, and a second
+        # gateway of the same number fences the first.
+        lease = await manager.acquire(f"kafka/gateway/{node_id}", f"node-{node_id}", LEASE_S)
+        core = Core(
+            config=self._config,
+            manager=manager,
+            broker=broker,
+            lease=lease,
+            node_id=node_id,
+            cluster_id=await self._cluster_id(),
+            spawn=self._supervisor.spawn,
+            leader_epoch=lease.epoch,
+            direct=direct_broker(broker),
+            fence=lease.epoch if CAP_FENCED_SENDS in broker.capabilities else None,
+        )
+        core.topics = TopicCatalogue(core, self._mapping)
+        core.partitions = PartitionTable(core)
+        core.producer_ids = ProducerIds(core)
+        core.groups = GroupCoordinator(core)
+        return core
+
+    async def _cluster_id(self) -> str:
+        manager = self._store.manager
+        found = (await manager.get([_CLUSTER_ID])).get(_CLUSTER_ID)
+        if found is not None:
+            return found.value.decode()
+        made = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        try:
+            await manager.commit({_CLUSTER_ID: made.encode()}, {_CLUSTER_ID: 0})
+        except ConflictError:  # another gateway over the same store was faster
+            return await self._cluster_id()
+        return made
+
+    def _server_settings(self) -> ServerSettings:
+        idle_ms = self._config.get_int("connections.max.idle.ms")
+        return ServerSettings(
+            frame_limit=self._config.get_int("socket.request.max.bytes"),
+            max_outstanding=self._config.get_int("queued.max.requests"),
+            idle_timeout=idle_ms / 1000 if idle_ms > 0 else None,
+        )
+
+    async def _listen_first(self, address: Address) -> None:
+        bound = await self.listen(str(address), advertise=self._advertise)
+        told = self._advertise
+        self._bound = _advertised(bound, told and Address(told.host, told.port or bound.port))
+
+    def _running(self) -> Server:
+        self._supervisor.check()
+        if self._server is None or self._closed:
+            raise ClosedError("the gateway is not running")
+        return self._server
+
+    # Running
+
+    async def _keep_lease(self) -> None:
+        core = self.core
+        while True:
+            await anyio.sleep(LEASE_S / 3)
+            try:
+                core.lease = await core.manager.renew(core.lease)
+            except FencedError:
+                logger.error("another gateway with node.id=%d has taken over: this one stops", core.node_id)
+                raise
+            except HtpError as error:
+                logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
+
+    async def _open_all(self) -> None:
+        """Open every partition ahead of its first use, a few at a time."""
+        for record in self.core.topics:
+            for start in range(0, record.partitions, _OPEN_AT_ONCE):
+                chunk = range(start, min(start + _OPEN_AT_ONCE, record.partitions))
+                partitions = [self.core.partitions.of(record, index) for index in chunk]
+                for partition in partitions:
+                    if partition is not None:
+                        partition.open_soon()
+                for partition in partitions:
+                    if partition is not None:
+                        await partition.opened()
+
+    def _failed(self, error: BaseException) -> None:
+        logger.critical("the gateway has failed and serves no more: %s", error, exc_info=error)
+        if self._presence is not None:
+            self._presence.withdraw()
+        if self._server is not None:
+            for connection in list(self._server.connections):
+                connection.close()
+        if self._ended is not None:
+            self._ended.set()
+
+    # Closing
+
+    async def _drain(self, grace: float) -> None:
+        core, server = self._core, self._server
+        if core is None:
+            return
+        core.closing = True
+        for partition in core.partitions.opened():
+            partition.wake()
+        healthy = self._supervisor.failure is None
+        if hasattr(core, "groups") and healthy:
+            await core.groups.aclose()
+        if server is not None:
+            await server.aclose(grace)
+        if not healthy:
+            return
+        with anyio.move_on_after(max(grace, 1.0)):
+            for partition in core.partitions.opened():
+                await partition.settled()
+        try:
+            await core.partitions.checkpoint()
+            await core.partitions.close()
+            await core.manager.release(core.lease)
+        except HtpError as error:
+            logger.warning("closing without checkpoints, the next start reads more: %s", error)
+
+
+def _advertised(address: Address, told: Address | None) -> Advertised:
+    """What clients are told: the address given for them, else the bound one, made reachable."""
+    shown = told if told is not None else address
+    host = shown.broker_host
+    if shown.scheme == "tcp" and _is_wildcard(host):
+        host = socket.gethostname()
+    return Advertised(host, shown.port)
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _warn_beyond_loopback(address: Address) -> None:
+    try:
+        local = ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        local = address.host == "localhost"
+    if not local:
+        logger.warning(
+            "listening on %s, beyond this machine, without authentication: whoever reaches it may read, write and "
+            "delete everything",
+            address,
+        )

@@ -1,0 +1,121 @@
+"""How groups and committed offsets lie in the manager's key-value part.
+
+One row per group (`group/GROUP`) and one per committed offset (`group-offset/GROUP/TOPIC/PARTITION`); the names
+are percent-encoded. A group that only commits offsets has no row of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+from urllib.parse import quote, unquote
+
+from kclient.gateway.groups.events import GroupSnapshot, MemberSnapshot
+from kclient.gateway.groups.offsets import CommittedOffset
+from kclient.types import TopicPartition
+
+GROUPS = "group/"
+OFFSETS = "group-offset/"
+
+_FORMAT = 1
+
+
+def group_key(group_id: str) -> str:
+    """The key of a group's row."""
+    return GROUPS + quote(group_id, safe="")
+
+
+def offset_key(group_id: str, partition: TopicPartition) -> str:
+    """The key of a committed offset's row."""
+    return f"{OFFSETS}{quote(group_id, safe='')}/{quote(partition.topic, safe='')}/{partition.partition}"
+
+
+def parse_offset_key(key: str) -> tuple[str, TopicPartition]:
+    """The group and the partition that a key of `offset_key` names."""
+    group_id, topic, partition = key.removeprefix(OFFSETS).split("/")
+    return unquote(group_id), TopicPartition(unquote(topic), int(partition))
+
+
+def encode_group(snapshot: GroupSnapshot, since_ms: int) -> bytes:
+    """A group's row; `since_ms` is when it came into this state (wall clock)."""
+    return _dump(
+        {
+            "format": _FORMAT,
+            "group": snapshot.group_id,
+            "generation": snapshot.generation,
+            "protocol_type": snapshot.protocol_type,
+            "protocol": snapshot.protocol_name,
+            "leader": snapshot.leader,
+            "since": since_ms,
+            "members": [_member(member) for member in snapshot.members],
+        }
+    )
+
+
+def decode_group(value: bytes) -> tuple[GroupSnapshot, int]:
+    """A group's row, and when the group came into this state."""
+    row = json.loads(value)
+    snapshot = GroupSnapshot(
+        row["group"],
+        row["generation"],
+        row["protocol_type"],
+        row["protocol"],
+        row["leader"],
+        tuple(_parse_member(member) for member in row["members"]),
+    )
+    return snapshot, row["since"]
+
+
+def encode_offset(committed: CommittedOffset, topic_id: bytes) -> bytes:
+    """A committed offset's row: offset, leader epoch, metadata, time of commit and of expiry, the topic's id."""
+    return _dump(
+        [
+            committed.offset,
+            committed.leader_epoch,
+            committed.metadata,
+            committed.commit_ms,
+            committed.expire_ms,
+            topic_id.hex(),
+        ]
+    )
+
+
+def decode_offset(value: bytes) -> tuple[CommittedOffset, bytes]:
+    """A committed offset's row, and the id of the topic that it was committed for."""
+    *fields, topic_id = json.loads(value)
+    return CommittedOffset(*fields), bytes.fromhex(topic_id)
+
+
+def _member(member: MemberSnapshot) -> dict[str, Any]:
+    return {
+        "id": member.member_id,
+        "instance": member.instance_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "session_timeout": member.session_timeout_ms,
+        "rebalance_timeout": member.rebalance_timeout_ms,
+        "protocols": [[name, _text(metadata)] for name, metadata in member.protocols],
+        "assignment": _text(member.assignment),
+    }
+
+
+def _parse_member(row: dict[str, Any]) -> MemberSnapshot:
+    return MemberSnapshot(
+        row["id"],
+        row["instance"],
+        row["client"],
+        row["host"],
+        row["session_timeout"],
+        row["rebalance_timeout"],
+        tuple((name, base64.b64decode(metadata)) for name, metadata in row["protocols"]),
+        base64.b64decode(row["assignment"]),
+    )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _dump(row: Any) -> bytes:
+    return json.dumps(row, separators=(",", ":")).encode()

@@ -1,0 +1,105 @@
+"""The table of request handlers: one module per API family, its version ranges beside it.
+
+A handler module declares three things:
+
+* `API_VERSIONS`, the version range served (and therefore advertised) per API key;
+* `HANDLERS`, the handler class per API key;
+* the handler classes themselves.
+
+The contract of a handler (`Handler`): `begin` is called in arrival order and never awaits. It takes the
+request's place (a produce enters the partition's append queue, a join enters the group's state machine) and
+returns one of
+
+* the response message, when the answer is ready;
+* a `Finish`: a function without arguments that returns an awaitable of the response (or of None). Only finishes
+  overlap; the server sends the replies of a connection in the order of its requests;
+* a `Completion` of the response, which costs no task;
+* None, when the protocol has no reply (Produce with acks=0).
+
+A `Finish` may be cancelled at any await (the connection broke, the gateway closes) and must leave the state whole.
+It is a function, not a coroutine, so that a request whose connection broke leaves no coroutine unawaited:
+return `functools.partial(self._finish, request, context)`.
+
+A handler which raises a `KafkaError` is asked for the answer that says so by `fail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kclient.errors import ErrorCode, KafkaError
+from kclient.protocol.registry import ApiKey, response_class
+
+if TYPE_CHECKING:
+    from kclient.concurrency import Completion
+    from kclient.gateway.core import Core, RequestContext
+    from kclient.protocol.message import ApiMessage
+
+VersionRange = tuple[int, int]
+"""The oldest and the newest version served, both inclusive."""
+
+Finish = Callable[[], "Awaitable[ApiMessage | None]"]
+"""The waiting half of a request: called once, its awaitable yields the response."""
+
+MODULES = (
+    "api_versions",
+    "metadata",
+    "produce",
+    "fetch",
+    "list_offsets",
+    "topics",
+    "configs",
+    "cluster",
+    "producer_ids",
+    "groups",
+    "groups_offsets",
+    "groups_admin",
+)
+"""The modules of this package that the table is made of."""
+
+
+class Handler:
+    """The base of all handlers: holds the gateway's services, answers errors."""
+
+    API: ClassVar[ApiKey]
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def begin(self, request: Any, context: RequestContext) -> ApiMessage | Finish | Completion[Any] | None:
+        """Take the request's place; see the module's text for the contract."""
+        raise NotImplementedError
+
+    def fail(self, request: Any, context: RequestContext, error: KafkaError) -> ApiMessage | None:
+        """The answer to a request that failed as a whole; None closes the connection.
+
+        The default serves every response with a top-level error code; others override it.
+        """
+        response: Any = response_class(self.API)()
+        if not hasattr(response, "error_code"):
+            return None
+        response.error_code = error.code if error.code is not None else ErrorCode.UNKNOWN_SERVER_ERROR
+        if hasattr(response, "error_message"):
+            response.error_message = error.message
+        answer: ApiMessage = response
+        return answer
+
+
+class HandlerTable:
+    """Every API that the gateway serves: its version range and its handler."""
+
+    def __init__(self, core: Core, modules: tuple[str, ...] = MODULES) -> None:
+        self.versions: dict[int, VersionRange] = {}
+        self.handlers: dict[int, Handler] = {}
+        for name in modules:
+            module = import_module(f"{__name__}.{name}")
+            for key, handler in module.HANDLERS.items():
+                self.versions[int(key)] = module.API_VERSIONS[key]
+                self.handlers[int(key)] = handler(core)
+
+    def serves(self, api_key: int, version: int) -> bool:
+        """Whether this version of this API is served."""
+        found = self.versions.get(api_key)
+        return found is not None and found[0] <= version <= found[1]

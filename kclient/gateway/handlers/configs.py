@@ -1,0 +1,284 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and for the gateway itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import IntEnum
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+from kclient.errors import (
+    ConfigError,
+    InvalidConfigurationError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
+from kclient.gateway.config import SOURCE_DEFAULT, Origin
+from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.dynamic_config import READ_ONLY, save_dynamic_config
+from kclient.gateway.handlers import Finish, Handler
+from kclient.gateway.handlers._errors import put_error
+from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, SettingType, nearest
+from kclient.gateway.topics import check_name, checked_overrides
+from kclient.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterConfigsResponseResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseResource,
+)
+from kclient.protocol.registry import ApiKey
+
+API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.ALTER_CONFIGS: (0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+}
+
+
+class Resource(IntEnum):
+    """What a configuration belongs to, numbered as in the protocol (`ConfigResource.Type`)."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Operation(IntEnum):
+    """What is done to a setting, numbered as in the protocol (`AlterConfigOp.OpType`)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """One change of one setting."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class DescribeConfigsHandler(Handler):
+    """Answers DescribeConfigs."""
+
+    API: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
+
+    def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+        """Every setting of the resources, with where its value comes from."""
+        response = DescribeConfigsResponse()
+        for resource in request.resources:
+            row = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+            response.results.append(row)
+            try:
+                row.configs = list(self._describe(resource, request, context))
+            except KafkaError as error:
+                put_error(row, error)
+        return response
+
+    def _describe(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
+    ) -> Iterator[DescribeConfigsResourceResult]:
+        asked = set(resource.configuration_keys) if resource.configuration_keys else None
+        for setting, origins in self._settings(resource, context):
+            if asked is None or setting.name in asked:
+                row = _row(setting, origins, synonyms=request.include_synonyms)
+                row.read_only = resource.resource_type == Resource.BROKER and setting.name in READ_ONLY
+                if request.include_documentation:
+                    row.documentation = setting.doc
+                yield row
+
+    def _settings(
+        self, resource: DescribeConfigsResource, context: RequestContext
+    ) -> Iterator[tuple[Setting, list[Origin]]]:
+        config = self.core.config
+        if resource.resource_type == Resource.TOPIC:
+            check_name(resource.resource_name)
+            record = self.core.topics.get(resource.resource_name)
+            if record is None:
+                raise UnknownTopicOrPartitionError(f"there is no topic {resource.resource_name}")
+            for name, setting in TOPIC_SETTINGS.items():
+                yield setting, list(config.topic_origins(name, record.overrides))
+        elif resource.resource_type == Resource.BROKER:
+            _check_broker(self.core, resource.resource_name)
+            for name, setting in BROKER_SETTINGS.items():
+                yield setting, list(config.origins(name))
+        else:
+            raise InvalidRequestError(f"a gateway has no resources of type {resource.resource_type}")
+
+
+def _row(setting: Setting, origins: list[Origin], *, synonyms: bool) -> DescribeConfigsResourceResult:
+    found = origins[0] if origins else Origin(setting.name, None, SOURCE_DEFAULT)
+    sensitive = setting.type is SettingType.PASSWORD
+    row = DescribeConfigsResourceResult(
+        name=setting.name,
+        value=None if sensitive else found.text,
+        config_source=found.source,
+        is_sensitive=sensitive,
+        config_type=setting.type,
+    )
+    if synonyms:
+        row.synonyms = [DescribeConfigsSynonym(name=item.name, value=item.text, source=item.source) for item in origins]
+    return row
+
+
+def _check_broker(core: Core, name: str) -> None:
+    if name not in ("", str(core.node_id)):
+        raise InvalidRequestError(
+            f"Unexpected broker id, expected {core.node_id} or empty string, but received {name!r}"
+        )
+
+
+class _Altering(Handler):
+    """What both ways of altering have in common."""
+
+    async def alter(self, resource_type: int, name: str, changes: Iterable[Change], *, fresh: bool, dry: bool) -> None:
+        """Change a resource's settings; `fresh` starts from none, `dry` only checks."""
+        if resource_type == Resource.TOPIC:
+            check_name(name)
+            record = self.core.topics.get(name)
+            if record is None:
+                raise UnknownTopicOrPartitionError(f"there is no topic {name}")
+            changed = changed_settings({} if fresh else record.overrides, changes, TOPIC_SETTINGS, self._topic_value)
+            checked = checked_overrides(dict(changed))
+            if not dry:
+                await self.core.topics.alter(name, checked)
+        elif resource_type == Resource.BROKER:
+            _check_broker(self.core, name)
+            current = {} if fresh else self.core.config.dynamic
+            dynamic = changed_settings(current, changes, BROKER_SETTINGS, self._broker_value)
+            _check_dynamic(dynamic)
+            if not dry:
+                await save_dynamic_config(self.core, dynamic)
+        else:
+            raise InvalidRequestError(f"a gateway has no resources of type {resource_type}")
+
+    def _topic_value(self, name: str) -> str | None:
+        return next(self.core.config.topic_origins(name, {})).text
+
+    def _broker_value(self, name: str) -> str | None:
+        return next((origin.text for origin in self.core.config.origins(name)), None)
+
+
+def changed_settings(
+    current: Mapping[str, str],
+    changes: Iterable[Change],
+    table: Mapping[str, Setting],
+    default: Callable[[str], str | None],
+) -> dict[str, str]:
+    """The settings after some changes; `default(name)` is the value of one that is not set.
+
+    Raises `InvalidConfigurationError` for unknown settings, `InvalidRequestError` for changes that make no sense.
+    """
+    changed = dict(current)
+    seen: set[str] = set()
+    for change in changes:
+        setting = table.get(change.name)
+        if setting is None:
+            raise InvalidConfigurationError(f"Unknown config name: {change.name}{nearest(change.name, table)}")
+        if change.name in seen:
+            raise InvalidRequestError(f"Error due to duplicate config keys: {change.name}")
+        seen.add(change.name)
+        if change.operation == Operation.DELETE:
+            changed.pop(change.name, None)
+            continue
+        if change.value is None:
+            raise InvalidRequestError(f"Null value not supported for {change.name}")
+        if change.operation == Operation.SET:
+            changed[change.name] = change.value
+        elif change.operation in (Operation.APPEND, Operation.SUBTRACT):
+            if setting.type is not SettingType.LIST:
+                raise InvalidConfigurationError(f"{change.name} is no list to append to or subtract from")
+            now = changed.get(change.name, default(change.name) or "")
+            changed[change.name] = _edit_list(now, change.value, append=change.operation == Operation.APPEND)
+        else:
+            raise InvalidRequestError(f"Unknown operation {change.operation}")
+    return changed
+
+
+def _edit_list(now: str, value: str, *, append: bool) -> str:
+    items = [item for item in now.split(",") if item]
+    given = [item for item in value.split(",") if item]
+    if append:
+        items += [item for item in given if item not in items]
+    else:
+        items = [item for item in items if item not in given]
+    return ",".join(items)
+
+
+def _check_dynamic(values: Mapping[str, str]) -> None:
+    for name, text in values.items():
+        if name in READ_ONLY:
+            raise InvalidRequestError(f"Cannot update this config dynamically: {name}")
+        try:
+            BROKER_SETTINGS[name].parse(text)
+        except ConfigError as error:
+            raise InvalidConfigurationError(str(error)) from error
+
+
+class AlterConfigsHandler(_Altering):
+    """Answers AlterConfigs: the settings given replace all that were set."""
+
+    API: ClassVar[ApiKey] = ApiKey.ALTER_CONFIGS
+
+    def begin(self, request: AlterConfigsRequest, context: RequestContext) -> Finish:
+        """Changing waits for the manager."""
+        return partial(self._finish, request)
+
+    async def _finish(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
+        response = AlterConfigsResponse()
+        for resource in request.resources:
+            row = AlterConfigsResponseResource(
+                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+            )
+            response.responses.append(row)
+            changes = [Change(item.name, Operation.SET, item.value) for item in resource.configs]
+            try:
+                await self.alter(
+                    resource.resource_type, resource.resource_name, changes, fresh=True, dry=request.validate_only
+                )
+            except KafkaError as error:
+                put_error(row, error)
+        return response
+
+
+class IncrementalAlterConfigsHandler(_Altering):
+    """Answers IncrementalAlterConfigs."""
+
+    API: ClassVar[ApiKey] = ApiKey.INCREMENTAL_ALTER_CONFIGS
+
+    def begin(self, request: IncrementalAlterConfigsRequest, context: RequestContext) -> Finish:
+        """Changing waits for the manager."""
+        return partial(self._finish, request)
+
+    async def _finish(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+        response = IncrementalAlterConfigsResponse()
+        for resource in request.resources:
+            row = IncrementalAlterConfigsResponseResource(
+                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+            )
+            response.responses.append(row)
+            changes = [Change(item.name, item.config_operation, item.value) for item in resource.configs]
+            try:
+                await self.alter(
+                    resource.resource_type, resource.resource_name, changes, fresh=False, dry=request.validate_only
+                )
+            except KafkaError as error:
+                put_error(row, error)
+        return response
+
+
+HANDLERS: dict[ApiKey, type[Handler]] = {
+    ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler,
+    ApiKey.ALTER_CONFIGS: AlterConfigsHandler,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigsHandler,
+}

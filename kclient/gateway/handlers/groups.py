@@ -1,0 +1,205 @@
+"""Membership of groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+The decisions are those of `kclient.gateway.groups`; here requests are turned into events and results into answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from kclient.errors import ErrorCode, KafkaError
+from kclient.gateway.groups.events import Join, JoinResult, Leave, Sync, SyncResult
+from kclient.gateway.groups.replies import Answer, when_done
+from kclient.gateway.handlers import Handler
+from kclient.protocol.messages import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeaveGroupResponseMember,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kclient.protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from kclient.gateway.core import RequestContext
+
+API_VERSIONS = {
+    ApiKey.FIND_COORDINATOR: (0, 6),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+}
+
+_GROUP, _TRANSACTION = 0, 1  # key types of FindCoordinator
+_FIRST_WITH_NULL_PROTOCOL = 7  # JoinGroup: the protocol name may be null from this version on
+
+
+class FindCoordinatorHandler(Handler):
+    """Answers with this gateway: it coordinates every group."""
+
+    API: ClassVar[ApiKey] = ApiKey.FIND_COORDINATOR
+
+    def begin(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+        """Name the coordinator of one key, or (version 4 on) of several."""
+        if context.api_version < 4:
+            found = self._find(request.key, request.key_type, context)
+            return FindCoordinatorResponse(
+                error_code=found.error_code,
+                error_message=found.error_message,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+            )
+        keys = request.coordinator_keys
+        return FindCoordinatorResponse(coordinators=[self._find(key, request.key_type, context) for key in keys])
+
+    def _find(self, key: str, key_type: int, context: RequestContext) -> Coordinator:
+        if key_type not in (_GROUP, _TRANSACTION):
+            return Coordinator(
+                key=key,
+                node_id=-1,
+                host="",
+                port=-1,
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=f"there is no coordinator for keys of type {key_type}",
+            )
+        advertised = context.connection.advertised
+        return Coordinator(key=key, node_id=self.core.node_id, host=advertised.host, port=advertised.port)
+
+
+class JoinGroupHandler(Handler):
+    """Takes members into groups."""
+
+    API: ClassVar[ApiKey] = ApiKey.JOIN_GROUP
+
+    def begin(self, request: JoinGroupRequest, context: RequestContext) -> Answer[JoinGroupResponse]:
+        """Enter the group; the answer waits until the generation begins."""
+        version = context.api_version
+        parked = self.core.groups.join(request.group_id, _join_of(request, context))
+        return when_done(parked, lambda result: _join_response(result, version))
+
+    def fail(self, request: JoinGroupRequest, context: RequestContext, error: KafkaError) -> JoinGroupResponse:
+        """The answer to a JoinGroup that failed as a whole."""
+        return _join_response(JoinResult(_code(error), request.member_id), context.api_version)
+
+
+def _join_of(request: JoinGroupRequest, context: RequestContext) -> Join:
+    version = context.api_version
+    return Join(
+        request.member_id,
+        request.group_instance_id,
+        context.client_id or "",
+        context.connection.client_host,
+        request.session_timeout_ms,
+        # version 0 has one timeout for both
+        request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms,
+        request.protocol_type,
+        tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+        require_member_id=version >= 4 and request.group_instance_id is None,
+        can_skip_assignment=version >= 9,
+        reason=request.reason,
+    )
+
+
+def _join_response(result: JoinResult, version: int) -> JoinGroupResponse:
+    protocol_name = result.protocol_name
+    if protocol_name is None and version < _FIRST_WITH_NULL_PROTOCOL:
+        protocol_name = ""
+    return JoinGroupResponse(
+        error_code=result.error,
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=protocol_name,
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+            for member_id, instance_id, metadata in result.members
+        ],
+    )
+
+
+class SyncGroupHandler(Handler):
+    """Hands out assignments."""
+
+    API: ClassVar[ApiKey] = ApiKey.SYNC_GROUP
+
+    def begin(self, request: SyncGroupRequest, context: RequestContext) -> Answer[SyncGroupResponse]:
+        """Take the leader's assignment, or wait for it."""
+        sync = Sync(
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            {assignment.member_id: bytes(assignment.assignment) for assignment in request.assignments},
+            request.protocol_type,
+            request.protocol_name,
+        )
+        parked = self.core.groups.sync(request.group_id, sync)
+        return when_done(parked, _sync_response)
+
+
+def _sync_response(result: SyncResult) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=result.error,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
+
+
+class HeartbeatHandler(Handler):
+    """Keeps members in their groups, and tells them of rebalances."""
+
+    API: ClassVar[ApiKey] = ApiKey.HEARTBEAT
+
+    def begin(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+        """Note that the member lives."""
+        error = self.core.groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+        return HeartbeatResponse(error_code=error)
+
+
+class LeaveGroupHandler(Handler):
+    """Lets members go."""
+
+    API: ClassVar[ApiKey] = ApiKey.LEAVE_GROUP
+
+    def begin(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
+        """Remove one member, or (version 3 on) several at once."""
+        if context.api_version < 3:
+            error, errors = self.core.groups.leave(request.group_id, [Leave(request.member_id)])
+            return LeaveGroupResponse(error_code=error or errors[0])
+        leaving = [Leave(member.member_id, member.group_instance_id, member.reason) for member in request.members]
+        error, errors = self.core.groups.leave(request.group_id, leaving)
+        members = [
+            LeaveGroupResponseMember(member_id=leave.member_id, group_instance_id=leave.instance_id, error_code=code)
+            for leave, code in zip(leaving, errors, strict=not error)
+        ]
+        return LeaveGroupResponse(error_code=error, members=members)
+
+
+def _code(error: KafkaError) -> ErrorCode:
+    try:
+        return ErrorCode(error.code if error.code is not None else ErrorCode.UNKNOWN_SERVER_ERROR)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+HANDLERS: dict[ApiKey, type[Handler]] = {
+    ApiKey.FIND_COORDINATOR: FindCoordinatorHandler,
+    ApiKey.JOIN_GROUP: JoinGroupHandler,
+    ApiKey.SYNC_GROUP: SyncGroupHandler,
+    ApiKey.HEARTBEAT: HeartbeatHandler,
+    ApiKey.LEAVE_GROUP: LeaveGroupHandler,
+}

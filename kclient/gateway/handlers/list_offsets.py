@@ -1,0 +1,183 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where a partition begins, ends, and was at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Final
+
+from kclient.errors import (
+    KafkaError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedForMessageFormatError,
+)
+from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.handlers import Finish, Handler
+from kclient.gateway.handlers._errors import code_of
+from kclient.gateway.partitions import Partition
+from kclient.gateway.search import find_timestamp, greatest_timestamp
+from kclient.protocol.messages.fetch import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEndOffset,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from kclient.protocol.registry import ApiKey
+
+API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
+    ApiKey.LIST_OFFSETS: (1, 11),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    ApiKey.DELETE_RECORDS: (0, 2),
+}
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+_HIGH_WATERMARK: Final = -1
+_WITH_LEADER_EPOCH: Final = 4  # ListOffsets tells leader epochs from this version on
+
+
+def _partition(core: Core, name: str, index: int) -> Partition:
+    found = core.partitions.get(name, index)
+    if found is None:
+        raise UnknownTopicOrPartitionError(f"there is no partition {name}-{index}")
+    return found
+
+
+class ListOffsetsHandler(Handler):
+    """Answers ListOffsets."""
+
+    API: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
+
+    def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Finish:
+        """Partitions may have to be opened, and times looked up on the disk."""
+        return partial(self._finish, request, context.api_version)
+
+    async def _finish(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            answer = ListOffsetsTopicResponse(name=topic.name)
+            response.topics.append(answer)
+            for wanted in topic.partitions:
+                row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+                answer.partitions.append(row)
+                try:
+                    await self._look_up(_partition(self.core, topic.name, wanted.partition_index), wanted, row)
+                except KafkaError as error:
+                    row.error_code = code_of(error)
+                if version < _WITH_LEADER_EPOCH:
+                    row.leader_epoch = -1
+        return response
+
+    async def _look_up(
+        self, partition: Partition, wanted: ListOffsetsPartition, row: ListOffsetsPartitionResponse
+    ) -> None:
+        await partition.ready()
+        log = partition.log
+        log.check_epoch(wanted.current_leader_epoch)
+        if wanted.timestamp == LATEST:
+            row.offset, row.leader_epoch = log.high_watermark, log.leader_epoch
+        elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            row.offset, row.leader_epoch = log.start_offset, log.epoch_of(log.start_offset)
+        elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return  # nothing is tiered: offset -1
+        elif wanted.timestamp == MAX_TIMESTAMP:
+            self._put(row, partition, await greatest_timestamp(self.core, partition))
+        elif wanted.timestamp >= 0:
+            self._put(row, partition, await find_timestamp(self.core, partition, wanted.timestamp))
+        else:
+            raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")
+
+    @staticmethod
+    def _put(row: ListOffsetsPartitionResponse, partition: Partition, found: tuple[int, int] | None) -> None:
+        if found is not None:
+            row.offset, row.timestamp = found
+            row.leader_epoch = partition.log.epoch_of(row.offset)
+
+
+class OffsetForLeaderEpochHandler(Handler):
+    """Answers OffsetForLeaderEpoch."""
+
+    API: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
+
+    def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Finish:
+        """Partitions may have to be opened."""
+        return partial(self._finish, request)
+
+    async def _finish(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        response = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            answer = OffsetForLeaderTopicResult(topic=topic.topic)
+            response.topics.append(answer)
+            for wanted in topic.partitions:
+                row = OffsetForLeaderEpochResponseEndOffset(partition=wanted.partition)
+                answer.partitions.append(row)
+                try:
+                    await self._look_up(_partition(self.core, topic.topic, wanted.partition), wanted, row)
+                except KafkaError as error:
+                    row.error_code = code_of(error)
+        return response
+
+    @staticmethod
+    async def _look_up(
+        partition: Partition, wanted: OffsetForLeaderPartition, row: OffsetForLeaderEpochResponseEndOffset
+    ) -> None:
+        await partition.ready()
+        partition.log.check_epoch(wanted.current_leader_epoch)
+        row.leader_epoch, row.end_offset = partition.log.end_of_epoch(wanted.leader_epoch)
+
+
+class DeleteRecordsHandler(Handler):
+    """Answers DeleteRecords."""
+
+    API: ClassVar[ApiKey] = ApiKey.DELETE_RECORDS
+
+    def begin(self, request: DeleteRecordsRequest, context: RequestContext) -> Finish:
+        """The new log start has to become durable."""
+        return partial(self._finish, request)
+
+    async def _finish(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        response = DeleteRecordsResponse()
+        for topic in request.topics:
+            answer = DeleteRecordsTopicResult(name=topic.name)
+            response.topics.append(answer)
+            for wanted in topic.partitions:
+                row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
+                answer.partitions.append(row)
+                try:
+                    partition = _partition(self.core, topic.name, wanted.partition_index)
+                    row.low_watermark = await self._delete(partition, wanted.offset)
+                except KafkaError as error:
+                    row.error_code = code_of(error)
+        return response
+
+    @staticmethod
+    async def _delete(partition: Partition, before: int) -> int:
+        await partition.ready()
+        log = partition.log
+        if before == _HIGH_WATERMARK:
+            before = log.high_watermark
+        if not 0 <= before <= log.high_watermark:
+            raise OffsetOutOfRangeError(f"{partition}: {before} is not within the log")
+        await partition.trim(before)
+        return log.start_offset
+
+
+HANDLERS: dict[ApiKey, type[Handler]] = {
+    ApiKey.LIST_OFFSETS: ListOffsetsHandler,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler,
+    ApiKey.DELETE_RECORDS: DeleteRecordsHandler,
+}

@@ -1,0 +1,43 @@
+"""InitProducerId: an id and epoch for an idempotent producer."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import ClassVar
+
+from kclient.errors import InvalidTxnStateError
+from kclient.gateway.core import RequestContext
+from kclient.gateway.handlers import Finish, Handler
+from kclient.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
+from kclient.protocol.registry import ApiKey
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
+
+API_VERSIONS: dict[ApiKey, tuple[int, int]] = {ApiKey.INIT_PRODUCER_ID: (0, 5)}
+
+
+class InitProducerIdHandler(Handler):
+    """Answers InitProducerId."""
+
+    API: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
+
+    def begin(self, request: InitProducerIdRequest, context: RequestContext) -> Finish:
+        """Ids are given out later: a block may have to be taken first."""
+        if request.transactional_id is not None:
+            logger.warning(
+                "%s asks for transactions (transactional.id %r), which are not supported yet",
+                context.connection.peer,
+                request.transactional_id,
+            )
+            raise InvalidTxnStateError(
+                f"transactions are not supported yet (transactional.id {request.transactional_id!r})"
+            )
+        return partial(self._finish)
+
+    async def _finish(self) -> InitProducerIdResponse:
+        # As in Kafka, a producer without a transactional id gets a new id each time it asks, with epoch 0.
+        return InitProducerIdResponse(producer_id=await self.core.producer_ids.take(), producer_epoch=0)
+
+
+HANDLERS: dict[ApiKey, type[Handler]] = {ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler}

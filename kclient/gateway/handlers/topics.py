@@ -1,0 +1,199 @@
+"""CreateTopics, DeleteTopics and CreatePartitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import ClassVar
+
+from kclient.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    KafkaError,
+    TopicDeletionDisabledError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.handlers import Finish, Handler
+from kclient.gateway.handlers._errors import put_error
+from kclient.gateway.settings import TOPIC_SETTINGS
+from kclient.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from kclient.protocol.registry import ApiKey
+from kclient.protocol.types import ZERO_UUID
+
+API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
+    ApiKey.CREATE_TOPICS: (0, 7),
+    ApiKey.DELETE_TOPICS: (0, 6),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+}
+
+
+class CreateTopicsHandler(Handler):
+    """Answers CreateTopics. Any replication factor is accepted: durability is HTP's matter."""
+
+    API: ClassVar[ApiKey] = ApiKey.CREATE_TOPICS
+
+    def begin(self, request: CreateTopicsRequest, context: RequestContext) -> Finish:
+        """Creating waits for the manager."""
+        return partial(self._finish, request)
+
+    def fail(self, request: CreateTopicsRequest, context: RequestContext, error: KafkaError) -> CreateTopicsResponse:
+        """The same error for every topic."""
+        response = CreateTopicsResponse()
+        for topic in request.topics:
+            row = CreatableTopicResult(name=topic.name)
+            put_error(row, error)
+            response.topics.append(row)
+        return response
+
+    async def _finish(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        response = CreateTopicsResponse()
+        counts = Counter(topic.name for topic in request.topics)
+        for topic in {topic.name: topic for topic in request.topics}.values():
+            row = CreatableTopicResult(name=topic.name)
+            response.topics.append(row)
+            try:
+                if counts[topic.name] > 1:
+                    raise InvalidRequestError("Duplicate topic name.")
+                await self._create(topic, row, validate_only=request.validate_only)
+            except KafkaError as error:
+                put_error(row, error)
+        return response
+
+    async def _create(self, topic: CreatableTopic, row: CreatableTopicResult, *, validate_only: bool) -> None:
+        partitions, factor = _shape(topic)
+        overrides = {config.name: config.value for config in topic.configs}
+        partitions, checked = self.core.topics.check_creation(topic.name, partitions, overrides)
+        if not validate_only:
+            record = await self.core.topics.create(topic.name, partitions, factor, overrides)
+            row.topic_id = record.topic_id
+        row.num_partitions = partitions
+        row.replication_factor = factor if factor > 0 else self.core.config.get_int("default.replication.factor")
+        row.configs = _configs(self.core, checked)
+
+
+def _shape(topic: CreatableTopic) -> tuple[int, int]:
+    """Number of partitions and replication factor, also where they follow from a manual assignment."""
+    if not topic.assignments:
+        if topic.replication_factor == 0 or topic.replication_factor < -1:
+            raise InvalidReplicationFactorError("Replication factor must be larger than 0, or -1 to use the default")
+        if topic.num_partitions == 0 or topic.num_partitions < -1:
+            raise InvalidPartitionsError("Number of partitions must be larger than 0, or -1 to use the default")
+        return topic.num_partitions, topic.replication_factor
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise InvalidRequestError("Number of partitions and replication factor follow from a manual assignment")
+    factors = {len(item.broker_ids) for item in topic.assignments}
+    if len(factors) != 1 or 0 in factors:
+        raise InvalidReplicaAssignmentError("All partitions need the same number of replicas, one at least")
+    for item in topic.assignments:
+        if len(set(item.broker_ids)) != len(item.broker_ids):
+            raise InvalidReplicaAssignmentError(f"Partition {item.partition_index} names a replica twice")
+    if {item.partition_index for item in topic.assignments} != set(range(len(topic.assignments))):
+        raise InvalidReplicaAssignmentError("Partitions must be numbered from 0 on, each once")
+    return len(topic.assignments), factors.pop()
+
+
+def _configs(core: Core, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
+    rows = []
+    for name in TOPIC_SETTINGS:
+        origin = next(core.config.topic_origins(name, overrides))
+        rows.append(CreatableTopicConfigs(name=name, value=origin.text, config_source=origin.source))
+    return rows
+
+
+class DeleteTopicsHandler(Handler):
+    """Answers DeleteTopics."""
+
+    API: ClassVar[ApiKey] = ApiKey.DELETE_TOPICS
+
+    def begin(self, request: DeleteTopicsRequest, context: RequestContext) -> Finish:
+        """Deleting waits for the manager."""
+        wanted = request.topics
+        if context.api_version < 6:
+            wanted = [DeleteTopicState(name=name) for name in request.topic_names]
+        return partial(self._finish, wanted)
+
+    async def _finish(self, wanted: list[DeleteTopicState]) -> DeleteTopicsResponse:
+        response = DeleteTopicsResponse()
+        for state in wanted:
+            row = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
+            response.responses.append(row)
+            try:
+                await self._delete(state, row)
+            except KafkaError as error:
+                put_error(row, error)
+        return response
+
+    async def _delete(self, state: DeleteTopicState, row: DeletableTopicResult) -> None:
+        if not self.core.config.get_bool("delete.topic.enable"):
+            raise TopicDeletionDisabledError("Topic deletion is disabled (delete.topic.enable=false).")
+        if state.name is not None:
+            if state.topic_id != ZERO_UUID:
+                raise InvalidRequestError("A topic is named either by name or by id")
+            record = self.core.topics.get(state.name)
+            if record is None:
+                raise UnknownTopicOrPartitionError(f"This server does not host the topic {state.name!r}.")
+        else:
+            record = self.core.topics.by_id(state.topic_id)
+            if record is None:
+                raise UnknownTopicIdError(f"no topic has the id {state.topic_id.hex()}")
+        row.name, row.topic_id = record.name, record.topic_id
+        await self.core.topics.delete(record.name)
+
+
+class CreatePartitionsHandler(Handler):
+    """Answers CreatePartitions."""
+
+    API: ClassVar[ApiKey] = ApiKey.CREATE_PARTITIONS
+
+    def begin(self, request: CreatePartitionsRequest, context: RequestContext) -> Finish:
+        """Growing waits for the manager."""
+        return partial(self._finish, request)
+
+    async def _finish(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        response = CreatePartitionsResponse()
+        counts = Counter(topic.name for topic in request.topics)
+        for topic in {topic.name: topic for topic in request.topics}.values():
+            row = CreatePartitionsTopicResult(name=topic.name)
+            response.results.append(row)
+            try:
+                if counts[topic.name] > 1:
+                    raise InvalidRequestError("Duplicate topic in request.")
+                await self._grow(topic, validate_only=request.validate_only)
+            except KafkaError as error:
+                put_error(row, error)
+        return response
+
+    async def _grow(self, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
+        record = self.core.topics.get(topic.name)
+        if record is not None and topic.assignments is not None:
+            added = topic.count - record.partitions
+            if added > 0 and len(topic.assignments) != added:
+                raise InvalidReplicaAssignmentError(
+                    f"{added} partitions are added and {len(topic.assignments)} assignments given"
+                )
+        await self.core.topics.grow(topic.name, topic.count, validate_only=validate_only)
+
+
+HANDLERS: dict[ApiKey, type[Handler]] = {
+    ApiKey.CREATE_TOPICS: CreateTopicsHandler,
+    ApiKey.DELETE_TOPICS: DeleteTopicsHandler,
+    ApiKey.CREATE_PARTITIONS: CreatePartitionsHandler,
+}

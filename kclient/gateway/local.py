@@ -1,0 +1,201 @@
+"""How clients in this process, and on this machine, find a gateway without a port.
+
+A gateway that runs is entered under its store's address (`memory:NAME`, `embedded:DIRECTORY`). Clients in the process
+get a stream in memory if they run on its loop, else a socket pair. The owner of an embedded directory also listens on
+a Unix socket in it; other processes that name the directory come in there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kclient.concurrency import LoopHandle, Wakeup
+from kclient.errors import ClosedError
+from kclient.net.address import Address
+from kclient.net.streams import ByteStream, SocketStream, memory_pair, socket_pair
+
+if TYPE_CHECKING:
+    import socket
+
+    from kclient.gateway.gateway import Gateway
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+SOCKET = "gateway.sock"
+"""The Unix socket in an embedded directory."""
+POINTER = "gateway.sock.path"
+"""Where the socket is if the directory's path is too long for one: a file with its path."""
+LONGEST_PATH = 100
+"""Bytes of a Unix socket's path; the systems' limits are 104 and 108, with the closing zero."""
+
+
+def local_address(htp: str) -> Address | None:
+    """The address under which clients name a store, the same for every spelling; None for other stores."""
+    scheme, _, rest = htp.partition(":")
+    if scheme == "memory":
+        return Address(rest.removeprefix("//"), 0, scheme)
+    if scheme == "embedded":
+        return Address(os.path.realpath(rest), 0, scheme)
+    return None
+
+
+class LocalGateway:
+    """A running gateway, as clients in the process see it."""
+
+    def __init__(self, gateway: Gateway, address: Address) -> None:
+        self._gateway = gateway
+        self._loop = LoopHandle()
+        self.address = address
+
+    async def connect(self) -> ByteStream:
+        """A stream that the gateway serves, for the caller's event loop.
+
+        Raises:
+            ClosedError: If the gateway has just been closed.
+        """
+        name = str(self.address)
+        if self._loop.is_current:
+            client, server = memory_pair(name, name)
+            self._gateway.connect_stream(server, advertise=self.address)
+            return client
+        left, right = socket_pair()
+        stream = SocketStream(left, name)
+        try:
+            await self._attach(right, name)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    async def _attach(self, sock: socket.socket, name: str) -> None:
+        """Have the gateway, in its own loop, serve a socket; wait until it does."""
+        outcome: list[BaseException | None] = []
+        done = Wakeup()
+
+        def attach() -> None:
+            try:
+                self._gateway.connect_stream(SocketStream(sock, name), advertise=self.address)
+            except BaseException as error:  # noqa: BLE001  (raised by the client's side)
+                sock.close()
+                outcome.append(error)
+            else:
+                outcome.append(None)
+            done.set()
+
+        if not self._loop.post(attach):
+            sock.close()
+            raise ClosedError(f"{name}: the event loop of the gateway has ended")
+        # a loop that ends right now runs nothing of what was posted to it
+        if not await done.wait(_ATTACH_S):
+            raise ClosedError(f"{name}: the gateway in this process does not answer")
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what it inherited."""
+        self._gateway.abandon()
+
+
+_ATTACH_S = 10.0
+
+_running: dict[Address, LocalGateway] = {}
+_lock = threading.Lock()
+
+
+def find_local(address: Address) -> LocalGateway | None:
+    """The gateway that runs in this process over the store of that address."""
+    with _lock:
+        return _running.get(address)
+
+
+class Presence:
+    """Lets others find one gateway, from `announce` to `withdraw`.
+
+    Args:
+        address: Of its store, see `local_address`.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._entry: LocalGateway | None = None
+        self._temporary: Path | None = None
+
+    async def announce(self, gateway: Gateway) -> None:
+        """Enter a gateway that has started; called in its event loop."""
+        if self._address.scheme == "embedded":
+            await self._listen(gateway, Path(self._address.host))
+        self._entry = LocalGateway(gateway, self._address)
+        with _lock:
+            _running[self._address] = self._entry
+
+    def withdraw(self) -> None:
+        """Let nobody find it any more; its Unix socket goes with its server."""
+        with _lock:
+            if self._entry is not None and _running.get(self._address) is self._entry:
+                del _running[self._address]
+        self._entry = None
+        if self._temporary is not None:
+            with contextlib.suppress(OSError):
+                (Path(self._address.host) / POINTER).unlink()
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    async def _listen(self, gateway: Gateway, directory: Path) -> None:
+        try:
+            await gateway.listen(f"unix:{self._place(directory)}", advertise=self._address)
+        except OSError as error:
+            logger.warning(
+                "other processes cannot join %s: no Unix socket can be made in it (%s)", self._address, error
+            )
+
+    def _place(self, directory: Path) -> Path:
+        """Where to listen: in the directory, or, if that path is too long, in one of our own that a file names."""
+        path = directory / SOCKET
+        pointer = directory / POINTER
+        if _fits(path):
+            with contextlib.suppress(OSError):
+                pointer.unlink()
+            return path
+        self._temporary = Path(tempfile.mkdtemp(prefix="kclient-"))  # nobody else may enter it
+        path = self._temporary / SOCKET
+        written = directory / f"{POINTER}.tmp"
+        written.write_text(str(path))
+        written.replace(pointer)
+        return path
+
+
+def find_socket(directory: Path) -> Path | None:
+    """The Unix socket of whoever owns a directory; None if there is none. Whether anybody listens is another thing."""
+    path = directory / SOCKET
+    if not _fits(path):
+        try:
+            path = Path((directory / POINTER).read_text())
+        except OSError:
+            return None
+    return path if path.exists() else None
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) <= LONGEST_PATH
+
+
+def _after_fork() -> None:
+    """The gateways stay with the parent; what the child inherited of them must not keep their connections alive."""
+    global _lock
+    _lock = threading.Lock()
+    entries = list(_running.values())
+    _running.clear()
+    for entry in entries:
+        with contextlib.suppress(OSError):
+            entry.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,386 @@
+"""The log of a partition as a state machine: offsets, the high watermark, producers, leader epochs.
+
+It decides and remembers; it stores nothing, waits for nothing and reads no clock (`partitions.py` does). One batch
+goes through it like this::
+
+    prepare(header) ──> Append ──> stored() ──> durable(offset) ──> the high watermark moves, the append is done
+        │                  └────────── failed(append) ──> it and all later ones are undone
+        ├──> Duplicate (of a stored batch, or of an append under way)
+        └──> KafkaError (the sequence is out of order, the epoch is old)
+
+The producer window is Kafka's: the last five batches of each producer id are remembered, and a batch that repeats
+one of them is answered with the offset it got then. Windows are immutable values, so undoing an append is putting
+the previous one back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from kclient.errors import (
+    FencedLeaderEpochError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    KafkaError,
+    OutOfOrderSequenceError,
+    UnknownLeaderEpochError,
+)
+
+WINDOW: Final = 5
+"""Batches remembered per producer id, as in Kafka: as many as an idempotent producer keeps in flight."""
+_SEQUENCES: Final = 2**31
+"""Sequence numbers start again at 0 after 2^31 - 1."""
+NO_PRODUCER: Final = -1
+
+
+class Header(Protocol):
+    """What the log reads of a batch's header (`kclient.records.BatchHeader` has it all)."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def last_offset_delta(self) -> int: ...
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+    @property
+    def base_sequence(self) -> int: ...
+
+
+class StoredHeader(Header, Protocol):
+    """What recovery reads of a stored batch's header."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def partition_leader_epoch(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def is_control(self) -> bool: ...
+
+
+class Remembered(NamedTuple):
+    """One batch in a producer's window."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    timestamp: int
+    """The batch's log append time, or -1 where the producer's timestamps were kept."""
+
+
+class Window(NamedTuple):
+    """What is remembered of one producer id."""
+
+    epoch: int
+    batches: tuple[Remembered, ...]
+    seen_ms: int
+    """When it last appended, in milliseconds since the epoch: an idle producer is forgotten."""
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence the next batch has to start with."""
+        return (self.batches[-1].last_sequence + 1) % _SEQUENCES if self.batches else 0
+
+
+class AppendState(Enum):
+    """The life of an append."""
+
+    PREPARED = "prepared"
+    """It has its offsets; the store has not taken it yet."""
+    STORED = "stored"
+    """The store has taken it, a sync is on its way (`acks=1` is answered)."""
+    DURABLE = "durable"
+    """It is below the high watermark (`acks=all` is answered)."""
+    FAILED = "failed"
+    """The store refused it or its sync failed; its offsets are given again."""
+
+
+_TRANSITIONS: Final[dict[AppendState, frozenset[AppendState]]] = {
+    AppendState.PREPARED: frozenset({AppendState.STORED, AppendState.DURABLE, AppendState.FAILED}),
+    AppendState.STORED: frozenset({AppendState.DURABLE, AppendState.FAILED}),
+    AppendState.DURABLE: frozenset(),
+    AppendState.FAILED: frozenset(),
+}
+
+
+class Append:
+    """One batch on its way into the log, with its place and the way to undo it."""
+
+    __slots__ = ("base_offset", "error", "length", "next_offset", "producer_id", "state", "timestamp", "undo")
+
+    def __init__(self, base_offset: int, next_offset: int, length: int, timestamp: int) -> None:
+        self.base_offset: int = base_offset
+        self.next_offset: int = next_offset
+        self.length: int = length
+        self.timestamp: int = timestamp
+        """The log append time to be stamped, or -1."""
+        self.state: AppendState = AppendState.PREPARED
+        self.error: BaseException | None = None
+        self.producer_id: int = NO_PRODUCER
+        self.undo: Window | None = None
+        """The producer's window before this append."""
+
+    def move(self, state: AppendState) -> None:
+        """Go on to another state; RuntimeError when that is no way an append goes."""
+        if state not in _TRANSITIONS[self.state]:
+            raise RuntimeError(f"an append does not go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"<Append {self.base_offset}..{self.next_offset - 1} {self.state.value}>"
+
+
+class Duplicate(NamedTuple):
+    """The answer to a batch that is already there."""
+
+    base_offset: int
+    timestamp: int
+    pending: Append | None
+    """The first append where it is still on its way: the answer waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What recovery starts from instead of the log's beginning."""
+
+    next_offset: int
+    start_offset: int
+    windows: dict[int, Window]
+    epochs: tuple[tuple[int, int], ...]
+
+
+class PartitionLog:
+    """The offsets, producers and epochs of one partition."""
+
+    __slots__ = ("_epochs", "_windows", "high_watermark", "leader_epoch", "next_offset", "pending", "start_offset")
+
+    def __init__(self, leader_epoch: int = 0, checkpoint: Checkpoint | None = None) -> None:
+        self.leader_epoch: int = leader_epoch
+        self.start_offset: int = checkpoint.start_offset if checkpoint else 0
+        """The log start: the first offset that may be read."""
+        self.next_offset: int = checkpoint.next_offset if checkpoint else 0
+        """The log end: the offset the next record gets."""
+        self.high_watermark: int = self.next_offset
+        """The end of what is durable, and so of what is visible."""
+        self.pending: deque[Append] = deque()
+        """The appends above the high watermark, in order."""
+        self._windows: dict[int, Window] = dict(checkpoint.windows) if checkpoint else {}
+        self._epochs: list[tuple[int, int]] = list(checkpoint.epochs) if checkpoint else []
+
+    # Appending
+
+    def prepare(self, header: Header, now_ms: int, timestamp: int = -1) -> Append | Duplicate:
+        """Give a batch its offsets, or find that it is there already.
+
+        `timestamp` is the log append time to stamp, or -1. Raises `InvalidProducerEpochError` for a fenced
+        producer, `OutOfOrderSequenceError` for a gap in its sequences; then nothing has changed.
+        """
+        producer_id = header.producer_id
+        window = None
+        if producer_id >= 0:
+            window = self._windows.get(producer_id)
+            duplicate = self._check(header, window)
+            if duplicate is not None:
+                return duplicate
+        base = self.next_offset
+        append = Append(base, base + header.last_offset_delta + 1, header.length, timestamp)
+        if producer_id >= 0:
+            append.producer_id = producer_id
+            append.undo = window
+            self._windows[producer_id] = _extended(window, header, base, timestamp, now_ms)
+        self.next_offset = append.next_offset
+        self.pending.append(append)
+        return append
+
+    def _check(self, header: Header, window: Window | None) -> Duplicate | None:
+        if header.base_sequence < 0:
+            raise InvalidRecordError(
+                f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
+            )
+        if window is None:  # an unknown producer may start at any sequence
+            return None
+        epoch = header.producer_epoch
+        if epoch < window.epoch:
+            raise InvalidProducerEpochError(
+                f"producer id {header.producer_id} appended with epoch {epoch}, the newest seen is {window.epoch}"
+            )
+        first = header.base_sequence
+        if epoch > window.epoch:
+            if first != 0:
+                raise OutOfOrderSequenceError(
+                    f"producer id {header.producer_id} begins epoch {epoch} at sequence {first} instead of 0"
+                )
+            return None
+        last = (first + header.last_offset_delta) % _SEQUENCES
+        for batch in window.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return Duplicate(batch.base_offset, batch.timestamp, self._pending_at(batch.base_offset))
+        if window.batches and first != window.next_sequence:
+            raise OutOfOrderSequenceError(
+                f"producer id {header.producer_id} appended sequence {first}, expected {window.next_sequence}"
+            )
+        return None
+
+    def _pending_at(self, base_offset: int) -> Append | None:
+        if base_offset < self.high_watermark:
+            return None
+        return next((append for append in self.pending if append.base_offset == base_offset), None)
+
+    def stored(self, append: Append) -> None:
+        """The store took the batch; its sync is on the way."""
+        append.move(AppendState.STORED)
+        if not self._epochs or self._epochs[-1][0] < self.leader_epoch:
+            self._epochs.append((self.leader_epoch, append.base_offset))
+
+    def durable(self, offset: int) -> tuple[list[Append], int]:
+        """Everything below `offset` is durable: the appends that are done now, and how many bytes they are."""
+        done: list[Append] = []
+        size = 0
+        while self.pending and self.pending[0].next_offset <= offset:
+            append = self.pending.popleft()
+            append.move(AppendState.DURABLE)
+            self.high_watermark = append.next_offset
+            size += append.length
+            done.append(append)
+        return done, size
+
+    def failed(self, append: Append, error: BaseException) -> list[Append]:
+        """The store failed this append: undo it and all later ones, which are returned, oldest first."""
+        undone: list[Append] = []
+        if append.state is AppendState.FAILED or append not in self.pending:
+            return undone
+        while True:
+            last = self.pending.pop()
+            if last.producer_id >= 0:
+                self._put(last.producer_id, last.undo)
+            last.move(AppendState.FAILED)
+            last.error = error
+            undone.append(last)
+            if last is append:
+                break
+        self.next_offset = append.base_offset
+        while self._epochs and self._epochs[-1][1] >= self.next_offset:
+            self._epochs.pop()
+        undone.reverse()
+        return undone
+
+    def _put(self, producer_id: int, window: Window | None) -> None:
+        if window is None:
+            self._windows.pop(producer_id, None)
+        else:
+            self._windows[producer_id] = window
+
+    # Recovery and checkpoints
+
+    def recovered(self, headers: Iterable[StoredHeader], now_ms: int) -> None:
+        """Take stored batches into account, in order: those the checkpoint has not seen."""
+        for header in headers:
+            base = header.base_offset
+            next_offset = base + header.last_offset_delta + 1
+            if next_offset <= self.next_offset:
+                continue
+            self.next_offset = self.high_watermark = max(self.next_offset, next_offset)
+            epoch = header.partition_leader_epoch
+            if not self._epochs or self._epochs[-1][0] < epoch:
+                self._epochs.append((epoch, base))
+            if header.producer_id >= 0 and not header.is_control:
+                stamp = header.max_timestamp if getattr(header, "timestamp_type", 0) == 1 else -1
+                window = self._windows.get(header.producer_id)
+                self._windows[header.producer_id] = _extended(window, header, base, stamp, now_ms)
+
+    def skip_to(self, next_offset: int) -> None:
+        """The log ends at `next_offset` at least: offsets that were ever given are not given again."""
+        if self.pending:
+            raise RuntimeError("the end of a log moves by appends while appends are on their way")
+        if next_offset > self.next_offset:
+            self.next_offset = self.high_watermark = next_offset
+
+    def checkpoint(self) -> Checkpoint:
+        """The state at the high watermark: what is not durable yet is left out."""
+        windows = dict(self._windows)
+        for append in reversed(self.pending):
+            if append.producer_id >= 0:
+                if append.undo is None:
+                    windows.pop(append.producer_id, None)
+                else:
+                    windows[append.producer_id] = append.undo
+        epochs = tuple(entry for entry in self._epochs if entry[1] < self.high_watermark)
+        return Checkpoint(self.high_watermark, self.start_offset, windows, epochs)
+
+    def expire(self, before_ms: int) -> int:
+        """Forget the producers that have appended nothing since `before_ms`; how many there were."""
+        busy = {append.producer_id for append in self.pending}
+        idle = [key for key, window in self._windows.items() if window.seen_ms < before_ms and key not in busy]
+        for key in idle:
+            del self._windows[key]
+        return len(idle)
+
+    # Reading
+
+    def trim(self, before: int) -> bool:
+        """Move the log start up to `before` (no further than the high watermark); whether it moved."""
+        before = min(before, self.high_watermark)
+        if before <= self.start_offset:
+            return False
+        self.start_offset = before
+        kept = bisect_right([start for _, start in self._epochs], before) - 1
+        if kept > 0:  # an epoch that lies below the log start is gone, the one it lies in begins there
+            del self._epochs[:kept]
+        if kept >= 0:
+            self._epochs[0] = (self._epochs[0][0], before)
+        return True
+
+    def readable(self, offset: int) -> bool:
+        """Whether a fetch at this offset is in range (at the end there is nothing yet, and it may wait)."""
+        return self.start_offset <= offset <= self.high_watermark
+
+    def check_epoch(self, epoch: int) -> None:
+        """The leader epoch a client believes in (-1: none): `FencedLeaderEpochError` or `UnknownLeaderEpochError`."""
+        if epoch < 0 or epoch == self.leader_epoch:
+            return
+        error: type[KafkaError] = FencedLeaderEpochError if epoch < self.leader_epoch else UnknownLeaderEpochError
+        raise error(f"the leader epoch is {self.leader_epoch}, the request says {epoch}")
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The greatest epoch not above `epoch` and where it ends, (-1, -1) when unknown (KIP-101, KIP-279)."""
+        if epoch == self.leader_epoch:
+            return epoch, self.high_watermark
+        if epoch > self.leader_epoch or not self._epochs:
+            return -1, -1
+        index = bisect_right([known for known, _ in self._epochs], epoch)
+        if index == 0:
+            return epoch, self._epochs[0][1]
+        found = self._epochs[index - 1][0]
+        return found, self._epochs[index][1] if index < len(self._epochs) else self.high_watermark
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch of the record at this offset; -1 when unknown."""
+        index = bisect_right([start for _, start in self._epochs], offset)
+        return self._epochs[index - 1][0] if index else -1
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch that has records; -1 without any."""
+        return self._epochs[-1][0] if self._epochs else -1
+
+    @property
+    def windows(self) -> dict[int, Window]:
+        """What is remembered of each producer id, for descriptions and tests."""
+        return dict(self._windows)
+
+
+def _extended(window: Window | None, header: Header, base: int, timestamp: int, now_ms: int) -> Window:
+    first = header.base_sequence
+    last = (first + header.last_offset_delta) % _SEQUENCES
+    batch = Remembered(first, last, base, timestamp)
+    if window is None or window.epoch != header.producer_epoch:
+        return Window(header.producer_epoch, (batch,), now_ms)
+    return Window(window.epoch, (*window.batches, batch)[-WINDOW:], now_ms)

@@ -1,0 +1,520 @@
+"""Partitions at work: each joins the log's state machine to its topic in HTP.
+
+An append is restamped in place and handed to HTP in the caller's turn (`append` never awaits); HTP tells when it
+is synced, and only then does the high watermark move, do waiting fetches wake and are `acks=all` producers
+answered. A partition is opened when it is first used; appends that come before it is open wait in their order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from kclient.errors import (
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
+from kclient.gateway.checkpoints import decode_checkpoint, encode_checkpoint
+from kclient.gateway.config import TopicConfig
+from kclient.gateway.keys import LOG_PREFIX
+from kclient.gateway.log import Append, AppendState, Duplicate, PartitionLog
+from kclient.htp.errors import FencedError, HtpError, StorageFullError
+from kclient.htp.port import CAP_NOWAIT, CAP_ORDINAL_POSITIONS, DirectBroker, Sent, Topic, TopicSettings
+from kclient.records import BatchHeader, RecordBatchFraming, iter_headers, restamp
+from kclient.types import Buffer
+
+if TYPE_CHECKING:
+    from kclient.gateway.core import Core
+    from kclient.gateway.topics import TopicRecord
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.log")
+
+_SCAN_BYTES: Final = 8 << 20
+"""How much recovery reads at a time."""
+CHECKPOINT_BYTES: Final = 64 << 20
+"""A checkpoint is written after so many bytes: the most that opening a partition has to read."""
+CHECKPOINT_BATCHES: Final = 50_000
+
+
+class Level(IntEnum):
+    """How far an append has come; `acks` says which level answers the producer."""
+
+    WAITING = 0
+    STORED = 1
+    DURABLE = 2
+    FAILED = 3
+
+
+class Ticket:
+    """What a produce request holds of one batch: the answer, once the batch has come far enough."""
+
+    __slots__ = ("_watcher", "base_offset", "error", "level", "timestamp", "wanted")
+
+    def __init__(self) -> None:
+        self.level: Level = Level.WAITING
+        self.base_offset: int = -1
+        self.timestamp: int = -1
+        self.error: KafkaError | None = None
+        self.wanted: Level = Level.DURABLE
+        self._watcher: Callable[[], object] | None = None
+
+    def settled(self, wanted: Level) -> bool:
+        """Whether the answer is known for a producer that asks for this level."""
+        return self.level >= wanted
+
+    def watch(self, wanted: Level, watcher: Callable[[], object]) -> None:
+        """Have `watcher` called once when `wanted` is reached, or the append failed."""
+        self.wanted = wanted
+        self._watcher = watcher
+
+    def reach(self, level: Level, error: KafkaError | None = None) -> None:
+        """Go on to a level."""
+        self.level = level
+        self.error = error
+        if level >= self.wanted and self._watcher is not None:
+            watcher, self._watcher = self._watcher, None
+            watcher()
+
+
+class Waiter:
+    """A fetch that waits for bytes in any of several partitions."""
+
+    __slots__ = ("_event", "_missing", "_partitions")
+
+    def __init__(self, missing: int, partitions: list[Partition]) -> None:
+        self._missing = missing
+        self._event = anyio.Event()
+        self._partitions = partitions
+        for partition in partitions:
+            partition.waiters.add(self)
+
+    def arrived(self, size: int) -> None:
+        """So many bytes became visible."""
+        self._missing -= size
+        if self._missing <= 0:
+            self._event.set()
+
+    def less(self, size: int) -> None:
+        """So many bytes were there before: fewer have to arrive."""
+        self.arrived(size)
+
+    def wake(self) -> None:
+        """Something else happened that the fetch has to look at."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Until enough has arrived."""
+        await self._event.wait()
+
+    def close(self) -> None:
+        """Stop waiting."""
+        for partition in self._partitions:
+            partition.waiters.discard(self)
+
+
+class State(Enum):
+    """The life of a partition."""
+
+    CLOSED = "closed"
+    """Known, not opened yet."""
+    OPENING = "opening"
+    OPEN = "open"
+    GONE = "gone"
+    """Its topic was deleted, or the gateway has closed."""
+
+
+class Partition:
+    """One partition: its log, its topic in HTP, and who waits for it."""
+
+    __slots__ = (
+        "_appends", "_batches", "_broker", "_bytes", "_checkpointing", "_core", "_direct", "_idle", "_key",
+        "_opened", "_queue", "_sending", "_unsent", "config", "dirty", "index", "log", "name", "place", "state",
+        "waiters",
+    )  # fmt: skip
+
+    def __init__(self, core: Core, record: TopicRecord, index: int) -> None:
+        self.name: str = record.name
+        self.index: int = index
+        self.config: TopicConfig = record.config
+        self.place: Topic = record.mapping.place(record.name, index)
+        self.log: PartitionLog = PartitionLog(core.leader_epoch)
+        self.state: State = State.CLOSED
+        self.waiters: set[Waiter] = set()
+        self.dirty: bool = False
+        """Whether there is more to say than the last checkpoint says."""
+        self._core = core
+        self._broker = core.broker
+        self._direct = core.direct
+        self._key = record.log_key(index)
+        self._opened: anyio.Event | None = None
+        self._queue: deque[tuple[Buffer, BatchHeader, Ticket]] = deque()
+        self._unsent: deque[tuple[Append, Buffer]] = deque()
+        self._sending = False
+        self._appends: dict[Append, list[Ticket]] = {}
+        self._bytes = self._batches = 0
+        self._checkpointing = False
+        self._idle: anyio.Event | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.index}"
+
+    @property
+    def direct(self) -> DirectBroker | None:
+        """The broker's calls that need no switch of tasks, where it has them."""
+        return self._direct
+
+    # Opening
+
+    def open_soon(self) -> None:
+        """Begin to open the partition, unless that has begun."""
+        if self.state is State.CLOSED:
+            self.state = State.OPENING
+            self._opened = anyio.Event()
+            self._core.spawn(self._open, name=f"open {self}")
+
+    async def ready(self) -> None:
+        """Until the partition is open. Raises `KafkaStorageError` or `UnknownTopicOrPartitionError`."""
+        while self.state is not State.OPEN:
+            if self.state is State.GONE:
+                raise UnknownTopicOrPartitionError(f"{self} is gone")
+            self.open_soon()
+            assert self._opened is not None
+            await self._opened.wait()
+            if self.state is State.CLOSED:
+                raise KafkaStorageError(f"{self} cannot be opened: see the gateway's log")
+
+    async def opened(self) -> None:
+        """Until opening has succeeded or failed."""
+        if self._opened is not None:
+            await self._opened.wait()
+
+    def wake(self) -> None:
+        """Have waiting fetches look again."""
+        for waiter in list(self.waiters):
+            waiter.wake()
+
+    async def _open(self) -> None:
+        error: KafkaError | None = None
+        try:
+            await self._recover()
+        except (KafkaError, ValueError, OSError) as failure:
+            logger.error("%s cannot be opened: %s", self, failure, exc_info=not isinstance(failure, HtpError))
+            error = KafkaStorageError(f"{self} cannot be opened: {failure}")
+        finally:
+            if self.state is State.OPENING:
+                self.state = State.OPEN if error is None else State.CLOSED
+            assert self._opened is not None
+            self._opened.set()
+        queued, self._queue = self._queue, deque()
+        for batch, header, ticket in queued:
+            if error is not None:
+                ticket.reach(Level.FAILED, error)
+            else:
+                self._append(batch, header, ticket)
+        self.wake()
+
+    async def _recover(self) -> None:
+        row = await self._core.partitions.read_checkpoint(self._key)
+        checkpoint = decode_checkpoint(row) if row is not None else None
+        log = PartitionLog(self._core.leader_epoch, checkpoint)
+        status = await self._broker.open(
+            self.place, FRAMING, settings=layout(self.config), next_position=log.next_offset
+        )
+        position = max(log.next_offset, status.start)
+        while position < status.end:
+            pulled = await self._broker.pull(self.place, position, max_bytes=_SCAN_BYTES)
+            if not pulled.data:
+                break
+            log.recovered((header for _, header in iter_headers(pulled.data)), self._core.wall_ms())
+            position = pulled.last + 1
+        log.skip_to(status.next)
+        log.start_offset = max(log.start_offset, status.start)
+        self.log = log
+        self.dirty = position > (checkpoint.next_offset if checkpoint else 0)
+
+    async def configure(self, config: TopicConfig) -> None:
+        """Take over changed settings of the topic."""
+        relayout = layout(config) != layout(self.config)
+        self.config = config
+        if relayout and self.state is State.OPEN:
+            await self._broker.open(self.place, FRAMING, settings=layout(config), next_position=self.log.start_offset)
+
+    # Appending
+
+    def append(self, batch: Buffer, header: BatchHeader) -> Ticket:
+        """Append one checked batch, in the order of the calls; `batch` is stamped in place where it can be."""
+        ticket = Ticket()
+        if self.state is State.OPEN:
+            self._append(batch, header, ticket)
+        elif self.state is State.GONE:
+            ticket.reach(Level.FAILED, NotLeaderOrFollowerError(f"{self} is gone"))
+        else:
+            self._queue.append((batch, header, ticket))
+            self.open_soon()
+        return ticket
+
+    def _append(self, batch: Buffer, header: BatchHeader, ticket: Ticket) -> None:
+        now_ms = self._core.wall_ms()
+        try:
+            found = self.log.prepare(header, now_ms, now_ms if self.config.log_append_time else -1)
+        except KafkaError as error:
+            ticket.reach(Level.FAILED, error)
+            return
+        ticket.base_offset, ticket.timestamp = found.base_offset, found.timestamp
+        if isinstance(found, Duplicate):
+            self._repeat(found, ticket)
+            return
+        self._appends[found] = [ticket]
+        batch = writable(batch)
+        restamp(
+            batch,
+            0,
+            base_offset=found.base_offset,
+            partition_leader_epoch=self.log.leader_epoch,
+            log_append_time=None if found.timestamp < 0 else found.timestamp,
+        )
+        if self._direct is None:
+            self._unsent.append((found, batch))
+            if not self._sending:
+                self._sending = True
+                self._core.spawn(self._send_all, name=f"append to {self}")
+            return
+        try:
+            sent = self._direct.send_nowait(self.place, (batch,), fence=self._core.fence)
+        except HtpError as error:
+            self._fail(found, error)
+        else:
+            self._stored(found, sent)
+
+    def _repeat(self, found: Duplicate, ticket: Ticket) -> None:
+        first = found.pending
+        if first is None:
+            ticket.reach(Level.DURABLE)
+            return
+        self._appends[first].append(ticket)
+        if first.state is AppendState.STORED:
+            ticket.reach(Level.STORED)
+
+    async def _send_all(self) -> None:
+        """The appends of a broker without `nowait`: one after the other, in order."""
+        try:
+            while self._unsent:
+                append, batch = self._unsent.popleft()
+                try:
+                    sent = await self._broker.send(self.place, (batch,), fence=self._core.fence)
+                except HtpError as error:
+                    self._unsent.clear()
+                    self._fail(append, error)
+                    await self._resume_at_end()
+                else:
+                    self._stored(append, sent)
+        finally:
+            self._sending = False
+
+    async def _resume_at_end(self) -> None:
+        """After a failure: go on where the store ends."""
+        try:
+            status = await self._broker.status(self.place)
+        except HtpError as error:
+            logger.error("%s: its end is not known: %s", self, error)
+            return
+        if not self.log.pending:
+            self.log.skip_to(status.next)
+
+    def _stored(self, append: Append, sent: Sent) -> None:
+        self.log.stored(append)
+        for ticket in self._appends[append]:
+            ticket.reach(Level.STORED)
+        sent.on_synced(partial(self._synced, append))
+
+    def _synced(self, append: Append, error: BaseException | None) -> None:
+        if append.state is not AppendState.STORED:
+            return
+        if error is not None:
+            self._fail(append, error)
+            return
+        done, size = self.log.durable(append.next_offset)
+        for appended in done:
+            for ticket in self._appends.pop(appended):
+                ticket.reach(Level.DURABLE)
+        for waiter in list(self.waiters):
+            waiter.arrived(size)
+        self._settle()
+        self.dirty = True
+        self._bytes += size
+        self._batches += len(done)
+        if (self._bytes > CHECKPOINT_BYTES or self._batches > CHECKPOINT_BATCHES) and not self._checkpointing:
+            self._checkpointing = True
+            self._core.spawn(self._checkpoint, name=f"checkpoint {self}")
+
+    def _settle(self) -> None:
+        if self._idle is not None and not self.log.pending:
+            self._idle.set()
+
+    async def settled(self) -> None:
+        """Until no append is on its way: each is durable, or has failed."""
+        while self.log.pending:
+            idle = self._idle = anyio.Event()
+            await idle.wait()
+
+    def _fail(self, append: Append, error: BaseException) -> None:
+        if isinstance(error, StorageFullError):
+            logger.error("%s: no space left, appends are refused until there is: %s", self, error)
+        else:
+            logger.error("%s: appending at offset %d failed: %s", self, append.base_offset, error)
+        failure: KafkaError = KafkaStorageError(f"{self} could not be written: {error}")
+        if isinstance(error, FencedError):
+            failure = NotLeaderOrFollowerError(f"{self} is led by a newer gateway: {error}")
+        for undone in self.log.failed(append, error):
+            for ticket in self._appends.pop(undone):
+                ticket.reach(Level.FAILED, failure)
+        self._settle()
+        if not self.log.pending and self._direct is not None:
+            # The store has cut back; the offsets it has given once it does not give again.
+            self.log.skip_to(self._direct.status_nowait(self.place).next)
+
+    # Checkpoints, trimming, closing
+
+    def checkpoint_row(self) -> tuple[str, bytes]:
+        """The key and the value of a checkpoint of what is durable now."""
+        return self._key, encode_checkpoint(self.log.checkpoint())
+
+    async def _checkpoint(self) -> None:
+        try:
+            await self.checkpoint()
+        except HtpError as error:
+            logger.warning("%s: its checkpoint could not be written, the next one will be: %s", self, error)
+        finally:
+            self._checkpointing = False
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint: opening the partition again will read on from here."""
+        key, row = self.checkpoint_row()
+        self._bytes = self._batches = 0
+        self.dirty = False
+        try:
+            await self._core.manager.commit({key: row}, lease=self._core.lease)
+        except BaseException:
+            self.dirty = True
+            raise
+
+    async def trim(self, before: int) -> None:
+        """Move the log start up; what lies wholly below it is dropped when HTP sees fit."""
+        if self.log.trim(before):
+            await self.checkpoint()  # the log start first: after a crash nothing below it comes back
+            await self._broker.trim(self.place, self.log.start_offset)
+
+    async def drop(self) -> None:
+        """The topic is deleted: whoever waits is told."""
+        self._end(UnknownTopicOrPartitionError(f"{self} is gone"))
+        await self._broker.close(self.place)
+
+    async def close(self) -> None:
+        """The gateway closes; the checkpoint was written before."""
+        self._end(NotLeaderOrFollowerError(f"{self}: the gateway is closing"))
+
+    def _end(self, error: KafkaError) -> None:
+        self.state = State.GONE
+        if self._opened is not None:
+            self._opened.set()
+        queued, self._queue = self._queue, deque()
+        for _, _, ticket in queued:
+            ticket.reach(Level.FAILED, error)
+        pending, self._appends = self._appends, {}
+        for append, tickets in pending.items():
+            append.state = AppendState.FAILED
+            for ticket in tickets:
+                ticket.reach(Level.FAILED, error)
+        self.wake()
+
+
+class PartitionTable:
+    """The partitions in use, by topic and number."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._preread: dict[str, bytes] | None = None
+
+    async def load(self) -> None:
+        """Read all checkpoints at once: opening a thousand partitions asks the manager once."""
+        found = await self._core.manager.scan(LOG_PREFIX)
+        self._preread = {key: value.value for key, value in found.items()}
+
+    async def read_checkpoint(self, key: str) -> bytes | None:
+        """A partition's checkpoint, if it has one."""
+        if self._preread is not None and key in self._preread:
+            return self._preread.pop(key)  # once: from then on the partition writes new ones
+        found = (await self._core.manager.get([key])).get(key)
+        return found.value if found is not None else None
+
+    def get(self, name: str, index: int) -> Partition | None:
+        """The partition, or None where the topic or the number is unknown."""
+        record = self._core.topics.get(name)
+        return self.of(record, index) if record is not None else None
+
+    def of(self, record: TopicRecord, index: int) -> Partition | None:
+        """A topic's partition of this number."""
+        found = record.logs.get(index)
+        if found is None and 0 <= index < record.partitions:
+            found = record.logs[index] = Partition(self._core, record, index)
+        return found
+
+    def opened(self) -> list[Partition]:
+        """Every partition that is open."""
+        return [
+            partition
+            for record in self._core.topics
+            for partition in record.logs.values()
+            if partition.state is State.OPEN
+        ]
+
+    async def checkpoint(self) -> None:
+        """Write the checkpoints of all partitions that have news, in one commit."""
+        changed = [partition for partition in self.opened() if partition.dirty]
+        if changed:
+            rows: dict[str, bytes | None] = dict(partition.checkpoint_row() for partition in changed)
+            await self._core.manager.commit(rows, lease=self._core.lease)
+
+    async def close(self) -> None:
+        """End every partition; appends still on their way were waited for before."""
+        for record in self._core.topics:
+            for partition in record.logs.values():
+                await partition.close()
+
+
+FRAMING: Final = RecordBatchFraming()
+
+
+def layout(config: TopicConfig) -> TopicSettings:
+    """The topic's settings as HTP takes them."""
+    return TopicSettings(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms)
+
+
+def writable(batch: Buffer) -> bytearray | memoryview:
+    """The batch itself where it may be changed in place, else a copy."""
+    if isinstance(batch, bytearray):
+        return batch
+    if isinstance(batch, memoryview) and not batch.readonly:
+        return batch
+    return bytearray(batch)
+
+
+def require_capabilities(capabilities: frozenset[str]) -> None:
+    """Refuse a broker that cannot do what partitions need."""
+    if CAP_ORDINAL_POSITIONS not in capabilities:
+        raise KafkaError("this HTP backend has no ordinal positions, which the gateway needs as Kafka's offsets")
+
+
+def direct_broker(broker: object) -> DirectBroker | None:
+    """The broker itself where it can append and read without a switch of tasks."""
+    if isinstance(broker, DirectBroker) and CAP_NOWAIT in broker.capabilities:
+        return broker
+    return None

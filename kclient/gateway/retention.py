@@ -1,0 +1,110 @@
+"""Retention: which segments of a partition are old or too many, decided apart from dropping them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import anyio
+
+from kclient.errors import KafkaError
+from kclient.gateway.config import TopicConfig
+from kclient.htp.port import CAP_SEGMENTS, SegmentInfo
+
+if TYPE_CHECKING:
+    from kclient.gateway.core import Core
+    from kclient.gateway.partitions import Partition
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.retention")
+
+
+class Cut(NamedTuple):
+    """What retention asks for: everything before an offset goes."""
+
+    before: int
+    roll: bool
+    """Whether the active segment goes too and has to be closed first."""
+    reason: str
+
+
+def cut(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> Cut | None:
+    """What is to be dropped of these segments, oldest first, or None; Kafka's rules by time, then by size."""
+    if not config.deletes:
+        return None
+    dropped, reason = 0, ""
+    if config.retention_ms >= 0:
+        oldest = now_ms - config.retention_ms
+        while dropped < len(segments) and segments[dropped].size and _newest(segments[dropped]) < oldest:
+            dropped += 1
+            reason = f"older than retention.ms={config.retention_ms}"
+    if config.retention_bytes >= 0:
+        excess = sum(segment.size for segment in segments[dropped:]) - config.retention_bytes
+        while dropped < len(segments) and not segments[dropped].active and 0 < segments[dropped].size <= excess:
+            excess -= segments[dropped].size
+            dropped += 1
+            reason = f"beyond retention.bytes={config.retention_bytes}"
+    if not dropped:
+        return None
+    last = segments[dropped - 1]
+    return Cut(last.next, last.active, reason)
+
+
+def _newest(segment: SegmentInfo) -> int:
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms
+
+
+class Retention:
+    """Applies retention to every partition, now and then or on demand."""
+
+    FIRST: Final = 30.0
+    """Seconds after the start until the first pass, as in Kafka."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._running = anyio.Lock()
+
+    async def run(self) -> None:
+        """Apply retention every `log.retention.check.interval.ms`, for ever."""
+        await anyio.sleep(min(self.FIRST, self._interval()))
+        while True:
+            await self.apply()
+            await anyio.sleep(self._interval())
+
+    def _interval(self) -> float:
+        return self._core.config.get_int("log.retention.check.interval.ms") / 1000
+
+    async def apply(self) -> int:
+        """Apply retention to all partitions, and forget idle producers; how many logs were cut."""
+        moved = 0
+        async with self._running:
+            expired = self._core.wall_ms() - self._core.config.get_int("producer.id.expiration.ms")
+            for record in self._core.topics:
+                for index in range(record.partitions):
+                    partition = self._core.partitions.of(record, index)
+                    if partition is None:
+                        continue
+                    try:
+                        moved += await self._apply(partition)
+                        partition.log.expire(expired)
+                    except (KafkaError, OSError) as error:
+                        logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
+        return moved
+
+    async def _apply(self, partition: Partition) -> bool:
+        await partition.ready()
+        broker = self._core.broker
+        if CAP_SEGMENTS not in broker.capabilities:
+            return False
+        found = cut(await broker.segments(partition.place), partition.config, self._core.wall_ms())
+        if found is None:
+            return False
+        if found.roll:
+            await partition.settled()
+            await broker.roll(partition.place)
+        before = partition.log.start_offset
+        await partition.trim(found.before)
+        if partition.log.start_offset > before:
+            logger.info("%s: the log starts at %d now, what came before was %s", partition,
+                        partition.log.start_offset, found.reason)  # fmt: skip
+        return partition.log.start_offset > before

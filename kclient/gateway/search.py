@@ -1,0 +1,77 @@
+"""Searching a partition by time: HTP finds the batch, its records tell the offset."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kclient.errors import NotYetSupportedError
+from kclient.htp.port import CAP_FIND_BY_TIMESTAMP, CAP_SEGMENTS
+from kclient.records import decode_records, iter_headers
+from kclient.types import TimestampType
+
+if TYPE_CHECKING:
+    from kclient.gateway.core import Core
+    from kclient.gateway.partitions import Partition
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.log")
+
+_SCAN_BYTES: Final = 1 << 20
+
+
+async def find_timestamp(core: Core, partition: Partition, timestamp: int) -> tuple[int, int] | None:
+    """Offset and timestamp of the first visible record that is not older than `timestamp`; None without one."""
+    if CAP_FIND_BY_TIMESTAMP not in core.broker.capabilities:
+        raise NotYetSupportedError("this HTP backend cannot search by time")
+    start = partition.log.start_offset
+    while True:
+        found = await core.broker.find_by_timestamp(partition.place, timestamp, start=start)
+        if found is None:
+            return None
+        answer = await _first_record(core, partition, found.first, timestamp)
+        if answer is not None:
+            return answer
+        start = found.last + 1  # what made the batch young enough lies below the log start
+
+
+async def _first_record(core: Core, partition: Partition, offset: int, timestamp: int) -> tuple[int, int] | None:
+    pulled = await core.broker.pull(partition.place, offset, max_messages=1)
+    start = max(partition.log.start_offset, offset)
+    for _, header in iter_headers(pulled.data):
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return max(header.base_offset, start), header.max_timestamp
+        for record in decode_records(
+            pulled.data, partition.name, partition.index, start_offset=start, check_crcs=False
+        ):
+            if record.timestamp >= timestamp:
+                return record.offset, record.timestamp
+    return None
+
+
+async def greatest_timestamp(core: Core, partition: Partition) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record with the greatest timestamp (KIP-734); None in an empty log."""
+    if partition.log.start_offset == partition.log.high_watermark:
+        return None
+    if CAP_SEGMENTS in core.broker.capabilities and CAP_FIND_BY_TIMESTAMP in core.broker.capabilities:
+        segments = await core.broker.segments(partition.place)
+        newest = max((segment.max_timestamp for segment in segments), default=-1)
+        found = await find_timestamp(core, partition, newest) if newest >= 0 else None
+        if found is not None:
+            return found
+    # The newest segment's greatest may lie above the high watermark or below the log start: look at the batches.
+    newest, offset = await _scan(core, partition)
+    return await _first_record(core, partition, offset, newest) if newest >= 0 else None
+
+
+async def _scan(core: Core, partition: Partition) -> tuple[int, int]:
+    newest, at = -1, -1
+    position = partition.log.start_offset
+    while position < partition.log.high_watermark:
+        pulled = await core.broker.pull(partition.place, position, max_bytes=_SCAN_BYTES)
+        if not pulled.data:
+            break
+        for _, header in iter_headers(pulled.data):
+            if header.max_timestamp > newest:
+                newest, at = header.max_timestamp, header.base_offset
+        position = pulled.last + 1
+    return newest, at

@@ -1,0 +1,95 @@
+"""What a produced batch has to be before it gets a place in a log: Kafka's rules, none of them per record."""
+
+from __future__ import annotations
+
+from kclient.errors import (
+    InvalidRecordError,
+    InvalidTimestampError,
+    NotYetSupportedError,
+    RecordTooLargeError,
+    UnsupportedCompressionTypeError,
+)
+from kclient.gateway.config import TopicConfig
+from kclient.records import BatchHeader, CompressionType, check_batch
+from kclient.types import Buffer
+
+ZSTD_SINCE = 7
+"""The first version of Produce in which zstd may be used (KIP-110)."""
+
+
+def check_produced(records: Buffer | None, version: int, config: TopicConfig, now_ms: int) -> BatchHeader:
+    """The header of the one batch that a partition of a Produce request carries.
+
+    Args:
+        records: The partition's records as they came.
+        version: The version of the Produce request, 3 or newer.
+        config: The topic's settings.
+        now_ms: Milliseconds since the epoch.
+
+    Raises:
+        CorruptRecordError: The batch is truncated, or its checksum is wrong.
+        InvalidRecordError: It is none, more than one, of an old format, or contradicts itself.
+        RecordTooLargeError: It is larger than `max.message.bytes`.
+        InvalidTimestampError: Its timestamps are too far from now.
+        UnsupportedCompressionTypeError: Its codec is newer than the request's version.
+    """
+    if not records:
+        raise InvalidRecordError(
+            f"Produce requests with version {version} must have at least one record batch per partition"
+        )
+    try:
+        header = check_batch(records)
+    except NotYetSupportedError:
+        raise InvalidRecordError(
+            f"Produce requests with version {version} are only allowed to contain record batches with magic version 2"
+        ) from None
+    if header.length != len(records):
+        raise InvalidRecordError(
+            f"Produce requests with version {version} are only allowed to contain exactly one record batch per "
+            "partition"
+        )
+    _check_size(header, config)
+    _check_records(header)
+    if header.compression is CompressionType.ZSTD and version < ZSTD_SINCE:
+        raise UnsupportedCompressionTypeError(
+            f"Produce requests with version {version} are not allowed to use ZStandard compression"
+        )
+    if not config.log_append_time:
+        _check_timestamps(header, config, now_ms)
+    return header
+
+
+def _check_size(header: BatchHeader, config: TopicConfig) -> None:
+    if header.length > config.max_message_bytes:
+        raise RecordTooLargeError(
+            f"The record batch size in the append is {header.length} bytes, which exceeds the maximum configured "
+            f"value of {config.max_message_bytes} (max.message.bytes)."
+        )
+
+
+def _check_records(header: BatchHeader) -> None:
+    if header.count <= 0 or header.count != header.last_offset_delta + 1:
+        raise InvalidRecordError(
+            f"Inconsistent batch: {header.count} records, last offset delta {header.last_offset_delta}"
+        )
+    if header.is_control:
+        raise InvalidRecordError("Clients are not allowed to write control records")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise InvalidRecordError(
+            f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
+        )
+
+
+def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    if header.max_timestamp < 0:
+        return
+    if header.max_timestamp - now_ms > config.timestamp_after_max_ms:
+        raise InvalidTimestampError(
+            f"Timestamp {header.max_timestamp} is more than message.timestamp.after.max.ms="
+            f"{config.timestamp_after_max_ms} ahead of now ({now_ms})"
+        )
+    if header.base_timestamp >= 0 and now_ms - header.base_timestamp > config.timestamp_before_max_ms:
+        raise InvalidTimestampError(
+            f"Timestamp {header.base_timestamp} is more than message.timestamp.before.max.ms="
+            f"{config.timestamp_before_max_ms} behind now ({now_ms})"
+        )

@@ -1,0 +1,119 @@
+"""Connect to a gateway by `memory:NAME` or `embedded:DIR`: in this process, in another one, or started for it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from kclient.errors import BrokerConnectionError, ClosedError
+from kclient.gateway.local import find_local, find_socket, local_address
+from kclient.htp.errors import LeaseHeldError, LockedError
+from kclient.inprocess.hosts import Host, HostState, host_of, start_host
+from kclient.net.address import Address
+from kclient.net.connectors import connect as connect_address
+
+if TYPE_CHECKING:
+    from kclient.net.settings import ConnectionConfig
+    from kclient.net.streams import ByteStream
+
+_RETRY_S = 0.05
+
+
+async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
+    """A stream to the gateway over a store, which is started here if nobody runs one.
+
+    Raises:
+        BrokerConnectionError: If the store belongs to a process that does not answer.
+        KafkaError: If the store cannot be opened.
+    """
+    found = local_address(str(address))
+    assert found is not None, "registered for memory: and embedded: only"
+    seconds = config.socket_connection_setup_timeout_ms / 1000
+    attempt = _Attempt(found, config, time.monotonic() + seconds)
+    try:
+        while True:
+            stream = await attempt.here() or await attempt.elsewhere()
+            if stream is not None:
+                return stream
+            await attempt.start()
+    finally:
+        attempt.end()
+
+
+class _Attempt:
+    """One way to a gateway after the other, until the time is over."""
+
+    def __init__(self, address: Address, config: ConnectionConfig, deadline: float) -> None:
+        self._address = address
+        self._config = config
+        self._deadline = deadline
+        self._cause: BaseException | None = None
+        self._claimed: Host | None = None
+
+    async def here(self) -> ByteStream | None:
+        """To a gateway that runs in this process."""
+        local = find_local(self._address)
+        if local is None:
+            return None
+        try:
+            return await local.connect()
+        except ClosedError as error:
+            await self._pause(error)
+            return None
+
+    async def elsewhere(self) -> ByteStream | None:
+        """To the process that owns the directory, through the Unix socket in it."""
+        if self._address.scheme != "embedded" or host_of(self._address) is not None:
+            return None
+        path = find_socket(Path(self._address.host))
+        if path is None:
+            return None
+        try:
+            return await connect_address(Address(str(path), 0, "unix"), self._config)
+        except BrokerConnectionError as error:
+            self._cause = error  # left behind by a process that was killed: the lock tells
+            return None
+
+    async def start(self) -> None:
+        """Have a gateway started in this process, or wait until the one that is closing is gone."""
+        host = start_host(self._address)
+        if host is not self._claimed:
+            self.end()
+            host.claim()
+            self._claimed = host
+        if host.state is HostState.RUNNING:  # and yet not found: it has failed, and is about to close
+            await self._pause(host.error or ClosedError(f"the gateway of {self._address} is closing"))
+            return
+        if host.state in (HostState.STARTING, HostState.CLOSING):
+            await host.wait_while(host.state, self._left())
+        if host.state is HostState.ENDED and host.error is not None:
+            await self._failed(host, host.error)
+        elif host.state is not HostState.ENDED and self._left() <= 0:
+            raise self._too_late(self._cause or TimeoutError(f"the gateway is still {host.state.value}"))
+
+    def end(self) -> None:
+        """The attempt is over, or goes on with another host."""
+        host, self._claimed = self._claimed, None
+        if host is not None:
+            host.release()
+
+    async def _failed(self, host: Host, error: BaseException) -> None:
+        if not isinstance(error, LockedError | LeaseHeldError):
+            # every client that waits for the host gets it; the traceback would grow with each of them
+            raise error.with_traceback(None)
+        await self._pause(error)  # another process starts, or closes
+
+    async def _pause(self, cause: BaseException) -> None:
+        self._cause = cause
+        if self._left() <= 0:
+            raise self._too_late(cause)
+        await anyio.sleep(_RETRY_S)
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _too_late(self, cause: BaseException) -> BrokerConnectionError:
+        return BrokerConnectionError(f"no connection to {self._address}", attempts=[(str(self._address), cause)])

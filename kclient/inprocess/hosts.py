@@ -1,0 +1,191 @@
+"""The gateways that clients in this process share: one host per address, each a task in the portal's loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from enum import Enum
+from typing import Final
+
+import anyio
+
+from kclient.concurrency import Wakeup
+from kclient.errors import IllegalStateError
+from kclient.gateway import Gateway
+from kclient.htp import memory
+from kclient.net.address import Address
+from kclient.sync.portal import before_stop, get_portal
+
+LINGER_S: Final = 1.0
+"""How long a gateway that no client is connected to goes on, in seconds."""
+_POLL_S: Final = 0.25
+_STOP_S: Final = 10.0
+
+CONFIG: Final = {"group.initial.rebalance.delay.ms": 0}
+"""Broker settings that differ from Kafka's defaults: in a process, members do not trickle in for seconds."""
+
+
+class HostState(Enum):
+    """The life of a host; it goes through the states in this order."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    CLOSING = "closing"
+    ENDED = "ended"
+
+
+class Host:
+    """Runs a gateway in the portal's loop for as long as clients want it.
+
+    Args:
+        address: `memory:` or `embedded:`.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.state: HostState = HostState.STARTING
+        self.error: BaseException | None = None
+        """Why the gateway did not start, or what made it fail."""
+        self._lock = threading.Lock()
+        self._claims = 0
+        self._waiting: list[Wakeup] = []
+        self._stop = Wakeup()
+
+    def claim(self) -> None:
+        """Somebody is about to connect: do not close for want of clients, until `release`."""
+        with self._lock:
+            self._claims += 1
+
+    def release(self) -> None:
+        """Whoever claimed it has connected, or given up."""
+        with self._lock:
+            self._claims -= 1
+
+    async def wait_while(self, state: HostState, timeout: float) -> None:
+        """Wait, in any event loop, until it is no longer in a state, or the time is over."""
+        changed = Wakeup()
+        with self._lock:
+            if self.state is not state:
+                return
+            self._waiting.append(changed)
+        await changed.wait(timeout)
+
+    def stop(self) -> None:
+        """Have it close now, whoever is connected; from any thread."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Start the gateway, and close it when it is not wanted any more; a task of the portal."""
+        try:
+            gateway = Gateway(str(self.address), listen=None, config=CONFIG)
+            await gateway.start()
+            self._enter(HostState.RUNNING)
+            while not await self._unwanted(gateway):
+                pass
+            self._enter(HostState.CLOSING)
+            await gateway.aclose()
+            self.error = gateway.failure
+        except BaseException as error:
+            self.error = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            _forget(self)
+            self._enter(HostState.ENDED)
+
+    async def _unwanted(self, gateway: Gateway) -> bool:
+        """Whether it is time to close: told so, failed, or without clients for a while."""
+        deadline = anyio.current_time() + LINGER_S
+        while True:
+            used = self._claims > 0 or gateway.connections > 0
+            if gateway.failure is not None or (not used and anyio.current_time() >= deadline):
+                return True
+            if await self._stop.wait(min(_POLL_S, LINGER_S)):
+                return True
+            if used:
+                return False
+
+    def _enter(self, state: HostState) -> None:
+        with self._lock:
+            self.state = state
+            waiting, self._waiting = self._waiting, []
+        for wakeup in waiting:
+            wakeup.set()
+
+
+_hosts: dict[Address, Host] = {}
+_lock = threading.Lock()
+_foreign: set[Address] = set()  # memory stores of the parent process, of which a forked child has a useless copy
+
+
+def host_of(address: Address) -> Host | None:
+    """The host of an address, if there is one."""
+    with _lock:
+        return _hosts.get(address)
+
+
+def start_host(address: Address) -> Host:
+    """The host of an address, started if there is none.
+
+    Raises:
+        IllegalStateError: In a forked child, for a `memory:` address that its parent used.
+    """
+    with _lock:
+        host = _hosts.get(address)
+        if host is not None:
+            return host
+        if address in _foreign:
+            raise IllegalStateError(
+                f"{address} lives in the process that this one was forked from; use embedded:DIRECTORY to share a "
+                "store between processes"
+            )
+        host = _hosts[address] = Host(address)
+    get_portal().spawn(host.run)
+    return host
+
+
+def _forget(host: Host) -> None:
+    with _lock:
+        if _hosts.get(host.address) is host:
+            del _hosts[host.address]
+
+
+def close_all(address: Address | None = None) -> None:
+    """Close the gateways in the portal thread, or the one of an address, and wait until they are closed; blocks."""
+    with _lock:
+        hosts = [host for host in _hosts.values() if address is None or host.address == address]
+    if hosts:
+        get_portal().call(_close, hosts)
+
+
+async def _close(hosts: list[Host]) -> None:
+    with anyio.move_on_after(_STOP_S):
+        for host in hosts:
+            host.stop()
+        for host in hosts:
+            while host.state is not HostState.ENDED:
+                await host.wait_while(host.state, _STOP_S)
+
+
+def reset(name: str | None = None) -> None:
+    """Forget what is stored under `memory:NAME`, or (without a name) under all names; blocks.
+
+    Clients that are connected lose their connections.
+    """
+    with _lock:
+        names = {address.host for address in _hosts if address.scheme == "memory"}
+    for each in names if name is None else {name}:
+        close_all(Address(each, 0, "memory"))
+    memory.reset(name)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _foreign.update(address for address in _hosts if address.scheme == "memory")
+    _hosts.clear()
+
+
+before_stop(close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
