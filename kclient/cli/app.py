@@ -1,0 +1,296 @@
+"""The commands and their options; each command's work is in a module of its own, imported when it runs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kclient.cli.errors import guarded
+from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Config
+from kclient.cli.settings import client_settings, parse_config
+
+PATIENCE_MS = 15_000
+"""How long commands wait for a broker, in milliseconds; `--config` overrides it."""
+
+app: typer.Typer = typer.Typer(
+    name="kclient",
+    help="A Kafka client and a Kafka-compatible gateway over HTP.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+topics_app: typer.Typer = typer.Typer(help="List, create, delete, describe and alter topics.", no_args_is_help=True)
+groups_app: typer.Typer = typer.Typer(help="List, describe, reset and delete groups.", no_args_is_help=True)
+pipeline_app: typer.Typer = typer.Typer(help="Jobs that run on Spark.", no_args_is_help=True)
+app.add_typer(topics_app, name="topics")
+app.add_typer(groups_app, name="groups")
+app.add_typer(pipeline_app, name="pipeline")
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; returns the exit code. Errors become one sentence on standard error."""
+    return guarded(lambda: app(args=arguments, prog_name="kclient", standalone_mode=False))
+
+
+def _client(bootstrap: str, config: list[str] | None) -> dict[str, object]:
+    # what a client logs it also raises, and then it is said in one sentence
+    logging.getLogger("kclient").addHandler(logging.NullHandler())
+    return client_settings(bootstrap, config)
+
+
+def _admin(bootstrap: str, config: list[str] | None) -> dict[str, object]:
+    return {"default.api.timeout.ms": PATIENCE_MS, **_client(bootstrap, config)}
+
+
+# ---- gateway and clients ------------------------------------------------------------------------------------
+
+
+@app.command()
+def gateway(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory that holds everything.")],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to accept clients.")
+    ] = "127.0.0.1:9092",
+    advertise: Annotated[
+        str | None,
+        typer.Option("--advertise", metavar="HOST:PORT", help="The address clients are told, if it is another."),
+    ] = None,
+    durability: Annotated[
+        str, typer.Option("--durability", metavar="synced|written", help="When an append is acknowledged.")
+    ] = "synced",
+    config: Config = None,
+    log_level: Annotated[str, typer.Option("--log-level", help="What to log on standard error.")] = "warning",
+) -> int:
+    """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
+    from kclient.cli.gateway import serve
+
+    return serve(data, listen, advertise, durability, parse_config(config), log_level)
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(help="Where to.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    config: Config = None,
+) -> int:
+    """Send JSON lines from standard input: objects with key, value, headers, timestamp and partition."""
+    from kclient.cli.produce import produce as work
+
+    return work(topic, {"max.block.ms": PATIENCE_MS, **_client(bootstrap, config)})
+
+
+@app.command()
+def consume(
+    topics: Annotated[list[str], typer.Argument(help="Where from.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Share the work with others, and commit what was written.")
+    ] = None,
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", help="Only these partitions.")] = None,
+    offset: Annotated[
+        str | None, typer.Option("--offset", "-o", help="Where to begin: a number (below 0: so many before the end).")
+    ] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the oldest record.")] = False,
+    to_end: Annotated[bool, typer.Option("--to-end", help="Stop at the records that are there now.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many records.")] = None,
+    config: Config = None,
+) -> int:
+    """Write records as JSON lines that `kclient produce` takes; without --from-beginning only new ones."""
+    from kclient.cli.consume import consume as work
+
+    return work(
+        topics, _client(bootstrap, config), group=group, partitions=partition or [], offset=offset,
+        from_beginning=from_beginning, to_end=to_end, limit=limit,
+    )  # fmt: skip
+
+
+@app.command()
+def info(
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap", "-b", envvar="KCLIENT_BOOTSTRAP_SERVERS", metavar="ADDRESS", help="Also ask this cluster."
+        ),
+    ] = None,
+    config: Config = None,
+) -> int:
+    """Show versions, and the cluster if one is named."""
+    from kclient.cli.info import info as work
+
+    return work(None if bootstrap is None else _admin(bootstrap, config))
+
+
+# ---- topics -------------------------------------------------------------------------------------------------
+
+
+@topics_app.command("list")
+def topics_list(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    internal: Annotated[bool, typer.Option("--internal", help="Also Kafka's own topics.")] = False,
+    config: Config = None,
+) -> int:
+    """List the topics."""
+    from kclient.cli import topics
+
+    return topics.list_topics(_admin(bootstrap, config), internal=internal)
+
+
+@topics_app.command("create")
+def topics_create(
+    name: Annotated[str, typer.Argument()],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the broker's default.")] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="-1: the broker's default.")
+    ] = -1,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting of the topic.")
+    ] = None,
+    config: Config = None,
+) -> int:
+    """Create a topic."""
+    from kclient.cli import topics
+
+    return topics.create(
+        name, _admin(bootstrap, config), partitions=partitions, replication_factor=replication_factor,
+        configs=parse_config(settings, "--set"),
+    )  # fmt: skip
+
+
+@topics_app.command("delete")
+def topics_delete(
+    names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, config: Config = None
+) -> int:
+    """Delete topics and everything in them."""
+    from kclient.cli import topics
+
+    return topics.delete(names, _admin(bootstrap, config))
+
+
+@topics_app.command("describe")
+def topics_describe(
+    names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, config: Config = None
+) -> int:
+    """Show the partitions of topics, and the settings that were made."""
+    from kclient.cli import topics
+
+    return topics.describe(names, _admin(bootstrap, config))
+
+
+@topics_app.command("alter")
+def topics_alter(
+    name: Annotated[str, typer.Argument()],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    partitions: Annotated[int | None, typer.Option("--partitions", "-p", help="How many there shall be.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting of the topic.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", "-u", metavar="NAME", help="Back to the default.")
+    ] = None,
+    config: Config = None,
+) -> int:
+    """Give a topic more partitions, or other settings."""
+    from kclient.cli import topics
+
+    return topics.alter(
+        name, _admin(bootstrap, config), partitions=partitions, configs=parse_config(settings, "--set"),
+        unset=unset or [],
+    )  # fmt: skip
+
+
+# ---- groups -------------------------------------------------------------------------------------------------
+
+
+@groups_app.command("list")
+def groups_list(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    state: Annotated[list[str] | None, typer.Option("--state", help="Only these, such as Stable or Empty.")] = None,
+    config: Config = None,
+) -> int:
+    """List the groups."""
+    from kclient.cli import groups
+
+    return groups.list_groups(_admin(bootstrap, config), states=state or [])
+
+
+@groups_app.command("describe")
+def groups_describe(
+    group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, config: Config = None
+) -> int:
+    """Show how far a group is behind, and who reads what."""
+    from kclient.cli import groups
+
+    return groups.describe(group, _admin(bootstrap, config))
+
+
+@groups_app.command("reset")
+def groups_reset(
+    group: Annotated[str, typer.Argument()],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to-time", metavar="TIME", help="ISO 8601, or milliseconds since 1970.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Only these; else all that was committed."),
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; else only show what would be done.")] = False,
+    config: Config = None,
+) -> int:
+    """Move a group without members to other offsets; a dry run unless --execute."""
+    from kclient.cli import groups
+
+    return groups.reset(
+        group, _admin(bootstrap, config), earliest=to_earliest, latest=to_latest, offset=to_offset, time=to_time,
+        topics=topic or [], execute=execute,
+    )  # fmt: skip
+
+
+@groups_app.command("delete")
+def groups_delete(
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    config: Config = None,
+) -> int:
+    """Delete groups without members, and their offsets."""
+    from kclient.cli import groups
+
+    return groups.delete(names, _admin(bootstrap, config))
+
+
+# ---- pipelines ----------------------------------------------------------------------------------------------
+
+
+@pipeline_app.callback()
+def _pipelines() -> None:
+    """Jobs that run on Spark."""
+
+
+@pipeline_app.command("archive")
+def pipeline_archive(
+    destination: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder for the Parquet files.")],
+    topics: Annotated[list[str] | None, typer.Argument(help="What to archive; or --pattern.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such names.")] = None,
+    master: Annotated[str, typer.Option("--master", help="Where Spark runs.")] = "local[*]",
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Go on if records were deleted before they were archived.")
+    ] = False,
+    config: Config = None,
+) -> int:
+    """Archive topics as Parquet, by topic and UTC date; what earlier runs have archived is left out."""
+    from kclient.cli.pipeline import archive
+
+    settings = {"bootstrap.servers": bootstrap, **parse_config(config)}
+    return archive(
+        topics or [], settings, pattern=pattern, destination=destination, master=master,
+        allow_data_loss=allow_data_loss,
+    )  # fmt: skip

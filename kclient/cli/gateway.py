@@ -1,0 +1,74 @@
+"""`kclient gateway`: run a gateway until a signal ends it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+
+from kclient.cli.errors import UsageError
+from kclient.gateway.gateway import DRAIN_S, Gateway
+
+LISTEN = "127.0.0.1:9092"
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+def serve(
+    data: Path, listen: str, advertise: str | None, durability: str, config: dict[str, str], log_level: str
+) -> int:
+    """Run the gateway; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C."""
+    if log_level.lower() not in _LEVELS:
+        raise UsageError(f"--log-level is one of {', '.join(_LEVELS)}, not {log_level!r}")
+    logging.basicConfig(
+        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    directory = data.absolute()
+    gateway = Gateway(f"embedded:{directory}", listen, advertise, durability=durability, config=config)
+    options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
+    return anyio.run(_serve, gateway, directory, backend="asyncio", backend_options=options)
+
+
+async def _serve(gateway: Gateway, directory: Path) -> int:
+    code = 0
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        await gateway.start()
+        print(f"kclient gateway listens on {gateway.bootstrap}, data in {directory}", flush=True)  # noqa: T201
+        async with anyio.create_task_group() as tasks:
+
+            async def wait_for_failure() -> None:
+                try:
+                    await gateway.wait()
+                finally:
+                    tasks.cancel_scope.cancel()
+
+            async def wait_for_signal() -> None:
+                nonlocal code
+                async for received in signals:
+                    code = 0 if received == signal.SIGTERM else 128 + signal.SIGINT
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(wait_for_failure)
+            tasks.start_soon(wait_for_signal)
+        await _close(gateway, drain=code == 0, signals=signals)
+    if gateway.failure is not None:
+        raise gateway.failure
+    return code
+
+
+async def _close(gateway: Gateway, *, drain: bool, signals: AsyncIterator[signal.Signals]) -> None:
+    """Close in order; a second signal ends the process at once, which loses nothing that was acknowledged."""
+    async with anyio.create_task_group() as tasks:
+
+        async def end_at_once() -> None:
+            async for received in signals:
+                os._exit(128 + received)
+
+        tasks.start_soon(end_at_once)
+        await gateway.close(DRAIN_S if drain else 0.0)
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,127 @@
+"""`kclient groups`: list, describe with lag, reset, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from kclient.admin import OffsetReset, OffsetSpec, PartitionLag
+from kclient.cli import output
+from kclient.cli.errors import UsageError
+from kclient.sync import Admin
+from kclient.types import TopicPartition
+
+
+def list_groups(settings: dict[str, object], *, states: list[str]) -> int:
+    """Print the groups."""
+    with Admin(settings) as admin:
+        groups = admin.list_groups(states=states)
+    if output.is_terminal():
+        rows = [(group.group_id, group.state, group.protocol_type) for group in groups]
+        output.table(["group", "state", "protocol"], rows)
+    else:
+        output.table(["group"], [(group.group_id,) for group in groups])
+    return 0
+
+
+def describe(group_id: str, settings: dict[str, object]) -> int:
+    """Print how far the group is behind, and who reads what."""
+    with Admin(settings) as admin:
+        group = admin.describe_groups([group_id])[group_id]
+        lags = admin.group_lag(group_id)
+    members = len(group.members)
+    title = (
+        f"{group_id}: {group.state}, {members} member{'' if members == 1 else 's'}, {group.assignor or 'no'} assignor"
+    )
+    columns = ["topic", "partition", "committed", "end", "lag", "member", "client", "host"]
+    output.table(columns, [_lag_row(partition, lag) for partition, lag in sorted(lags.items())], title=title)
+    idle = [member for member in group.members if not member.assignment]
+    if idle and output.is_terminal():
+        output.line(f"without partitions: {', '.join(member.member_id for member in idle)}")
+    return 0
+
+
+def _lag_row(partition: TopicPartition, lag: PartitionLag) -> tuple[object, ...]:
+    member = lag.member
+    return (
+        *partition,
+        lag.committed,
+        lag.end,
+        lag.lag,
+        None if member is None else member.member_id,
+        None if member is None else member.client_id,
+        None if member is None else member.host,
+    )
+
+
+def reset(
+    group_id: str,
+    settings: dict[str, object],
+    *,
+    earliest: bool,
+    latest: bool,
+    offset: int | None,
+    time: str | None,
+    topics: list[str],
+    execute: bool,
+) -> int:
+    """Print where the group would go, and with `execute` move it there."""
+    if sum((earliest, latest, offset is not None, time is not None)) != 1:
+        raise UsageError("say where to: one of --to-earliest, --to-latest, --to-offset and --to-time")
+    with Admin(settings) as admin:
+        partitions = _partitions(admin, group_id, topics)
+        target: OffsetSpec | int | Mapping[TopicPartition, int]
+        if offset is not None:
+            target = dict.fromkeys(partitions, offset)
+        elif time is not None:
+            target = _milliseconds(time)
+        else:
+            target = OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST
+        resets = admin.reset_group_offsets(group_id, target, partitions, dry_run=not execute)
+    output.table(["topic", "partition", "before", "after"], [_reset_row(*item) for item in sorted(resets.items())])
+    if not execute:
+        output.warn("nothing was changed: this is a dry run, add --execute")
+    return 0
+
+
+def _reset_row(partition: TopicPartition, reset: OffsetReset) -> tuple[object, ...]:
+    return (*partition, reset.before, reset.after)
+
+
+def _partitions(admin: Admin, group_id: str, topics: list[str]) -> list[TopicPartition]:
+    """What is reset: the topics named (`TOPIC` or `TOPIC:PARTITION`), else all that the group has committed."""
+    if not topics:
+        committed = list(admin.list_group_offsets(group_id))
+        if not committed:
+            raise UsageError(f"the group {group_id!r} has committed nothing: name the topics with --topic")
+        return committed
+    found: list[TopicPartition] = []
+    for topic in topics:
+        name, colon, number = topic.rpartition(":")
+        if colon and number.isdecimal():
+            found.append(TopicPartition(name, int(number)))
+        else:
+            described = admin.describe_topics([topic])[topic]
+            found += [TopicPartition(topic, info.partition) for info in described.partitions]
+    return sorted(set(found))
+
+
+def _milliseconds(time: str) -> int:
+    """A time as Kafka has it: milliseconds as they are, else ISO 8601 (UTC without a zone)."""
+    if time.isdecimal():
+        return int(time)
+    try:
+        moment = datetime.fromisoformat(time)
+    except ValueError:
+        raise UsageError(f"--to-time is ISO 8601 or milliseconds since 1970, not {time!r}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def delete(group_ids: list[str], settings: dict[str, object]) -> int:
+    """Delete groups and their offsets."""
+    with Admin(settings) as admin:
+        admin.delete_groups(group_ids)
+    output.note(f"deleted: {', '.join(group_ids)}")
+    return 0

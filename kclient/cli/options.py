@@ -1,0 +1,22 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+BOOTSTRAP_VARIABLE = "KCLIENT_BOOTSTRAP_SERVERS"
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap", "-b", envvar=BOOTSTRAP_VARIABLE, metavar="ADDRESS",
+        help="The broker: HOST:PORT (several with commas), embedded:DIR or memory:NAME.",
+    ),
+]  # fmt: skip
+Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting, under Kafka's name; any number of them."),
+]
+DEFAULT_BOOTSTRAP = "localhost:9092"

@@ -1,0 +1,75 @@
+"""What commands print: tables for people on a terminal, lines with tabs in a pipe; and progress on standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def is_terminal() -> bool:
+    """Whether people look at the output."""
+    return sys.stdout.isatty()
+
+
+def line(text: str) -> None:
+    """Print one line."""
+    sys.stdout.write(f"{text}\n")
+
+
+def note(text: str) -> None:
+    """Tell people something that is no output: on standard error, and only if that is a terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{text}\n")
+
+
+def warn(text: str) -> None:
+    """Say on standard error what must not be overlooked, also in a pipe."""
+    sys.stderr.write(f"kclient: {text}\n")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+    """Print rows under columns; in a pipe a single column stands without its name."""
+    if is_terminal():
+        _rich_table(columns, rows, title)
+        return
+    if len(columns) > 1:
+        line("\t".join(columns))
+    for row in rows:
+        line("\t".join(_plain(cell) for cell in row))
+
+
+def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    count = 0
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*(_styled(cell) for cell in row))
+        count += 1
+    console = Console()
+    if count:
+        console.print(shown)
+    else:
+        console.print("nothing", style="dim")
+
+
+def _styled(cell: Any) -> Any:
+    from rich.text import Text
+
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return Text(str(cell), style="cyan", justify="right")
+    return Text(_plain(cell))
+
+
+def _plain(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    # a cell never breaks its line
+    return str(cell).replace("\t", " ").replace("\n", " ")

@@ -1,0 +1,49 @@
+"""`kclient gateway` without the option parser, whose loading is a good part of the time that a gateway takes to start.
+
+Only plain `--name value` and `--name=value` are understood here. For anything else (help, a wrong name, something
+missing) the option parser is loaded, and says what is to be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+OPTIONS = ("--data", "--listen", "--advertise", "--durability", "--config", "-c", "--log-level")
+"""Those of the command, all with a value."""
+
+
+def quick_gateway(words: list[str]) -> Callable[[], int] | None:
+    """What runs the gateway, if the words say so plainly; else None."""
+    if words[:1] != ["gateway"]:
+        return None
+    found: dict[str, list[str]] = {}
+    rest = iter(words[1:])
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name not in OPTIONS:
+            return None
+        taken = value if equals else next(rest, None)
+        if taken is None or (not equals and taken.startswith("-")):
+            return None
+        found.setdefault("--config" if name == "-c" else name, []).append(taken)
+    if "--data" not in found or any(len(values) > 1 for name, values in found.items() if name != "--config"):
+        return None
+    return lambda: _serve(found)
+
+
+def _serve(found: dict[str, list[str]]) -> int:
+    from kclient.cli.gateway import LISTEN, serve
+    from kclient.cli.settings import parse_config
+
+    def one(name: str, default: str) -> str:
+        return found.get(name, [default])[0]
+
+    return serve(
+        Path(found["--data"][0]),
+        one("--listen", LISTEN),
+        found.get("--advertise", [None])[0],
+        one("--durability", "synced"),
+        parse_config(found.get("--config")),
+        one("--log-level", "warning"),
+    )
