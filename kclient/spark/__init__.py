@@ -1,0 +1,42 @@
+"""Kafka topics in PySpark: the data source `kclient`, and pipelines that run on it.
+
+```python
+frame = (
+    spark.read.format("kclient")
+    .option("kafka.bootstrap.servers", "localhost:9092")
+    .option("subscribe", "flights")
+    .load()
+)
+```
+
+Spark finds the source by itself where the package is installed for the driver and the workers;
+`register(spark)` is for the cases where it is not found (a zip on the path, say).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kclient.spark.pipelines import ArchiveSummary as ArchiveSummary
+    from kclient.spark.pipelines import archive as archive
+    from kclient.spark.source import KclientDataSource as KclientDataSource
+    from kclient.spark.source import register as register
+
+_EXPORTS = {
+    "ArchiveSummary": "kclient.spark.pipelines",
+    "KclientDataSource": "kclient.spark.source",
+    "archive": "kclient.spark.pipelines",
+    "register": "kclient.spark.source",
+}
+
+__all__ = ["ArchiveSummary", "KclientDataSource", "archive", "register"]
+
+
+if not TYPE_CHECKING:  # else the checkers would believe that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name in _EXPORTS:
+            return getattr(importlib.import_module(_EXPORTS[name]), name)
+        raise AttributeError(f"module 'kclient.spark' has no attribute {name!r}")

@@ -1,0 +1,295 @@
+"""The options of the data source: parsed, and checked in full before any task starts.
+
+Names and meanings are those of Spark's built-in `kafka` source, so that a job moves by changing the
+format's name. What that source accepts for streaming only is refused here with a sentence, never ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kclient.errors import ConfigError, NotYetSupportedError
+from kclient.types import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+
+_SELECTIONS = ("assign", "subscribe", "subscribePattern")
+_BATCH_OPTIONS = (
+    *_SELECTIONS,
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "includeHeaders",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "kafkaConsumer.pollTimeoutMs",
+)
+_STREAMING_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
+_NOT_NEEDED = {
+    "fetchOffset.numRetries": "kafka.default.api.timeout.ms",
+    "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms",
+}
+# The source decides these itself, exactly as Spark's own source does.
+_REFUSED_SETTINGS = {
+    "auto.offset.reset": "the option startingOffsets says where to begin",
+    "key.deserializer": "keys are always bytes; cast the column",
+    "value.deserializer": "values are always bytes; cast the column",
+    "key.serializer": "the source only reads",
+    "value.serializer": "the source only reads",
+    "enable.auto.commit": "the source commits no offsets",
+    "interceptor.classes": "records go to Spark as columns, past any interceptor",
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which topics or partitions to read: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True)
+class OffsetSpec:
+    """Where a read begins or ends.
+
+    `everywhere` is `EARLIEST` or `LATEST`; the others, where given, replace it: `offsets` per partition (−2
+    and −1 as in Kafka), `timestamp` in milliseconds for all, or `timestamps` per partition.
+    """
+
+    everywhere: int
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    timestamp: int | None = None
+    timestamps: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """A batch read, fully described; `settings` are the client's, by their Java names."""
+
+    selection: Selection
+    starting: OffsetSpec
+    ending: OffsetSpec
+    settings: Mapping[str, str]
+    no_offset_strategy: Literal["error", "latest"] = "error"
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    poll_timeout_ms: int = 120_000
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of `spark.read.format("kclient")`, in any letter case.
+
+    Raises:
+        ConfigError: an option is unknown, missing, malformed or contradicts another.
+        NotYetSupportedError: the option belongs to streaming reads.
+    """
+    lowered = {name.lower(): value for name, value in options.items()}
+    settings = {name[6:]: value for name, value in lowered.items() if name.startswith("kafka.")}
+    given = {name: value for name, value in lowered.items() if not name.startswith("kafka.")}
+    _check_names(given)
+    _check_settings(settings)
+    reader = _Reader(given)
+    return ReadOptions(
+        selection=_selection(reader),
+        starting=_starting(reader),
+        ending=_ending(reader),
+        settings=settings,
+        no_offset_strategy=_strategy(reader),
+        include_headers=reader.boolean("includeHeaders", default=False),
+        fail_on_data_loss=reader.boolean("failOnDataLoss", default=True),
+        min_partitions=reader.positive("minPartitions"),
+        max_records_per_partition=reader.positive("maxRecordsPerPartition"),
+        poll_timeout_ms=reader.positive("kafkaConsumer.pollTimeoutMs") or 120_000,
+    )
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in _BATCH_OPTIONS}
+    streaming = {name.lower(): name for name in _STREAMING_OPTIONS}
+    not_needed = {name.lower(): (name, instead) for name, instead in _NOT_NEEDED.items()}
+    for name in given:
+        if name in known:
+            continue
+        if name in streaming:
+            raise NotYetSupportedError(
+                f"the option {streaming[name]} belongs to streaming reads, which come later; remove it"
+            )
+        if name in not_needed:
+            option, instead = not_needed[name]
+            raise ConfigError(f"the option {option} has no meaning here: the client retries by itself; set {instead}")
+        raise ConfigError(f"unknown option {name!r} for the data source kclient{_suggestion(name, known)}")
+
+
+def _suggestion(name: str, known: Mapping[str, str]) -> str:
+    if f"kafka.{name}" in ("kafka.bootstrap.servers", "kafka.group.id"):
+        return f"; client settings take the prefix kafka., as in kafka.{name}"
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {known[near[0]]}?" if near else f"; the options are {', '.join(sorted(known.values()))}"
+
+
+def _check_settings(settings: Mapping[str, str]) -> None:
+    if not settings.get("bootstrap.servers"):
+        raise ConfigError("the option kafka.bootstrap.servers is missing: the address of the broker, as host:port")
+    for name, reason in _REFUSED_SETTINGS.items():
+        if name in settings:
+            raise ConfigError(f"the option kafka.{name} cannot be set: {reason}")
+    if settings["bootstrap.servers"].startswith("memory:"):
+        raise ConfigError(
+            "memory: addresses live in one process, and Spark reads in worker processes; use embedded:DIR or host:port"
+        )
+
+
+class _Reader:
+    """Takes typed values out of lower-cased options, naming the option in each error."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name.lower())
+        return value.strip() if value is not None else None
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise ConfigError(f"the option {name} takes true or false, not {value!r}")
+        return value.lower() == "true"
+
+    def positive(self, name: str) -> int | None:
+        value = self.text(name)
+        return None if value is None else _whole_number(name, value, least=1)
+
+    def timestamp(self, name: str) -> int | None:
+        value = self.text(name)
+        return None if value is None else _whole_number(name, value, least=0)
+
+    def per_partition(self, name: str) -> dict[TopicPartition, int] | None:
+        value = self.text(name)
+        return None if value is None else _per_partition(name, value)
+
+
+def _whole_number(name: str, value: str, least: int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise ConfigError(f"the option {name} takes a whole number, not {value!r}") from None
+    if number < least:
+        raise ConfigError(f"the option {name} must be at least {least}, not {number}")
+    return number
+
+
+def _json(name: str, value: str, example: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ConfigError(f"the option {name} takes JSON such as {example}, not {value!r}: {error}") from error
+
+
+def _per_partition(name: str, value: str) -> dict[TopicPartition, int]:
+    example = '{"topic":{"0":23,"1":-2}}'
+    parsed = _json(name, value, example)
+    result: dict[TopicPartition, int] = {}
+    if not isinstance(parsed, dict) or not all(isinstance(by, dict) for by in parsed.values()):
+        raise ConfigError(f"the option {name} takes JSON such as {example}, not {value!r}")
+    for topic, by_partition in parsed.items():
+        for partition, number in by_partition.items():
+            if not str(partition).isdecimal() or isinstance(number, bool) or not isinstance(number, int):
+                raise ConfigError(f"the option {name} takes JSON such as {example}, not {value!r}")
+            result[TopicPartition(topic, int(partition))] = number
+    return result
+
+
+def _selection(reader: _Reader) -> Selection:
+    given = [name for name in _SELECTIONS if reader.text(name) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) if given else "none"
+        raise ConfigError(f"exactly one of the options assign, subscribe and subscribePattern is needed; found {found}")
+    name = given[0]
+    value = reader.text(name) or ""
+    if not value:
+        raise ConfigError(f"the option {name} is empty")
+    if name == "subscribe":
+        topics = tuple(sorted({topic.strip() for topic in value.split(",") if topic.strip()}))
+        if not topics:
+            raise ConfigError(f"the option subscribe takes topics separated by commas, not {value!r}")
+        return Selection(topics=topics)
+    if name == "subscribePattern":
+        return Selection(pattern=value)
+    return Selection(partitions=_assigned(value))
+
+
+def _assigned(value: str) -> tuple[TopicPartition, ...]:
+    example = '{"topicA":[0,1],"topicB":[2,4]}'
+    parsed = _json("assign", value, example)
+    right = isinstance(parsed, dict) and all(
+        isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
+        for numbers in parsed.values()
+    )
+    partitions = (
+        tuple(sorted({TopicPartition(t, number) for t, numbers in parsed.items() for number in numbers}))
+        if right
+        else ()
+    )
+    if not partitions:
+        raise ConfigError(f"the option assign takes JSON such as {example}, not {value!r}")
+    return partitions
+
+
+def _starting(reader: _Reader) -> OffsetSpec:
+    spec = _offset_spec(reader, "starting", default=EARLIEST)
+    if spec.everywhere == LATEST or LATEST in spec.offsets.values():
+        raise ConfigError("startingOffsets cannot be latest (-1) in a batch read: there would be nothing to read")
+    return spec
+
+
+def _ending(reader: _Reader) -> OffsetSpec:
+    spec = _offset_spec(reader, "ending", default=LATEST)
+    if spec.everywhere == EARLIEST or EARLIEST in spec.offsets.values():
+        raise ConfigError("endingOffsets cannot be earliest (-2): there would be nothing to read")
+    return spec
+
+
+def _offset_spec(reader: _Reader, side: str, default: int) -> OffsetSpec:
+    """Spark's order: one timestamp for all, then timestamps per partition, then offsets."""
+    timestamp = reader.timestamp(f"{side}Timestamp")
+    if timestamp is not None:
+        return OffsetSpec(default, timestamp=timestamp)
+    timestamps = reader.per_partition(f"{side}OffsetsByTimestamp")
+    if timestamps is not None:
+        return OffsetSpec(default, timestamps=timestamps)
+    name = f"{side}Offsets"
+    value = reader.text(name)
+    if value is None:
+        return OffsetSpec(default)
+    if value.lower() in ("earliest", "latest"):
+        return OffsetSpec(EARLIEST if value.lower() == "earliest" else LATEST)
+    offsets = _per_partition(name, value)
+    wrong = [number for number in offsets.values() if number < EARLIEST]
+    if wrong:
+        raise ConfigError(f"the option {name} holds the offset {wrong[0]}; the least is -2 (earliest)")
+    return OffsetSpec(default, offsets=offsets)
+
+
+def _strategy(reader: _Reader) -> Literal["error", "latest"]:
+    value = (reader.text("startingOffsetsByTimestampStrategy") or "error").lower()
+    if value == "error":
+        return "error"
+    if value == "latest":
+        return "latest"
+    raise ConfigError(f"the option startingOffsetsByTimestampStrategy takes error or latest, not {value!r}")

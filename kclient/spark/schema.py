@@ -1,0 +1,67 @@
+"""The columns of the source: those of Spark's built-in `kafka` source, in its order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kclient.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+_COLUMNS = (
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+)
+
+
+def kafka_schema(*, include_headers: bool) -> StructType:
+    """key, value, topic, partition, offset, timestamp, timestampType and, on request, headers."""
+    headers = [StructField("headers", HEADERS)] if include_headers else []
+    return StructType([*_COLUMNS, *headers])
+
+
+def check_schema(schema: StructType) -> None:
+    """A schema that the user gave may leave columns out and reorder them; names and types must be the source's.
+
+    Raises:
+        ConfigError: a column that the source does not have, or has with another type.
+    """
+    known = {field.name: field.dataType for field in kafka_schema(include_headers=True)}
+    for field in schema:
+        if field.name not in known:
+            raise ConfigError(f"the source has no column {field.name!r}; its columns are {', '.join(known)}")
+        if field.dataType != known[field.name]:
+            raise ConfigError(
+                f"the column {field.name} is of type {known[field.name].simpleString()},"
+                f" not {field.dataType.simpleString()}; cast it after reading"
+            )
+
+
+def select_columns(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    """The batch with just the columns of `schema`, in its order and with its types; no value is copied."""
+    import pyarrow
+
+    columns: list[Any] = []
+    for field in schema:
+        column = batch.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
