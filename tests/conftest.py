@@ -1,0 +1,104 @@
+"""Fixtures for every test: the two event loops, real Kafka servers, and the gateway in their place."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.kafka_artifacts import KAFKA_3, KAFKA_4, missing_tools
+
+if TYPE_CHECKING:
+    from tests.kafka_server import KafkaServer
+
+# Shared machines stall at times, so a slow example is no failure; the run is bounded by the number of examples.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def require_java() -> None:
+    """Skip visibly where Java or Maven is missing; under CI=true fail instead."""
+    missing = missing_tools()
+    if not missing:
+        return
+    message = f"needs {' and '.join(missing)} on PATH"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def _server(version: str, folder: Path) -> Iterator[KafkaServer]:
+    require_java()
+    from tests.kafka_server import KafkaServer
+
+    server = KafkaServer(version, folder)
+    server.format()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """Apache Kafka 4.3.1, started once for all tests; use topic and group names of your own."""
+    yield from _server(KAFKA_4, tmp_path_factory.mktemp("kafka4"))
+
+
+@pytest.fixture(scope="session")
+def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """Apache Kafka 3.9.1, which still takes the old versions and message formats."""
+    yield from _server(KAFKA_3, tmp_path_factory.mktemp("kafka3"))
+
+
+@pytest.fixture(scope="session")
+def kafka_jars_4() -> Path:
+    """The folder of Kafka 4.3.1's jars."""
+    require_java()
+    from tests.kafka_artifacts import kafka_jars
+
+    return kafka_jars(KAFKA_4)
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a gateway on embedded HTP, a process of its own, started once for all tests."""
+    from tests.gateway_process import GatewayProcess
+
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data")
+    process.start()
+    try:
+        yield process.bootstrap
+    finally:
+        process.stop()
+
+
+@pytest.fixture(scope="session", params=[pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("gateway")])
+def broker(request: pytest.FixtureRequest) -> str:
+    """The address of a real Kafka 4.3.1, then of the gateway: what our client does with one it does with the other."""
+    if request.param == "kafka":
+        server: KafkaServer = request.getfixturevalue("kafka")
+        return server.bootstrap
+    return str(request.getfixturevalue("gateway"))
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test uses."""
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=20, help="how often the test of kill -9 kills the gateway")

@@ -1,0 +1,88 @@
+"""`kclient gateway` as a child process that tests start, kill and start again on the same data and port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class GatewayProcess:
+    """A gateway on embedded HTP; `bootstrap` is its address once it was started."""
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        port: int = 0,
+        durability: str = "synced",
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data = data
+        self.port = port
+        self.bootstrap = f"127.0.0.1:{port}"
+        self.startup_line = ""
+        self.startup_seconds = 0.0
+        self.stderr: list[str] = []
+        self._durability = durability
+        self._config = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4", **(config or {})}
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "kclient", "gateway", "--data", str(self.data)]
+        command += ["--listen", self.bootstrap, "--durability", self._durability]
+        for name, value in self._config.items():
+            command += ["--config", f"{name}={value}"]
+        started = time.perf_counter()
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._reader.start()
+        self.startup_line = self._process.stdout.readline()
+        self.startup_seconds = time.perf_counter() - started
+        found = re.search(r"127\.0\.0\.1:(\d+)", self.startup_line)
+        if found is None:
+            self.stop(kill=True)
+            raise RuntimeError(f"the gateway did not start: {self.startup_line!r}\n{''.join(self.stderr)}")
+        self.port = int(found.group(1))
+        self.bootstrap = found.group()
+
+    def _read_errors(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        self.stderr.extend(self._process.stderr)
+
+    def stop(self, *, kill: bool = False, timeout: float = 20) -> int:
+        """Stops the process with SIGTERM, or SIGKILL; returns its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            code = process.wait(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        if self._reader is not None:
+            self._reader.join(timeout=5)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        return code

@@ -1,0 +1,105 @@
+"""The producer against real Kafka and against the gateway: what is acknowledged is there, once and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+import kclient
+import kclient.sync
+from kclient.errors import InvalidTopicError, KafkaTimeoutError, RecordTooLargeError
+from kclient.records import partition_for_key
+from kclient.types import TopicPartition
+from tests.stored import stored_records
+
+pytestmark = pytest.mark.anyio
+
+
+async def contents(bootstrap: str, topic: str, partitions: Sequence[int]) -> dict[int, list[Any]]:
+    return {number: await stored_records(bootstrap, TopicPartition(topic, number)) for number in partitions}
+
+
+async def test_records_come_back_as_they_were_sent(broker: str, topic: str) -> None:
+    async with kclient.Producer(bootstrap_servers=broker) as producer:
+        metadata = await (
+            await producer.send(
+                topic, b"value", b"key", headers=[("h", b"1"), ("h", None)], timestamp=1_700_000_000_000
+            )
+        )
+        await (await producer.send(topic, None, b"key"))
+        count = len(await producer.partitions_for(topic))
+    assert metadata.partition == partition_for_key(b"key", count)
+    first, second = (await contents(broker, topic, [metadata.partition]))[metadata.partition]
+    assert (first.key, first.value, first.timestamp, first.offset) == (b"key", b"value", 1_700_000_000_000, 0)
+    assert list(first.headers) == [("h", b"1"), ("h", None)]
+    assert second.value is None
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_many_records_in_order(broker: str, topic: str, compression: str) -> None:
+    values = [b"%06d" % n + b"." * (n % 90) for n in range(5000)]
+    async with kclient.Producer(bootstrap_servers=broker, compression_type=compression, linger_ms=2) as producer:
+        deliveries = await producer.send_batch(topic, values, partition=0)
+        assert [m.offset for m in await deliveries] == list(range(5000))
+    records = await stored_records(broker, TopicPartition(topic, 0))
+    assert [record.value for record in records] == values
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+async def test_acks(broker: str, topic: str, acks: str) -> None:
+    async with kclient.Producer(bootstrap_servers=broker, acks=acks) as producer:
+        for number in range(100):
+            await producer.send(topic, b"%d" % number, partition=0)
+        await producer.flush()
+    with anyio.fail_after(10):  # with acks=0 the end of the flush is not the end of the append
+        while len(records := await stored_records(broker, TopicPartition(topic, 0))) < 100:
+            await anyio.sleep(0.01)
+    assert [record.value for record in records] == [b"%d" % number for number in range(100)]
+
+
+async def test_too_large_for_the_topic(broker: str, topic: str) -> None:
+    from kclient.admin import Admin, NewTopic
+
+    async with Admin(bootstrap_servers=broker) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1, configs={"max.message.bytes": "2000"})])
+    async with kclient.Producer(bootstrap_servers=broker, linger_ms=20) as producer:
+        values = [b"%03d" % n * 30 for n in range(100)]
+        metadata = await (await producer.send_batch(topic, values))
+        assert [m.offset for m in metadata] == list(range(100)), "split into batches that fit"
+        with pytest.raises(RecordTooLargeError):
+            await (await producer.send(topic, b"x" * 3000))
+        assert (await (await producer.send(topic, b"after"))).offset == 100
+    records = await stored_records(broker, TopicPartition(topic, 0))
+    assert [record.value for record in records] == [*values, b"after"]
+
+
+async def test_a_topic_name_that_cannot_be(broker: str) -> None:
+    async with kclient.Producer(bootstrap_servers=broker, max_block_ms=10_000) as producer:
+        with pytest.raises(InvalidTopicError):
+            await producer.send("no good/name", b"x")
+
+
+async def test_nobody_listens() -> None:
+    async with kclient.Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=200) as producer:
+        with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1"):
+            await producer.send("t", b"x")
+
+
+async def test_blocking(broker: str, topic: str) -> None:
+    values = [b"%06d" % n for n in range(3000)]
+    told: list[int] = []
+
+    def use() -> None:
+        with kclient.sync.Producer(bootstrap_servers=broker) as producer:
+            assert producer.send(topic, values[0], partition=0).result(timeout=30).offset == 0
+            for value in values[1:]:
+                producer.send(topic, value, partition=0, on_delivery=lambda m, e: told.append(m.offset))
+            producer.flush()
+
+    await anyio.to_thread.run_sync(use)
+    assert told == list(range(1, 3000))
+    records = await stored_records(broker, TopicPartition(topic, 0))
+    assert [record.value for record in records] == values

@@ -1,0 +1,54 @@
+"""Apache Kafka's jars, resolved through Maven once and kept below the project's cache folder."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+KAFKA_4 = "4.3.1"
+KAFKA_3 = "3.9.1"
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("KCLIENT_TEST_CACHE", ROOT / ".cache"))
+
+
+def missing_tools() -> list[str]:
+    """The programs that the Java side of the tests needs and that are not on PATH."""
+    return [name for name in ("java", "mvn") if shutil.which(name) is None]
+
+
+def kafka_jars(version: str) -> Path:
+    """The folder with every jar of that Kafka release; resolved with Maven when it is not there yet."""
+    folder = CACHE / "kafka" / version
+    done = folder / ".complete"
+    if not done.exists():
+        _copy_dependencies(version, folder)
+        done.touch()
+    return folder
+
+
+def kafka_clients_jar(version: str) -> Path:
+    """The `kafka-clients` jar of that release: its `common/message/*.json` are the protocol's schemas."""
+    return kafka_jars(version) / f"kafka-clients-{version}.jar"
+
+
+def _copy_dependencies(version: str, folder: Path) -> None:
+    command = [
+        "mvn",
+        "--quiet",
+        "--batch-mode",
+        "-f",
+        str(ROOT / "tests" / "java" / "pom.xml"),
+        f"-Dkafka.version={version}",
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={folder}",
+        "-DincludeScope=runtime",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    if result.returncode != 0:
+        raise RuntimeError(f"Maven could not resolve Kafka {version}:\n{result.stdout}\n{result.stderr}")
+
+
+if __name__ == "__main__":
+    for kafka_version in (KAFKA_4, KAFKA_3):
+        kafka_jars(kafka_version)

@@ -1,0 +1,344 @@
+"""A group of our consumers in simulated time: their coordinators against the gateway's group, over a network that
+delays and loses. Nothing waits; the events lie in a heap."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kclient.consumer.assignors import Assignor, RebalanceProtocol
+from kclient.consumer.coordinator import GroupCoordinator
+from kclient.consumer.group import GroupRequest, GroupSettings, Prepare, RequestKind
+from kclient.consumer.states import MemberState
+from kclient.errors import BrokerConnectionError, ErrorCode, KafkaError
+from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.events import GroupSettings as BrokerSettings
+from kclient.gateway.groups.events import GroupSnapshot, Join, JoinResult, Leave, Reply, Store, Sync, Token
+from kclient.protocol.messages import (
+    FindCoordinatorResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
+from kclient.types import TopicPartition
+
+
+class SimulatedConsumer:
+    """One member: its state machine, and a user who polls."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        assignors: Sequence[Assignor],
+        topics: set[str],
+        *,
+        poll_every: float = 0.5,
+        instance_id: str | None = None,
+        max_poll_interval: float = 30.0,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.poll_every = poll_every
+        self.owned: set[TopicPartition] = set()
+        self.events: list[tuple[str, list[TopicPartition]]] = []
+        self.errors: list[KafkaError] = []
+        self.alive = True
+        self.beats = 0
+        settings = GroupSettings(
+            "g", instance_id, session_timeout=10.0, heartbeat_interval=3.0, max_poll_interval=max_poll_interval
+        )
+        self.machine = GroupCoordinator(settings, assignors)
+        self._turn = 0
+        self.subscribe(topics)
+        world.consumers.append(self)
+        self.learn()
+        self.poll()
+
+    @property
+    def eager(self) -> bool:
+        return self.machine.protocol is RebalanceProtocol.EAGER
+
+    @property
+    def settled(self) -> bool:
+        return self.machine.state is MemberState.STABLE
+
+    def subscribe(self, topics: set[str]) -> None:
+        self.topics = set(topics)
+        self.machine.subscribe(topics)
+
+    def learn(self) -> None:
+        """Metadata arrive."""
+        counts = self.world.counts
+        self.machine.update_metadata(counts, [], self.world.now)
+        self.drive()
+
+    def poll(self) -> None:
+        if not self.alive:
+            return
+        try:
+            self.machine.polled(self.world.now)
+        except KafkaError as error:
+            self.errors.append(error)
+        while (step := self.machine.step()) is not None:
+            if isinstance(step, Prepare):
+                going = (
+                    set(self.owned)
+                    if self.eager or step.lost
+                    else {tp for tp in self.owned if tp.topic not in self.topics}
+                )
+                self._tell("lost" if step.lost else "revoked", going)
+                self.owned -= going
+                self.machine.prepared(self.owned, self.world.now)
+            else:
+                new = set(step.assigned)
+                gone = set() if self.eager else self.owned - new
+                self._tell("revoked", gone)
+                self._tell("assigned", new - self.owned)
+                self.owned = new
+                self.machine.completed(step, gave_up=bool(gone))
+        self.drive()
+        self.world.after(self.poll_every * self.world.random.uniform(0.5, 1.5), self.poll)
+
+    def _tell(self, what: str, partitions: set[TopicPartition]) -> None:
+        if partitions:
+            self.events.append((what, sorted(partitions)))
+
+    def drive(self) -> None:
+        """Send what the machine wants, and look again when it says so."""
+        if not self.alive:
+            return
+        todo = self.machine.next(self.world.now)
+        for request in todo.requests:
+            self.beats += request.kind is RequestKind.HEARTBEAT
+            self.world.send(self, request)
+        self._turn += 1
+        turn = self._turn
+        if todo.wake_at < float("inf"):
+            self.world.after(
+                max(todo.wake_at - self.world.now, 0.001), lambda: self.drive() if turn == self._turn else None
+            )
+
+    def answered(self, request: GroupRequest, response: Any) -> None:
+        if self.alive:
+            self.machine.received(request, response, self.world.now)
+            self.drive()
+
+    def failed(self, request: GroupRequest) -> None:
+        if self.alive:
+            self.machine.failed(request, BrokerConnectionError("the connection broke"), self.world.now)
+            self.drive()
+
+    def close(self) -> None:
+        self.owned = set()
+        self.machine.leave("closed")
+        self.drive()
+        self.alive = False
+
+    def crash(self) -> None:
+        self.alive = False
+
+
+class World:
+    """The broker's group, the consumers, the network and the time."""
+
+    def __init__(self, seed: int, counts: dict[str, int], *, loss: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.loss = loss
+        self.counts = counts
+        self.now = 1000.0
+        self.consumers: list[SimulatedConsumer] = []
+        self.strict = loss == 0
+        self._stored: GroupSnapshot | None = None
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._ids = itertools.count(1)
+        self._waiting: dict[Token, Callable[[Any], None]] = {}
+        self.group = self._new_group()
+
+    def _new_group(self) -> ClassicGroup:
+        settings = BrokerSettings(group_initial_rebalance_delay_ms=0)
+        return ClassicGroup("g", settings, lambda prefix: f"{prefix}-{next(self._ids)}")
+
+    # ---- time ----
+
+    def after(self, delay: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + delay, next(self._order), action))
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while True:
+            event = self._events[0][0] if self._events else float("inf")
+            deadline = self.group.next_deadline()
+            at = min(event, float("inf") if deadline is None else deadline)
+            if at > end:
+                break
+            self.now = max(self.now, at)
+            if deadline is not None and deadline <= event:
+                self._perform(self.group.advance(self.now))
+            else:
+                heapq.heappop(self._events)[2]()
+            if self.strict:
+                self.check()
+        self.now = end
+
+    def run_until(self, met: Callable[[], bool], limit: float = 120.0) -> None:
+        end = self.now + limit
+        while not met():
+            assert self.now < end, [(c.name, c.machine.state, c.owned, c.errors) for c in self.consumers]
+            self.run(0.25)
+
+    @property
+    def living(self) -> list[SimulatedConsumer]:
+        return [consumer for consumer in self.consumers if consumer.alive]
+
+    def check(self) -> None:
+        """No partition has two readers."""
+        owned = [tp for consumer in self.living for tp in consumer.owned]
+        assert len(owned) == len(set(owned)), [(c.name, c.machine.state, c.owned) for c in self.living]
+
+    def settled(self) -> bool:
+        """Everybody is a stable member, and everything subscribed to has exactly one reader."""
+        if not all(consumer.settled for consumer in self.living):
+            return False
+        wanted = {topic for consumer in self.living for topic in consumer.topics}
+        everything = {TopicPartition(t, n) for t, count in self.counts.items() if t in wanted for n in range(count)}
+        owned = [tp for consumer in self.living for tp in consumer.owned]
+        return len(owned) == len(set(owned)) and set(owned) == everything
+
+    def learn(self, counts: dict[str, int]) -> None:
+        self.counts = counts
+        for consumer in self.living:
+            consumer.learn()
+
+    # ---- the network ----
+
+    def lost(self) -> bool:
+        return self.random.random() < self.loss
+
+    def latency(self) -> float:
+        return self.random.uniform(0.001, 0.1)
+
+    def send(self, consumer: SimulatedConsumer, request: GroupRequest) -> None:
+        def answered(response: Any) -> None:
+            if self.lost():
+                self.after(self.latency(), lambda: consumer.failed(request))
+            else:
+                self.after(self.latency(), lambda: consumer.answered(request, response))
+
+        if self.lost():
+            self.after(self.latency(), lambda: consumer.failed(request))
+        else:
+            self.after(self.latency(), lambda: self._serve(consumer, request, answered))
+
+    def restart(self) -> None:
+        """The broker is killed and comes back: what was parked and not stored is gone."""
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            answer(None)
+        self.group = self._new_group()
+        if self._stored is not None:
+            self._perform(self.group.restore(self._stored, self.now))
+
+    # ---- the broker ----
+
+    def _serve(self, consumer: SimulatedConsumer, request: GroupRequest, answer: Callable[[Any], None]) -> None:
+        message: Any = request.build(
+            request.request_class.VERSIONS[1] if request.kind is not RequestKind.FIND_COORDINATOR else 3
+        )
+        if request.kind is RequestKind.FIND_COORDINATOR:
+            answer(FindCoordinatorResponse(node_id=1, host="broker", port=9092))
+        elif request.kind is RequestKind.HEARTBEAT:
+            code = self.group.heartbeat(message.member_id, message.group_instance_id, message.generation_id, self.now)
+            answer(HeartbeatResponse(error_code=code))
+        elif request.kind is RequestKind.LEAVE:
+            leaving = [Leave(member.member_id, member.group_instance_id) for member in message.members]
+            self._perform(self.group.leave(leaving, self.now)[1])
+            answer(LeaveGroupResponse())
+        else:
+            token = Token()
+            wrap = _join_response if request.kind is RequestKind.JOIN else _sync_response
+
+            def reply(result: Any) -> None:
+                if result is None:
+                    self.after(self.latency(), lambda: consumer.failed(request))
+                else:
+                    answer(wrap(result))
+
+            self._waiting[token] = reply
+            if request.kind is RequestKind.JOIN:
+                self._perform(self.group.join(_join(message, consumer.name), token, self.now))
+            else:
+                self._perform(self.group.sync(_sync(message), token, self.now))
+
+    def _perform(self, actions: Sequence[Reply | Store]) -> None:
+        for action in actions:
+            if isinstance(action, Reply):
+                waiting = self._waiting.pop(action.token, None)
+                if waiting is not None:
+                    waiting(action.result)
+            else:
+                self.after(
+                    self.random.uniform(0.0005, 0.02), lambda store=action, group=self.group: self._store(store, group)
+                )
+
+    def _store(self, store: Store, group: ClassicGroup) -> None:
+        if group is self.group:
+            self._stored = store.snapshot
+            self._perform(group.stored(store.ticket, ErrorCode.NONE, self.now))
+
+
+def _join(message: Any, client_id: str) -> Join:
+    return Join(
+        message.member_id,
+        message.group_instance_id,
+        client_id,
+        "/sim",
+        message.session_timeout_ms,
+        message.rebalance_timeout_ms,
+        message.protocol_type,
+        tuple((protocol.name, protocol.metadata) for protocol in message.protocols),
+        require_member_id=message.group_instance_id is None,
+        can_skip_assignment=True,
+    )
+
+
+def _sync(message: Any) -> Sync:
+    return Sync(
+        message.member_id,
+        message.group_instance_id,
+        message.generation_id,
+        {item.member_id: item.assignment for item in message.assignments},
+        message.protocol_type,
+        message.protocol_name,
+    )
+
+
+def _join_response(result: JoinResult) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=result.error,
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            JoinGroupResponseMember(member_id=member, group_instance_id=instance, metadata=metadata)
+            for member, instance, metadata in result.members
+        ],
+    )
+
+
+def _sync_response(result: Any) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=result.error,
+        assignment=result.assignment,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+    )

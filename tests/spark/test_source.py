@@ -1,0 +1,139 @@
+"""The data source `kclient` in real Spark, against real Kafka and the gateway."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kclient.sync import Admin, Producer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+NOON = int(datetime.datetime(2024, 5, 17, 12, tzinfo=datetime.UTC).timestamp() * 1000)
+
+
+@pytest.fixture
+def filled(broker: str, topic: str) -> str:
+    """A topic of two partitions: ten records in 0, five in 1, every minute one."""
+    with Admin(bootstrap_servers=broker) as admin:
+        admin.create_topic(topic, partitions=2, configs={"retention.ms": "-1"})
+    with Producer(bootstrap_servers=broker) as producer:
+        for number in range(10):
+            producer.send(topic, f"a{number}".encode(), partition=0, timestamp=NOON + 60_000 * number)
+        for number in range(5):
+            producer.send(
+                topic,
+                None if number == 4 else f"b{number}".encode(),
+                key=f"k{number}".encode(),
+                partition=1,
+                timestamp=NOON + 60_000 * number,
+                headers=[("h", b"x"), ("empty", None)],
+            )
+    return topic
+
+
+def load(spark: SparkSession, broker: str, **options: str) -> DataFrame:
+    return spark.read.format("kclient").options(**{"kafka.bootstrap.servers": broker, **options}).load()
+
+
+def values(frame: DataFrame) -> list[str | None]:
+    rows = frame.orderBy("partition", "offset").collect()
+    return [None if row.value is None else bytes(row.value).decode() for row in rows]
+
+
+def test_every_column_of_every_record(spark: SparkSession, broker: str, filled: str) -> None:
+    frame = load(spark, broker, subscribe=filled, includeHeaders="true")
+    rows = frame.orderBy("partition", "offset").collect()
+    assert len(rows) == 15
+    first, last = rows[0], rows[-1]
+    assert (first.key, bytes(first.value), first.topic, first.partition, first.offset) == (None, b"a0", filled, 0, 0)
+    assert first.timestamp.timestamp() * 1000 == NOON
+    assert first.timestampType == 0
+    assert not first.headers
+    assert (bytes(last.key), last.value, last.partition, last.offset) == (b"k4", None, 1, 4)
+    assert [(h.key, h.value and bytes(h.value)) for h in last.headers] == [("h", b"x"), ("empty", None)]
+
+
+def test_the_schema_is_that_of_the_built_in_source(spark: SparkSession, broker: str, filled: str) -> None:
+    assert load(spark, broker, subscribe=filled).schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
+    )
+
+
+def test_offsets_choose_what_is_read(spark: SparkSession, broker: str, filled: str) -> None:
+    frame = load(
+        spark,
+        broker,
+        assign=f'{{"{filled}":[0]}}',
+        startingOffsets=f'{{"{filled}":{{"0":3}}}}',
+        endingOffsets=f'{{"{filled}":{{"0":6}}}}',
+    )
+    assert values(frame) == ["a3", "a4", "a5"]
+
+
+def test_timestamps_choose_what_is_read(spark: SparkSession, broker: str, filled: str) -> None:
+    frame = load(
+        spark, broker, subscribe=filled, startingTimestamp=str(NOON + 60_000), endingTimestamp=str(NOON + 180_000)
+    )
+    assert values(frame) == ["a1", "a2", "b1", "b2"]
+
+
+def test_a_pattern(spark: SparkSession, broker: str, filled: str) -> None:
+    assert load(spark, broker, subscribePattern=f"{filled[:-1]}.").count() == 15
+
+
+def test_ranges_are_split_for_more_tasks(spark: SparkSession, broker: str, filled: str) -> None:
+    frame = load(spark, broker, subscribe=filled, minPartitions="5")
+    assert frame.rdd.getNumPartitions() >= 5
+    assert values(frame) == [f"a{n}" for n in range(10)] + ["b0", "b1", "b2", "b3", None]
+    frame = load(spark, broker, subscribe=filled, maxRecordsPerPartition="2")
+    assert frame.rdd.getNumPartitions() == 8
+    assert frame.count() == 15
+
+
+def test_a_schema_of_fewer_columns(spark: SparkSession, broker: str, filled: str) -> None:
+    frame = (
+        spark.read.format("kclient")
+        .schema("offset long, value binary")
+        .options(**{"kafka.bootstrap.servers": broker, "subscribe": filled})
+        .load()
+    )
+    assert frame.columns == ["offset", "value"]
+    assert frame.count() == 15
+
+
+def test_an_empty_topic_gives_no_rows(spark: SparkSession, broker: str, topic: str) -> None:
+    with Admin(bootstrap_servers=broker) as admin:
+        admin.create_topic(topic, partitions=1)
+    assert load(spark, broker, subscribe=topic).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "x", "startingOfsets": "earliest"}, "did you mean startingOffsets"),
+        ({}, "exactly one of the options assign, subscribe and subscribePattern"),
+        ({"subscribe": "there-is-no-such-topic"}, "no such topic: there-is-no-such-topic"),
+        ({"subscribe": "x", "kafka.no.such.setting": "1"}, "no.such.setting"),
+    ],
+)
+def test_wrong_options_fail_before_any_task(
+    spark: SparkSession, gateway: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        load(spark, gateway, **options).count()
+
+
+def test_writing_and_streaming_say_that_they_come_later(spark: SparkSession, gateway: str, topic: str) -> None:
+    frame = spark.range(1).selectExpr("cast(cast(id as string) as binary) as value")
+    writer = frame.write.format("kclient").options(**{"kafka.bootstrap.servers": gateway, "topic": topic})
+    with pytest.raises(Exception, match="does not write yet"):
+        writer.mode("append").save()
+    stream = spark.readStream.format("kclient").options(**{"kafka.bootstrap.servers": gateway, "subscribe": topic})
+    with pytest.raises(Exception, match="does not read streams yet"):
+        stream.load().writeStream.format("noop").start().processAllAvailable()

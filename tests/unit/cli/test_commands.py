@@ -1,0 +1,267 @@
+"""The commands, run in this process on a gateway in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from kclient.cli.app import run
+from kclient.inprocess import reset
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = f"cli-{uuid.uuid4().hex}"
+    monkeypatch.setenv("KCLIENT_BOOTSTRAP_SERVERS", f"memory:{name}")
+    yield f"memory:{name}"
+    reset(name)
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        return [line.split("\t") for line in self.out.splitlines()]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """Runs commands as a shell would, with what they print caught."""
+
+    def __init__(self, capture: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capture = capture
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str, stdin: str = "") -> Outcome:
+        self._capture.readouterr()
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        code = run(list(arguments))
+        out, err = self._capture.readouterr()
+        return Outcome(code, out.decode(), err.decode())
+
+    def ok(self, *arguments: str, stdin: str = "") -> Outcome:
+        outcome = self(*arguments, stdin=stdin)
+        assert outcome.code == 0, outcome.err
+        return outcome
+
+
+@pytest.fixture
+def shell(memory: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(capsysbinary, monkeypatch)
+
+
+LINES = """\
+{"key": "a", "value": "1", "partition": 0, "timestamp": 1000}
+{"key": null, "value": {"base64": "/w=="}, "partition": 1, "headers": [["h", "v"], ["h", null]]}
+
+{"key": "c", "value": null, "partition": 2}
+"""
+
+
+# ---- produce and consume ------------------------------------------------------------------------------------
+
+
+def test_records_go_through_two_topics_unchanged(shell: Shell) -> None:
+    for topic in ("one", "two"):
+        shell.ok("topics", "create", topic, "--partitions", "3")
+    shell.ok("produce", "one", stdin=LINES)
+    first = shell.ok("consume", "one", "--from-beginning", "--to-end")
+    assert len(first.records) == 3
+    shell.ok("produce", "two", stdin=first.out)
+    second = shell.ok("consume", "two", "--from-beginning", "--to-end")
+    assert [{**each, "topic": "one"} for each in second.records] == first.records
+    assert first.records[0] == {
+        "topic": "one", "partition": 0, "offset": 0, "timestamp": 1000, "key": "a", "value": "1"
+    }  # fmt: skip
+
+
+def test_where_to_begin_and_to_stop(shell: Shell) -> None:
+    shell.ok("produce", "t", stdin="".join(f'{{"value": "{number}"}}\n' for number in range(10)))
+
+    def values(*options: str) -> list[int]:
+        return [int(record["value"]) for record in shell.ok("consume", "t", *options).records]
+
+    assert values("--from-beginning", "--limit", "3") == [0, 1, 2]
+    assert values("--offset", "7", "--to-end") == [7, 8, 9]
+    assert values("--offset", "-2", "--to-end") == [8, 9]
+    assert values("--offset", "-100", "--to-end", "-p", "0") == list(range(10))
+    assert values("--offset", "latest", "--to-end") == []
+    assert values("--to-end") == []
+    assert values("--limit", "0") == []
+
+
+def test_a_group_goes_on_where_it_stopped(shell: Shell) -> None:
+    shell.ok("produce", "t", stdin="".join(f'{{"value": "{number}"}}\n' for number in range(10)))
+    first = shell.ok("consume", "t", "--group", "g", "--from-beginning", "--limit", "4")
+    second = shell.ok("consume", "t", "--group", "g", "--from-beginning", "--limit", "6")
+    assert [int(record["value"]) for record in first.records + second.records] == list(range(10))
+
+
+def test_a_wrong_line_says_which_and_what_was_sent(shell: Shell) -> None:
+    outcome = shell("produce", "t", stdin='{"value": "fine"}\nnot json\n{"value": "later"}\n')
+    assert outcome.code == 1
+    assert "line 2 is no JSON" in outcome.err
+    assert "the 1 records before it were sent" in outcome.err
+    assert [record["value"] for record in shell.ok("consume", "t", "--from-beginning", "--to-end").records] == ["fine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["consume", "nothing", "--to-end"], 1, "there is no topic 'nothing'"),
+        (["consume", "t", "--offset", "soon"], 2, "--offset is a number"),
+        (["consume", "t", "--group", "g", "--to-end"], 2, "--group shares"),
+        (["consume", "t", "--partition", "7"], 1, "has no partition 7"),
+        (["consume", "t", "--config", "fetch.min.byte=1"], 2, "fetch.min.bytes"),
+        (["consume", "t", "--config", "x"], 2, "--config takes NAME=VALUE"),
+        (["consume"], 2, "Missing argument"),
+        (["frobnicate"], 2, "No such command"),
+        (["topics", "create", "t"], 1, "already exists"),
+        (["topics", "alter", "t"], 2, "nothing to change"),
+        (["topics", "create", "u", "--set", "retention.ms=soon"], 1, "retention.ms"),
+        (["topics", "delete", "nothing"], 1, "nothing"),
+        (["groups", "describe", "nobody"], 1, "nobody"),
+        (["groups", "reset", "nobody", "--to-earliest"], 2, "has committed nothing"),
+        (["groups", "reset", "g"], 2, "say where to"),
+        (["groups", "reset", "g", "--to-time", "tea", "-t", "t"], 2, "--to-time is ISO 8601"),
+        (["pipeline", "archive", "--to", "x"], 2, "say what to archive"),
+    ],
+)
+def test_errors_are_one_sentence(shell: Shell, arguments: list[str], code: int, message: str) -> None:
+    shell.ok("topics", "create", "t")
+    outcome = shell(*arguments)
+    assert outcome.code == code
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert "Traceback" not in outcome.err
+    assert outcome.out == ""
+
+
+def test_no_broker(shell: Shell) -> None:
+    outcome = shell("topics", "list", "--bootstrap", "127.0.0.1:1", "--config", "default.api.timeout.ms=500",
+                    "--config", "request.timeout.ms=400")  # fmt: skip
+    assert outcome.code == 1
+    assert "127.0.0.1:1" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+# ---- topics ---------------------------------------------------------------------------------------------------
+
+
+def test_topics(shell: Shell) -> None:
+    assert shell.ok("topics", "list").out == ""
+    shell.ok("topics", "create", "flights", "--partitions", "2", "--set", "retention.ms=1000")
+    shell.ok("topics", "create", "airports", "--replication-factor", "3")
+    assert shell.ok("topics", "list").out == "airports\nflights\n"
+    described = shell.ok("topics", "describe", "flights").rows
+    assert described[:3] == [
+        ["topic", "partition", "leader", "replicas", "in sync"],
+        ["flights", "0", "1", "1", "1"],
+        ["flights", "1", "1", "1", "1"],
+    ]
+    assert described[-1] == ["flights", "retention.ms", "1000"]
+    shell.ok("topics", "alter", "flights", "--partitions", "4", "--unset", "retention.ms", "--set", "segment.ms=60000")
+    described = shell.ok("topics", "describe", "flights").rows
+    assert len([row for row in described if len(row) == 5]) == 1 + 4
+    assert [row for row in described if row[-2:-1] == ["segment.ms"]] == [["flights", "segment.ms", "60000"]]
+    shell.ok("topics", "delete", "flights", "airports")
+    assert shell.ok("topics", "list").out == ""
+
+
+# ---- groups ---------------------------------------------------------------------------------------------------
+
+
+def test_groups(shell: Shell) -> None:
+    shell.ok("produce", "t", stdin="".join(f'{{"value": "{n}", "timestamp": {n * 1000}}}\n' for n in range(10)))
+    shell.ok("consume", "t", "--group", "g", "--from-beginning", "--limit", "4")
+    assert shell.ok("groups", "list").out == "g\n"
+    assert shell.ok("groups", "list", "--state", "Stable").out == ""
+    assert shell.ok("groups", "describe", "g").rows[1] == ["t", "0", "4", "10", "6", "-", "-", "-"]
+
+    def reset(*options: str) -> list[str]:
+        outcome = shell.ok("groups", "reset", "g", *options)
+        assert ("dry run" in outcome.err) == ("--execute" not in options)
+        return outcome.rows[1]
+
+    assert reset("--to-earliest") == ["t", "0", "4", "0"]
+    assert reset("--to-latest") == ["t", "0", "4", "10"]
+    assert reset("--to-time", "1970-01-01T00:00:06.5Z") == ["t", "0", "4", "7"]
+    assert reset("--to-time", "6000", "--topic", "t:0") == ["t", "0", "4", "6"]
+    assert reset("--to-offset", "2", "--topic", "t", "--execute") == ["t", "0", "4", "2"]
+    assert shell.ok("groups", "describe", "g").rows[1][2] == "2"
+    shell.ok("groups", "delete", "g")
+    assert shell.ok("groups", "list").out == ""
+
+
+# ---- the rest -------------------------------------------------------------------------------------------------
+
+
+def test_info(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = dict(row for row in shell.ok("info").rows)
+    assert shown["records"] in ("compiled", "interpreted")
+    assert shown["broker"].startswith("memory:")
+    monkeypatch.delenv("KCLIENT_BOOTSTRAP_SERVERS")
+    assert "cluster" not in dict(row for row in shell.ok("info").rows)
+
+
+def test_help_names_every_command(shell: Shell) -> None:
+    shown = shell.ok("--help").out
+    for command in ("gateway", "produce", "consume", "topics", "groups", "pipeline", "info"):
+        assert command in shown
+
+
+def test_on_a_terminal_tables_are_for_people(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kclient.cli import output
+
+    shell.ok("topics", "create", "flights", "--partitions", "3")
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    shown = shell.ok("topics", "list").out
+    assert "partitions" in shown
+    assert "─" in shown
+    shell.ok("produce", "flights", stdin='{"value": "v"}\n')
+    assert json.loads(shell.ok("consume", "flights", "--from-beginning", "-n", "1").out)["value"] == "v"
+
+
+def test_a_reader_that_leaves_early_is_no_error(memory: str) -> None:
+    environment = {**os.environ, "KCLIENT_BOOTSTRAP_SERVERS": memory}
+    code = (
+        "import sys; "
+        'lines = b\'{"value": "x"}\\n\' * 20000; '
+        "from kclient.sync import Producer; "
+        "producer = Producer(bootstrap_servers=sys.argv[1]); "
+        "[producer.send('t', b'x' * 50) for _ in range(20000)]; producer.flush(); "
+        "from kclient.cli import main; main(['consume', 't', '--from-beginning'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, memory], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b'"offset":0' in process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=30) == 0
+
+
+def test_starting_the_command_line_loads_little() -> None:
+    code = (
+        "import sys; from kclient.cli.app import app; "
+        "loaded = [name for name in ('rich', 'pyarrow', 'sqlalchemy', 'pyspark', 'kclient.gateway', 'kclient.sync') "
+        "if name in sys.modules]; print(loaded)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,149 @@
+"""`kclient gateway` as a process: its start-up line, its signals, its refusals."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kclient.sync import Producer
+from tests.gateway_process import GatewayProcess
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kclient", "gateway", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    process = GatewayProcess(tmp_path / "data")
+    process.start()
+    try:
+        assert process.startup_line.count("\n") == 1
+        assert process.bootstrap in process.startup_line
+        assert str(tmp_path / "data") in process.startup_line
+        with Producer(bootstrap_servers=process.bootstrap) as producer:
+            assert producer.send("t", b"x", partition=0).result().offset == 0
+        # the directory can be named as an address as well
+        with Producer(bootstrap_servers=f"embedded:{tmp_path / 'data'}") as producer:
+            assert producer.send("t", b"y", partition=0).result().offset == 1
+        assert process.stop() == 0
+        process.start()
+        with Producer(bootstrap_servers=process.bootstrap) as producer:
+            assert producer.send("t", b"z", partition=0).result().offset == 2
+    finally:
+        assert process.stop() == 0
+    assert process.stderr == []
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signals(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kclient", "gateway", "--data", str(tmp_path), "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        port = int(process.stdout.readline().split("127.0.0.1:")[1].split(",")[0])
+        with socket.create_connection(("127.0.0.1", port)):  # a client that says nothing is no reason to stay
+            started = time.monotonic()
+            process.send_signal(sent)
+            assert process.wait(timeout=30) == code
+        assert time.monotonic() - started < 15
+        assert process.stderr.read() == ""
+        assert process.stdout.read() == ""
+
+
+def test_a_second_gateway_on_the_same_directory_names_the_first(tmp_path: Path) -> None:
+    process = GatewayProcess(tmp_path)
+    process.start()
+    try:
+        second = command("--data", str(tmp_path), "--listen", "127.0.0.1:0")
+        assert second.returncode == 1
+        assert str(process.pid) in second.stderr
+        assert second.stderr.count("\n") == 1
+    finally:
+        process.stop()
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = command("--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}")
+    assert outcome.returncode == 1
+    assert str(port) in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--durability", "maybe"], "'synced' or 'written'"),
+        (["--config", "num.partition=3"], "num.partitions"),
+        (["--config", "num.partitions"], "--config takes NAME=VALUE"),
+        (["--log-level", "loud"], "--log-level is one of"),
+        (["--listen", "nowhere:99999"], "port"),
+    ],
+)
+def test_what_is_asked_for_wrongly(tmp_path: Path, arguments: list[str], message: str) -> None:
+    outcome = command("--data", str(tmp_path / "data"), *arguments)
+    assert outcome.returncode == 2
+    assert message in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert outcome.stdout == ""
+
+
+def test_the_quick_way_knows_the_options_of_the_command() -> None:
+    from typer.main import get_command
+
+    from kclient.cli.app import app
+    from kclient.cli.quick import OPTIONS
+
+    declared = get_command(app).commands["gateway"].params  # type: ignore[attr-defined]
+    assert sorted(OPTIONS) == sorted(name for option in declared for name in option.opts if name != "--help")
+
+
+@pytest.mark.parametrize(
+    ("words", "quick"),
+    [
+        ("gateway --data x", True),
+        ("gateway --data=x --listen h:1 --config a=b -c c=d --durability written", True),
+        ("gateway", False),
+        ("gateway --help", False),
+        ("gateway --data", False),
+        ("gateway --data --listen", False),
+        ("gateway --data x --data y", False),
+        ("gateway --data x extra", False),
+        ("gateway --dat x", False),
+        ("topics list", False),
+        ("", False),
+    ],
+)
+def test_when_the_option_parser_is_left_out(words: str, quick: bool) -> None:
+    from kclient.cli.quick import quick_gateway
+
+    assert (quick_gateway(words.split()) is not None) is quick
+
+
+def test_beyond_loopback_it_warns(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kclient", "gateway", "--data", str(tmp_path), "--listen", "0.0.0.0:0",
+         "--advertise", "localhost:0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "localhost:" in process.stdout.readline()
+        process.terminate()
+        assert "authentication" in process.stderr.read()
+        assert process.wait(timeout=30) == 0

@@ -1,0 +1,214 @@
+"""The metadata cache merges answers and says when to ask again; time is a number here."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from kclient.cluster import Backoff, MetadataCache, topic_error
+from kclient.errors import ErrorCode, TopicAuthorizationError
+from kclient.protocol.messages import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kclient.types import Node, TopicPartition
+
+ID_A = b"a" * 16
+ID_B = b"b" * 16
+TP = TopicPartition("t", 0)
+
+
+def partition(index: int = 0, leader: int = 1, epoch: int = 0) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        partition_index=index, leader_id=leader, leader_epoch=epoch, replica_nodes=[1, 2], isr_nodes=[1]
+    )
+
+
+def topic(
+    name: str = "t", *partitions: MetadataResponsePartition, topic_id: bytes = ID_A, code: int = 0
+) -> MetadataResponseTopic:
+    return MetadataResponseTopic(name=name, topic_id=topic_id, error_code=code, partitions=list(partitions))
+
+
+def answer(*topics: MetadataResponseTopic, brokers: tuple[int, ...] = (1, 2)) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=n, host=f"host{n}", port=9092) for n in brokers],
+        cluster_id="cluster",
+        controller_id=1,
+        topics=list(topics),
+    )
+
+
+@pytest.fixture
+def cache() -> MetadataCache:
+    return MetadataCache(max_age=300, max_idle=60, backoff=Backoff(100, 1000, jitter=0.0))
+
+
+def learn(
+    cache: MetadataCache, *topics: MetadataResponseTopic, now: float = 0.0, asked: list[str] | None = None
+) -> None:
+    cache.begin_update(now)
+    cache.update(answer(*topics), now, asked=[t.name or "" for t in topics] if asked is None else asked)
+
+
+def test_the_snapshot_says_what_the_answer_said(cache: MetadataCache) -> None:
+    before = cache.snapshot
+    learn(cache, topic("t", partition(0, 1, 5), partition(1, 2, 6)))
+    snapshot = cache.snapshot
+    assert before.topics == {}
+    assert (snapshot.cluster_id, snapshot.controller) == ("cluster", Node(1, "host1", 9092))
+    assert snapshot.leader(TopicPartition("t", 1)) == Node(2, "host2", 9092)
+    assert snapshot.leader_epoch(TP) == 5
+    assert snapshot.topic_id("t") == ID_A
+    assert snapshot.names == {ID_A: "t"}
+    assert snapshot.partition_count("t") == 2
+    infos = snapshot.partitions_for("t")
+    assert [info.partition for info in infos] == [0, 1]
+    assert infos[0].replicas == (Node(1, "host1", 9092), Node(2, "host2", 9092))
+
+
+def test_an_unknown_topic_is_unknown_everywhere(cache: MetadataCache) -> None:
+    snapshot = cache.snapshot
+    assert snapshot.partitions_for("t") == []
+    assert snapshot.partition_count("t") == 0
+    assert (snapshot.leader(TP), snapshot.leader_id(TP), snapshot.leader_epoch(TP)) == (None, None, None)
+
+
+def test_a_replica_on_a_dead_broker_keeps_its_id(cache: MetadataCache) -> None:
+    cache.update(answer(topic("t", partition()), brokers=(1,)), 0.0, asked=["t"])
+    assert cache.snapshot.partitions_for("t")[0].replicas[1] == Node(2, "", -1)
+
+
+def test_a_lagging_broker_does_not_bring_an_old_leader_back(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition(0, leader=2, epoch=7)))
+    learn(cache, topic("t", partition(0, leader=1, epoch=6)))
+    assert cache.snapshot.leader_id(TP) == 2
+    learn(cache, topic("t", partition(0, leader=1, epoch=8)))
+    assert cache.snapshot.leader_id(TP) == 1
+
+
+def test_a_topic_made_anew_starts_with_its_own_epochs(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition(0, leader=2, epoch=7)))
+    learn(cache, topic("t", partition(0, leader=1, epoch=0), topic_id=ID_B))
+    assert cache.snapshot.leader_id(TP) == 1
+    assert cache.snapshot.names == {ID_B: "t"}
+
+
+def test_other_topics_stay_unless_all_were_asked_for(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), topic("u", partition(), topic_id=ID_B))
+    learn(cache, topic("t", partition()))
+    assert set(cache.snapshot.topics) == {"t", "u"}
+    cache.update(answer(topic("t", partition())), 0.0, asked=None)
+    assert set(cache.snapshot.topics) == {"t"}
+
+
+def test_a_deleted_topic_is_forgotten_and_asked_for_again(cache: MetadataCache) -> None:
+    cache.track(["t"], 0.0)
+    learn(cache, topic("t", partition()))
+    learn(cache, topic("t", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    assert "t" not in cache.snapshot.topics
+    assert topic_error(cache.snapshot, "t") is not None
+    assert cache.update_requested
+    learn(cache, topic("t", partition()))
+    assert topic_error(cache.snapshot, "t") is None
+
+
+def test_a_topic_that_is_not_ours_names_itself_in_the_error(cache: MetadataCache) -> None:
+    cache.track(["t"], 0.0)
+    learn(cache, topic("t", code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    error = topic_error(cache.snapshot, "t")
+    assert isinstance(error, TopicAuthorizationError)
+    assert "'t'" in str(error)
+    assert not cache.update_requested, "asking again does not help"
+
+
+def test_leaders_named_in_an_answer_are_taken_over(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition(0, leader=1, epoch=3)))
+    assert cache.update_leaders({TP: (1, 3)}) == set(), "not newer"
+    assert cache.update_leaders({TP: (9, 4)}) == set(), "a broker that nobody knows"
+    assert cache.update_leaders({TP: (9, 4)}, [Node(9, "host9", 9092)]) == {TP}
+    assert cache.snapshot.leader(TP) == Node(9, "host9", 9092)
+    assert cache.update_leaders({TopicPartition("other", 0): (1, 9)}) == set()
+
+
+# --------------------------------------------------------------------------- when to ask
+
+
+def test_asks_at_once_then_by_age(cache: MetadataCache) -> None:
+    assert cache.next_update(10.0) == 10.0
+    learn(cache, now=10.0)
+    assert cache.next_update(11.0) == 310.0
+
+
+def test_a_request_for_news_waits_for_the_back_off(cache: MetadataCache) -> None:
+    learn(cache, now=10.0)
+    cache.request_update()
+    assert cache.next_update(10.0) == pytest.approx(10.1)
+    assert cache.next_update(10.5) == 10.5
+    cache.request_update(urgent=True)
+    assert cache.next_update(10.0) == 10.0
+
+
+def test_a_new_topic_is_urgent_and_a_known_one_is_not(cache: MetadataCache) -> None:
+    learn(cache, now=10.0)
+    assert cache.track(["t"], 10.0)
+    assert cache.next_update(10.0) == 10.0
+    learn(cache, topic("t", partition()), now=10.0)
+    assert not cache.track(["t"], 10.0)
+    assert cache.next_update(10.0) > 11.0
+
+
+def test_a_request_made_while_one_is_under_way_is_not_lost(cache: MetadataCache) -> None:
+    cache.begin_update(10.0)
+    cache.track(["t"], 10.0)
+    cache.update(answer(), 10.0, asked=[])
+    assert cache.next_update(10.0) == 10.0
+
+
+def test_failures_back_off_further_and_further(cache: MetadataCache) -> None:
+    due = []
+    now = 0.0
+    for _ in range(5):
+        cache.begin_update(now)
+        cache.fail_update(now)
+        due.append(cache.next_update(now) - now)
+        now += 100
+    assert due == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0])
+    assert cache.failures == 5
+    learn(cache, now=now)
+    assert cache.failures == 0
+
+
+def test_a_partition_without_leader_is_asked_for_ever_less_often(cache: MetadataCache) -> None:
+    waits = []
+    now = 0.0
+    for _ in range(3):
+        learn(cache, topic("t", partition(0, leader=-1)), now=now)
+        waits.append(cache.next_update(now) - now)
+        now += 10
+    assert waits == pytest.approx([0.1, 0.2, 0.4])
+
+
+def test_topics_that_nobody_uses_are_forgotten(cache: MetadataCache) -> None:
+    cache.track(["t", "u"], 0.0)
+    cache.touch(["t", "stranger"], 50.0)
+    assert cache.expire_topics(60.0) == ["u"]
+    assert cache.topics == ["t"]
+    assert MetadataCache(max_age=1, backoff=Backoff(1, 1)).expire_topics(inf) == []
+
+
+def test_tracking_only_some_drops_the_others(cache: MetadataCache) -> None:
+    cache.track(["t", "u"], 0.0)
+    assert cache.track_only(["u", "v"], 1.0)
+    assert cache.topics == ["u", "v"]
+
+
+def test_bootstrapping_again_forgets_the_brokers_but_not_the_topics(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), now=1.0)
+    cache.rebootstrap()
+    assert cache.snapshot.nodes == {}
+    assert "t" in cache.snapshot.topics
+    assert cache.next_update(1.0) == 1.0

@@ -1,0 +1,363 @@
+"""Background tasks: owners, failures, closing from anywhere on asyncio and nested on trio."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from kclient.concurrency import Supervisor, SupervisorState, Timer, current_backend, first_leaf
+from kclient.errors import ClosedError, IllegalStateError
+from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
+
+pytestmark = pytest.mark.anyio
+
+
+class Boom(Exception):
+    pass
+
+
+async def boom(after: anyio.Event | None = None) -> None:
+    if after is not None:
+        await after.wait()
+    raise Boom("no")
+
+
+async def test_backend_is_recognised(anyio_backend: str) -> None:
+    assert current_backend() == anyio_backend
+
+
+def test_no_backend_outside_of_loops() -> None:
+    with pytest.raises(RuntimeError):
+        current_backend()
+
+
+async def test_failure_is_stored_and_raised_by_the_next_call() -> None:
+    failures: list[BaseException] = []
+    async with Supervisor("mine", on_failure=failures.append) as supervisor:
+        handle = supervisor.spawn(boom)
+        await handle.wait()
+        assert isinstance(supervisor.failure, Boom)
+        assert failures == [supervisor.failure]
+        assert not supervisor.running
+        with pytest.raises(Boom):
+            supervisor.check()
+        with pytest.raises(Boom):
+            supervisor.spawn(boom)
+        await anyio.lowlevel.checkpoint()  # the user's code is not cancelled
+    assert supervisor.state is SupervisorState.CLOSED
+
+
+async def test_failure_ends_the_other_tasks() -> None:
+    ended = anyio.Event()
+
+    async def other() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with Supervisor() as supervisor:
+        supervisor.spawn(other)
+        await anyio.wait_all_tasks_blocked()
+        supervisor.spawn(boom)
+        with anyio.fail_after(5):
+            await ended.wait()
+
+
+async def test_first_failure_counts() -> None:
+    async with Supervisor() as supervisor:
+        supervisor.fail(Boom("first"))
+        supervisor.fail(ValueError("second"))
+        with pytest.raises(Boom, match="first"):
+            supervisor.check()
+
+
+async def test_exception_groups_are_opened() -> None:
+    async def group() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(boom)
+
+    async with Supervisor() as supervisor:
+        await supervisor.spawn(group).wait()
+        assert isinstance(supervisor.failure, Boom)
+
+
+def test_first_leaf() -> None:
+    inner = ExceptionGroup("b", [Boom("x"), ValueError("y")])
+    assert isinstance(first_leaf(ExceptionGroup("a", [inner])), Boom)
+
+
+async def test_on_error_takes_the_exception_of_one_task() -> None:
+    errors: list[Exception] = []
+    async with Supervisor() as supervisor:
+        await supervisor.spawn(boom, on_error=errors.append).wait()
+        assert [type(error) for error in errors] == [Boom]
+        supervisor.check()
+
+        def bad(error: Exception) -> None:
+            raise ValueError("from the handler") from error
+
+        await supervisor.spawn(boom, on_error=bad).wait()
+        with pytest.raises(ValueError, match="from the handler"):
+            supervisor.check()
+
+
+async def test_cancelling_one_task_is_no_failure() -> None:
+    async with Supervisor() as supervisor:
+        handle = supervisor.spawn(anyio.sleep_forever, name="sleeper")
+        assert "sleeper running" in repr(handle)
+        await anyio.wait_all_tasks_blocked()
+        handle.cancel()
+        await handle.wait()
+        assert handle.done
+        supervisor.check()
+
+
+async def test_task_cancelled_before_it_runs_still_cleans_up() -> None:
+    log = []
+
+    async def task() -> None:
+        log.append("began")
+        try:
+            await anyio.lowlevel.checkpoint()
+        finally:
+            log.append("ended")
+
+    async with Supervisor() as supervisor:
+        handle = supervisor.spawn(task)
+        handle.cancel()
+        await handle.wait()
+    assert log == ["began", "ended"]
+
+
+async def test_closing_waits_for_clean_up() -> None:
+    log = []
+
+    async def task() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.01)
+            log.append("cleaned")
+
+    async with Supervisor() as supervisor:
+        supervisor.spawn(task)
+        await anyio.wait_all_tasks_blocked()
+    assert log == ["cleaned"]
+
+
+async def test_life_cycle() -> None:
+    supervisor = Supervisor("life")
+    with pytest.raises(ClosedError, match="life is new"):
+        supervisor.spawn(boom)
+    await supervisor.start()
+    with pytest.raises(IllegalStateError):
+        await supervisor.start()
+    await supervisor.aclose()
+    await supervisor.aclose()
+    with pytest.raises(ClosedError, match="life is closed"):
+        supervisor.spawn(boom)
+    never = Supervisor()
+    await never.aclose()
+    assert never.state is SupervisorState.CLOSED
+
+
+async def test_body_exception_passes_as_it_is() -> None:
+    with pytest.raises(Boom):
+        async with Supervisor() as supervisor:
+            supervisor.spawn(anyio.sleep_forever)
+            raise Boom
+
+
+async def test_cancelled_body_ends_the_tasks() -> None:
+    with anyio.move_on_after(0.01) as scope:
+        async with Supervisor() as supervisor:
+            supervisor.spawn(anyio.sleep_forever)
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert supervisor.state is SupervisorState.CLOSED
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncio_closes_from_any_task_in_any_order() -> None:
+    first, second = Supervisor("first"), Supervisor("second")
+    await first.start()
+    await second.start()
+    first.spawn(anyio.sleep_forever)
+    second.spawn(anyio.sleep_forever)
+    await asyncio.create_task(first.aclose())
+    await second.aclose()
+    assert {first.state, second.state} == {SupervisorState.CLOSED}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncio_task_cannot_close_its_own_supervisor() -> None:
+    async with Supervisor("own") as supervisor:
+        await supervisor.spawn(supervisor.aclose, name="suicide").wait()
+        with pytest.raises(IllegalStateError, match="suicide"):
+            supervisor.check()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncio_closed_by_two_tasks_at_once() -> None:
+    supervisor = Supervisor()
+    await supervisor.start()
+    supervisor.spawn(anyio.sleep_forever)
+    with anyio.fail_after(5):
+        await asyncio.gather(supervisor.aclose(), supervisor.aclose())
+
+
+def test_asyncio_loop_that_ends_is_a_failure() -> None:
+    supervisor = Supervisor("left open")
+
+    async def main() -> None:
+        await supervisor.start()
+        supervisor.spawn(anyio.sleep_forever)
+        await anyio.sleep(0)
+
+    asyncio.run(main())
+    with pytest.raises(ClosedError, match="left open"):
+        supervisor.check()
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_trio_asks_for_nesting() -> None:
+    outer, inner = Supervisor("outer"), Supervisor("inner")
+    await outer.start()
+    await inner.start()
+    with pytest.raises(IllegalStateError, match=r"outer has to be closed before .* nested"):
+        await outer.aclose()
+    problems = []
+
+    async def elsewhere() -> None:
+        try:
+            await inner.aclose()
+        except IllegalStateError as error:
+            problems.append(str(error))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(elsewhere)
+    assert "by the task that started it" in problems[0]
+    await inner.aclose()
+    await outer.aclose()
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_trio_keyboard_interrupt_comes_bare() -> None:
+    async def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        async with Supervisor() as supervisor:
+            supervisor.spawn(interrupt)
+            await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncio_closing_survives_cancellation_anywhere() -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        supervisor = Supervisor()
+        await supervisor.start()
+        supervisor.spawn(anyio.sleep_forever)
+        await cancelled(supervisor.aclose())
+        assert supervisor.state is SupervisorState.CLOSED
+
+    assert await at_every_checkpoint(scenario) > 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncio_starting_survives_cancellation_anywhere() -> None:
+    before = len(asyncio.all_tasks())
+
+    async def scenario(cancelled: Cancelled) -> None:
+        supervisor = Supervisor()
+        outcome = await cancelled(supervisor.start())
+        assert supervisor.running == (outcome is Outcome.FINISHED)
+        await supervisor.aclose()
+        assert len(asyncio.all_tasks()) == before
+
+    assert await at_every_checkpoint(scenario) > 0
+
+
+async def test_a_life_survives_cancellation_anywhere() -> None:
+    async def life(supervisor: Supervisor) -> None:
+        async with supervisor:
+            handle = supervisor.spawn(anyio.sleep_forever)
+            await anyio.lowlevel.checkpoint()
+            handle.cancel()
+            await handle.wait()
+
+    async def scenario(cancelled: Cancelled) -> None:
+        supervisor = Supervisor()
+        await cancelled(life(supervisor))
+        assert not supervisor.running
+        assert not supervisor._handles
+
+    assert await at_every_checkpoint(scenario) > 2
+
+
+async def test_timer_fires_once_at_its_time() -> None:
+    fired: list[float] = []
+    done = anyio.Event()
+
+    def fire() -> None:
+        fired.append(anyio.current_time())
+        done.set()
+
+    async with Supervisor() as supervisor:
+        timer = Timer(supervisor, fire)
+        start = anyio.current_time()
+        timer.set(start + 30)
+        await anyio.wait_all_tasks_blocked()
+        timer.set(start + 0.02)  # earlier
+        with anyio.fail_after(5):
+            await done.wait()
+        assert fired[0] >= start + 0.02
+        assert timer.when is None
+        done = anyio.Event()
+        timer.set(anyio.current_time() + 0.01)
+        await anyio.wait_all_tasks_blocked()
+        timer.set(anyio.current_time() + 0.03)  # later
+        with anyio.fail_after(5):
+            await done.wait()
+        assert len(fired) == 2
+        timer.set(anyio.current_time() + 0.01)
+        timer.cancel()
+        await anyio.sleep(0.03)
+        assert len(fired) == 2
+
+
+async def test_timer_may_set_itself_again() -> None:
+    fired = []
+    done = anyio.Event()
+
+    async with Supervisor() as supervisor:
+
+        def fire() -> None:
+            fired.append(1)
+            if len(fired) < 3:
+                timer.set(anyio.current_time())
+            else:
+                done.set()
+
+        timer = Timer(supervisor, fire)
+        timer.set(anyio.current_time())
+        with anyio.fail_after(5):
+            await done.wait()
+
+
+async def test_exception_of_a_timer_is_a_failure() -> None:
+    failed = anyio.Event()
+    async with Supervisor(on_failure=lambda _: failed.set()) as supervisor:
+
+        def fire() -> None:
+            raise Boom
+
+        Timer(supervisor, fire).set(anyio.current_time())
+        with anyio.fail_after(5):
+            await failed.wait()
+        with pytest.raises(Boom):
+            supervisor.check()

@@ -1,0 +1,44 @@
+"""The loop that fetches: what falls due while it is busy is not slept over."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kclient.consumer.fetch_driver import FetchDriver
+
+pytestmark = pytest.mark.anyio
+
+
+class Asleep(Exception):
+    """The loop went to sleep, for so many seconds."""
+
+
+async def test_a_retry_that_falls_due_while_the_loop_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = 100.0
+    retry_at = 100.5
+
+    def busy(*_: Any) -> None:
+        nonlocal time
+        time = 101.0  # the machine stalls: by now the retry is due, and nobody has looked at it
+
+    async def wait(timeout: float | None) -> None:
+        raise Asleep(timeout)
+
+    core = SimpleNamespace(
+        clock=lambda: time,
+        lock=threading.Lock(),
+        subscriptions=SimpleNamespace(next_retry=lambda now: retry_at if retry_at > now else None),
+        fetch_wakeup=SimpleNamespace(wait=wait),
+    )
+    driver = FetchDriver.__new__(FetchDriver)
+    driver._core = core  # type: ignore[assignment]
+    driver._fetcher = SimpleNamespace(next_retry=lambda now: None)  # type: ignore[assignment]
+    for method in ("_track", "_start_finding_positions", "send_fetches"):
+        monkeypatch.setattr(driver, method, busy)
+    with pytest.raises(Asleep) as slept:
+        await driver.run()
+    assert slept.value.args == (0,)

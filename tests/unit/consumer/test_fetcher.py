@@ -1,0 +1,374 @@
+"""What the fetcher asks for, keeps, hands out and throws away."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from kclient.consumer.fetch_session import Asked, FetchSession
+from kclient.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicAuthorizationError,
+)
+from kclient.protocol.messages import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchResponse,
+    FetchResponseEpochEndOffset,
+    FetchResponseLeaderIdAndEpoch,
+    FetchResponsePartitionData,
+)
+from kclient.records import BatchBuilder, encode_end_marker
+from kclient.types import TopicPartition
+from tests.unit.consumer.fetchbox import TOPIC_ID, FetchBox, Logs, batch
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def partition_answer(**fields: object) -> FetchResponse:
+    data = FetchResponsePartitionData(partition_index=0, high_watermark=50, **fields)  # type: ignore[arg-type]
+    return FetchResponse(session_id=9, responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])])
+
+
+def test_everything_is_read_once_and_in_order() -> None:
+    box = FetchBox(Logs(partitions=3), max_partition_bytes=1500)
+    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    rng = random.Random(1)
+    for _ in range(200):
+        for plan in box.plan():
+            box.answer(plan)
+        for number, offset in box.take(rng.randint(1, 40)):
+            seen[number].append(offset)
+    assert seen == {number: list(range(50)) for number in range(3)}
+    assert box.fetcher.buffered == 0
+
+
+def test_one_request_names_all_partitions_of_a_broker() -> None:
+    box = FetchBox(Logs(partitions=4))
+    (plan,) = box.plan()
+    assert [item.partition for item in plan.request.topics[0].partitions] == [0, 1, 2, 3]
+    assert plan.request.topics[0].partitions[0].current_leader_epoch == 3
+    assert box.plan() == []  # nothing is asked twice
+
+
+def test_a_partition_is_fetched_ahead_and_no_further() -> None:
+    box = FetchBox(Logs(partitions=1, batches=40), max_partition_bytes=1500)
+    fetches = 0
+    while plans := box.plan():
+        box.answer(plans[0])
+        fetches += 1
+    assert fetches == 2  # one to hand out, one ahead
+    assert box.fetcher.buffered <= 2 * 1500
+    box.take(3)
+    assert box.plan() == []
+    box.take(7)
+    assert len(box.plan()) == 1
+
+
+def test_all_partitions_together_stay_within_the_bound() -> None:
+    box = FetchBox(Logs(partitions=8, batches=40), max_partition_bytes=2000, max_bytes=5000)
+    while plans := box.plan():
+        assert sum(plan.reserved for plan in plans) <= 5000
+        box.answer(plans[0])
+    assert box.fetcher.buffered <= 5000
+    while box.take():
+        for plan in box.plan():
+            box.answer(plan)
+    assert [box.position(number) for number in range(8)] == [200] * 8
+
+
+def test_a_tiny_bound_still_makes_progress() -> None:
+    box = FetchBox(Logs(partitions=2, batches=4), max_partition_bytes=10, max_bytes=10)
+    for _ in range(20):
+        for plan in box.plan():
+            box.answer(plan)
+        box.take()
+    assert [box.position(0), box.position(1)] == [20, 20]
+
+
+def test_a_busy_partition_does_not_wait_for_a_request_that_is_parked_for_quiet_ones() -> None:
+    box = FetchBox(Logs(partitions=2, batches=40), max_partition_bytes=1500)
+    first = box.plan()[0]
+    box.answer(first)
+    second = box.plan()[0]
+    box.answer(second)
+    for chunk in list(box.fetcher.chunks()):  # the user has drained partition 0 only
+        if chunk.state.tp == T0:
+            chunk.decode(lambda *_, **__: [])
+            box.fetcher.finish(chunk)
+    parked = box.plan()[0]
+    assert parked.lane == 0
+    box.subscriptions.seek(T1, 0)
+    (other,) = box.plan()
+    assert other.lane == 1
+    assert other.request.session_epoch == -1  # one session per broker is enough
+    box.answer(other)
+    assert next(record for record in box.take() if record[0] == 1) == (1, 0)
+
+
+def test_paused_partitions_are_neither_fetched_nor_handed_out_and_keep_what_is_there() -> None:
+    box = FetchBox(Logs())
+    box.fetch()
+    box.subscriptions.pause([T0])
+    assert {number for number, _ in box.take()} == {1}
+    assert not box.fetcher.has_ready
+    (plan,) = box.plan()
+    assert T0 not in plan.asked
+    box.subscriptions.resume([T0])
+    assert {number for number, _ in box.take()} == {0}
+
+
+def test_what_was_fetched_before_a_seek_is_dropped_also_when_it_is_still_on_its_way() -> None:
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    box.subscriptions.seek(T0, 20)
+    box.answer(plan)
+    assert box.take() == []
+    for plan in box.plan():
+        box.answer(plan)
+    assert box.take(1) == [(0, 20)]
+    box.subscriptions.seek(T0, 7)  # the rest of the chunk is at hand
+    box.fetcher.drop_stale()
+    assert box.fetcher.buffered == 0
+    assert box.take() == []
+    box.fetch()
+    assert box.take(2) == [(0, 7), (0, 8)]  # from the middle of a batch
+
+
+def test_an_unassigned_partition_is_dropped() -> None:
+    box = FetchBox(Logs())
+    (plan,) = box.plan()
+    box.subscriptions.assign([T1])
+    box.answer(plan)
+    assert {number for number, _ in box.take()} == {1}
+    box.subscriptions.assign([T0, T1])  # back, with no memory of what was
+    assert box.subscriptions.state(T0).position == -1
+
+
+def test_sessions_send_only_what_changed() -> None:
+    logs = Logs(partitions=3)
+    box = FetchBox(logs)
+    box.fetch()
+    box.take()
+    box.subscriptions.pause([T0])
+    box.subscriptions.seek(T1, 50)
+    box.fetch()
+    full, change = logs.requests
+    assert (full.session_id, full.session_epoch) == (0, 0)
+    assert (change.session_id, change.session_epoch) == (77, 1)
+    assert [item.partition for item in change.topics[0].partitions] == [1, 2]  # both moved on
+    assert change.forgotten_topics_data[0].partitions == [0]
+    box.fetch()
+    assert logs.requests[2].topics == []
+    assert logs.requests[2].session_epoch == 2
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
+def test_a_forgotten_session_is_begun_anew_without_an_error(code: ErrorCode) -> None:
+    box = FetchBox(Logs())
+    box.fetch()
+    box.take()
+    (plan,) = box.plan()
+    news = box.fetcher.received(plan, FetchResponse(error_code=code), box.now)
+    assert not news.ready
+    (plan,) = box.plan()
+    assert (plan.request.session_id, plan.request.session_epoch) == (0, 0)
+    assert len(plan.request.topics[0].partitions) == 2
+
+
+def test_a_broken_connection_closes_the_session_and_holds_back() -> None:
+    box = FetchBox(Logs())
+    box.fetch()
+    box.take()
+    (plan,) = box.plan()
+    box.fetcher.failed(plan, box.now)
+    assert box.plan() == []
+    assert box.fetcher.next_retry(box.now) == pytest.approx(box.now + 0.1)
+    box.now += 0.1
+    (plan,) = box.plan()
+    assert (plan.request.session_id, plan.request.session_epoch) == (77, 0)
+
+
+def test_a_topic_made_anew_restarts_the_session() -> None:
+    session = FetchSession()
+    session.plan({T0: Asked(b"1" * 16, 0, 1, -1, 100)})
+    session.answered(FetchResponse(session_id=5))
+    part = session.plan({T0: Asked(b"2" * 16, 0, 1, -1, 100)})
+    assert part.epoch == 0
+    assert part.forgotten == []
+
+
+def test_brokers_without_topic_ids_are_asked_by_name() -> None:
+    logs = Logs()
+    box = FetchBox(logs)
+    topic = dataclasses.replace(logs.snapshot.topics["t"], topic_id=bytes(16))
+    (plan,) = box.fetcher.plan(dataclasses.replace(logs.snapshot, topics={"t": topic}), box.now)[0]
+    assert plan.max_version == 12
+    data = FetchResponsePartitionData(partition_index=0, high_watermark=5, records=batch(0, [b"x"]))
+    box.fetcher.received(plan, FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])]), box.now)
+    assert box.take() == [(0, 0)]
+
+
+def test_a_partition_without_a_leader_asks_for_metadata() -> None:
+    logs = Logs()
+    box = FetchBox(logs)
+    plans, leaderless = box.fetcher.plan(dataclasses.replace(logs.snapshot, nodes={}), box.now)
+    assert plans == []
+    assert leaderless
+
+
+@pytest.mark.parametrize(
+    ("code", "refresh"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
+        (ErrorCode.FENCED_LEADER_EPOCH, True),
+        (ErrorCode.UNKNOWN_TOPIC_ID, True),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, True),
+        (ErrorCode.OFFSET_NOT_AVAILABLE, False),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, False),
+    ],
+)
+def test_passing_errors_are_tried_again_after_a_while(code: ErrorCode, refresh: bool) -> None:
+    logs = Logs()
+    box = FetchBox(logs)
+    logs.errors[0] = code
+    news = box.fetch()
+    assert news.refresh_metadata is refresh
+    assert {number for number, _ in box.take()} == {1}
+    logs.errors.clear()
+    (plan,) = box.plan()
+    assert T0 not in plan.asked
+    box.fetcher.failed(plan, box.now)
+    box.now += 0.2
+    box.fetch()
+    assert {number for number, _ in box.take()} == {0}
+
+
+def test_a_broker_that_names_the_new_leader_is_heeded() -> None:
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    leader = FetchResponseLeaderIdAndEpoch(leader_id=2, leader_epoch=4)
+    answer = partition_answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
+    assert box.fetcher.received(plan, answer, box.now).leaders == {T0: (2, 4)}
+
+
+def test_a_preferred_replica_is_asked_until_it_fails() -> None:
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    box.fetcher.received(plan, partition_answer(preferred_read_replica=2), box.now)
+    (plan,) = box.plan()
+    assert plan.node_id == 2
+    answer = partition_answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)  # it lags behind
+    assert not box.fetcher.received(plan, answer, box.now).ready
+    box.now += 0.2
+    (plan,) = box.plan()
+    assert plan.node_id == 1
+
+
+def test_errors_wait_for_their_turn_behind_what_was_fetched() -> None:
+    logs = Logs(partitions=1)
+    box = FetchBox(logs, max_partition_bytes=1500)
+    box.fetch()
+    logs.errors[0] = ErrorCode.OFFSET_OUT_OF_RANGE
+    box.fetch()
+    assert box.plan() == []  # nothing behind the error
+    first = box.open_head()
+    assert first is not None
+    assert first.error is None
+    box.fetcher.advance(first, len(first.records or ()))
+    second = box.open_head()
+    assert second is not None
+    assert isinstance(second.error, OffsetOutOfRangeError)
+    assert "auto.offset.reset" in str(second.error)
+    box.fetcher.finish(second)
+    assert len(box.plan()) == 1
+
+
+def test_topics_that_must_not_be_read_are_named() -> None:
+    logs = Logs(partitions=1)
+    logs.errors[0] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    box = FetchBox(logs)
+    box.fetch()
+    chunk = box.open_head()
+    assert chunk is not None
+    assert isinstance(chunk.error, TopicAuthorizationError)
+    assert "'t'" in str(chunk.error)
+
+
+def test_a_log_that_was_cut_back_is_noticed() -> None:
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    diverging = FetchResponseEpochEndOffset(epoch=2, end_offset=0)
+    box.fetcher.received(plan, partition_answer(diverging_epoch=diverging), box.now)
+    chunk = box.open_head()
+    assert chunk is not None
+    assert "cut back to offset 0" in str(chunk.error)
+    assert chunk.next_offset == 0
+
+
+def test_the_last_fetched_epoch_is_told_so_that_the_broker_can_notice() -> None:
+    box = FetchBox(Logs(partitions=1))
+    box.fetch()
+    box.take()
+    (plan,) = box.plan()
+    assert plan.request.topics[0].partitions[0].last_fetched_epoch == 3
+    assert box.subscriptions.consumed()[T0].leader_epoch == 3
+
+
+def test_records_before_a_corrupt_batch_are_handed_out_first_and_it_raises_until_skipped() -> None:
+    logs = Logs(partitions=1)
+    broken = bytearray(logs.batches[0][3])
+    broken[-1] ^= 1
+    logs.batches[0][3] = bytes(broken)
+    box = FetchBox(logs)
+    box.fetch()
+    chunk = box.open_head()
+    assert chunk is not None
+    assert [record.offset for record in chunk.records or ()] == list(range(15))
+    box.fetcher.advance(chunk, 15)
+    assert box.position(0) == 15
+    box.fetch()
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError):
+            box.open_head()
+    box.subscriptions.seek(T0, 20)
+    box.fetch()
+    assert box.take(1) == [(0, 20)]
+
+
+def test_half_a_batch_alone_says_what_to_raise() -> None:
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    box.fetcher.received(plan, partition_answer(records=batch(0, [b"x" * 500])[:300]), box.now)
+    chunk = box.open_head()
+    assert chunk is not None
+    assert isinstance(chunk.error, RecordTooLargeError)
+    assert "max.partition.fetch.bytes" in str(chunk.error)
+
+
+def test_a_batch_without_records_for_users_moves_the_position() -> None:
+    builder = BatchBuilder(limit=1000, is_transactional=True, is_control=True)
+    key, value = encode_end_marker(commit=True, coordinator_epoch=0)
+    builder.append(1000, key, value)
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    box.fetcher.received(plan, partition_answer(records=bytes(builder.build(base_offset=0))), box.now)
+    assert box.take() == []
+    assert box.position(0) == 1
+
+
+def test_committed_readers_do_not_see_aborted_records() -> None:
+    builder = BatchBuilder(limit=1000, is_transactional=True)
+    builder.append(1000, None, b"aborted")
+    data = bytes(builder.build(base_offset=0, producer_id=5, producer_epoch=0, base_sequence=0)) + batch(1, [b"plain"])
+    box = FetchBox(Logs(partitions=1), read_committed=True)
+    (plan,) = box.plan()
+    assert plan.request.isolation_level == 1
+    aborted = [AbortedTransaction(producer_id=5, first_offset=0)]
+    box.fetcher.received(plan, partition_answer(records=data, aborted_transactions=aborted), box.now)
+    assert box.take() == [(0, 1)]

@@ -1,0 +1,470 @@
+"""The coordinator's state machine, event by event."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kclient.consumer.assignors import CooperativeStickyAssignor, RangeAssignor, Subscription
+from kclient.consumer.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from kclient.consumer.coordinator import GroupCoordinator
+from kclient.consumer.group import Complete, GroupRequest, GroupSettings, Prepare, RequestKind
+from kclient.consumer.states import (
+    COORDINATOR_TRANSITIONS,
+    MEMBER_TRANSITIONS,
+    CoordinatorState,
+    MemberState,
+    diagram,
+    step,
+)
+from kclient.errors import (
+    BrokerConnectionError,
+    CommitFailedError,
+    ErrorCode,
+    FencedInstanceIdError,
+    GroupAuthorizationError,
+    GroupMaxSizeReachedError,
+    IllegalStateError,
+    InconsistentGroupProtocolError,
+    ProtocolError,
+    RebalanceInProgressError,
+)
+from kclient.protocol.messages import (
+    FindCoordinatorResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
+)
+from kclient.types import TopicPartition
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+class Bench:
+    """A machine, the time, and shortcuts for the usual answers."""
+
+    def __init__(self, *, cooperative: bool = False, instance_id: str | None = None) -> None:
+        settings = GroupSettings("g", instance_id)
+        self.machine = GroupCoordinator(settings, [CooperativeStickyAssignor() if cooperative else RangeAssignor()])
+        self.name = "cooperative-sticky" if cooperative else "range"
+        self.now = 100.0
+        self.owned: tuple[TopicPartition, ...] = ()
+        self.machine.subscribe(["a"])
+        self.machine.update_metadata({"a": 2}, [], self.now)
+
+    def next(self) -> dict[RequestKind, GroupRequest]:
+        return {request.kind: request for request in self.machine.next(self.now).requests}
+
+    def answer(self, request: GroupRequest, response: Any) -> None:
+        self.machine.received(request, response, self.now)
+
+    def find(self) -> None:
+        self.answer(self.next()[RequestKind.FIND_COORDINATOR], FindCoordinatorResponse(node_id=1))
+
+    def poll(self) -> None:
+        self.machine.polled(self.now)
+        if isinstance(self.machine.step(), Prepare):
+            self.owned = ()
+            self.machine.prepared((), self.now)
+
+    def join(self, generation: int = 1, leader: bool = True) -> dict[RequestKind, GroupRequest]:
+        """From the request to join to the request to sync."""
+        joined = JoinGroupResponse(
+            generation_id=generation,
+            protocol_name=self.name,
+            leader="me" if leader else "you",
+            member_id="me",
+            members=[JoinGroupResponseMember(member_id="me", metadata=encode_subscription(["a"], None, [], -1, None))]
+            if leader
+            else [],
+        )
+        self.answer(self.next()[RequestKind.JOIN], joined)
+        return self.next()
+
+    def sync(self, requests: dict[RequestKind, GroupRequest], *partitions: TopicPartition) -> None:
+        self.answer(requests[RequestKind.SYNC], SyncGroupResponse(assignment=encode_assignment(partitions, None)))
+
+    def complete(self) -> Complete:
+        self.machine.polled(self.now)
+        done = self.machine.step()
+        assert isinstance(done, Complete)
+        self.machine.completed(done, gave_up=False)
+        self.owned = done.assigned
+        return done
+
+    def stable(self) -> None:
+        self.poll()
+        self.find()
+        self.sync(self.join(), A0, A1)
+        self.complete()
+        assert self.machine.state is MemberState.STABLE
+
+    def heartbeat(self, code: ErrorCode = ErrorCode.NONE, *, user_polls: bool = True) -> None:
+        if user_polls and self.machine.state is MemberState.STABLE:
+            self.machine.polled(self.now)
+        self.now += 2.99
+        self.next()
+        self.now += 0.01
+        self.answer(self.next()[RequestKind.HEARTBEAT], HeartbeatResponse(error_code=code))
+
+
+def test_nothing_is_sent_before_the_first_poll() -> None:
+    bench = Bench()
+    todo = bench.machine.next(bench.now)
+    assert todo.requests == []
+    assert todo.wake_at == float("inf")
+    assert bench.machine.state is MemberState.UNJOINED
+
+
+def test_the_way_into_the_group() -> None:
+    bench = Bench()
+    bench.machine.polled(bench.now)
+    assert isinstance(bench.machine.step(), Prepare)
+    bench.machine.prepared((), bench.now)
+    bench.find()
+    first = bench.next()[RequestKind.JOIN]
+    request: Any = first.build(9)
+    assert (request.group_id, request.member_id, request.session_timeout_ms) == ("g", "", 45_000)
+    assert first.timeout == 305.0  # the broker answers when everybody has joined
+    bench.answer(first, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="me"))
+    requests = bench.join()
+    sync: Any = requests[RequestKind.SYNC].build(5)
+    assert sync.member_id == "me"
+    assert decode_assignment(sync.assignments[0].assignment)[0] == [A0, A1]
+    bench.sync(requests, A0, A1)
+    done = bench.complete()
+    assert done.assigned == (A0, A1)
+    assert bench.machine.metadata.generation_id == 1
+    assert bench.machine.rebalances == 1
+
+
+def test_old_versions_leave_out_what_they_do_not_know() -> None:
+    bench = Bench()
+    bench.poll()
+    lookup = bench.next()[RequestKind.FIND_COORDINATOR]
+    for version in range(7):
+        lookup.build(version).encode(version)
+    bench.answer(lookup, FindCoordinatorResponse(node_id=1))
+    join = bench.next()[RequestKind.JOIN]
+    for version in range(10):
+        join.build(version).encode(version)
+    joined = JoinGroupResponse(generation_id=1, protocol_name="range", leader="you", member_id="me")
+    bench.answer(join, joined)
+    sync = bench.next()[RequestKind.SYNC]
+    for version in range(6):
+        sync.build(version).encode(version)
+    bench.sync({RequestKind.SYNC: sync})
+    bench.complete()
+    bench.machine.leave("done")
+    leave = bench.next()[RequestKind.LEAVE]
+    for version in range(6):
+        leave.build(version).encode(version)
+
+
+def test_the_leader_waits_for_the_metadata_of_topics_that_only_others_read() -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    members = [
+        JoinGroupResponseMember(member_id="me", metadata=encode_subscription(["a"], None, [], -1, None)),
+        JoinGroupResponseMember(member_id="you", metadata=encode_subscription(["b", "gone"], None, [], -1, None)),
+    ]
+    joined = JoinGroupResponse(generation_id=1, protocol_name="range", leader="me", member_id="me", members=members)
+    bench.answer(bench.next()[RequestKind.JOIN], joined)
+    assert bench.machine.state is MemberState.ASSIGNING
+    assert bench.machine.group_topics == {"a", "b", "gone"}
+    assert RequestKind.SYNC not in bench.next()
+    bench.machine.update_metadata({"a": 2, "b": 1}, ["gone"], bench.now)
+    sync: Any = bench.next()[RequestKind.SYNC].build(5)
+    assigned = {item.member_id: decode_assignment(item.assignment)[0] for item in sync.assignments}
+    assert assigned == {"me": [A0, A1], "you": [TopicPartition("b", 0)]}
+
+
+def test_heartbeats_keep_their_interval_and_one_is_under_way_at_a_time() -> None:
+    bench = Bench()
+    bench.stable()
+    assert RequestKind.HEARTBEAT not in bench.next()
+    assert bench.machine.next(bench.now).wake_at == bench.now + 3.0
+    bench.now += 3.0
+    request = bench.next()[RequestKind.HEARTBEAT]
+    bench.now += 10.0
+    assert RequestKind.HEARTBEAT not in bench.next()
+    bench.answer(request, HeartbeatResponse())
+    assert RequestKind.HEARTBEAT in bench.next()
+
+
+def test_a_rebalance_shows_in_a_heartbeat() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert bench.machine.state is MemberState.PREPARING
+    found = bench.machine.step()
+    assert isinstance(found, Prepare)
+    assert not found.lost
+    bench.poll()
+    bench.sync(bench.join(generation=2), A0)
+    assert bench.complete().generation_id == 2
+
+
+def test_a_coordinator_that_moved_is_looked_up_again_without_leaving_the_group() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.heartbeat(ErrorCode.NOT_COORDINATOR)
+    assert bench.machine.state is MemberState.STABLE
+    assert bench.machine.coordinator is None
+    bench.now += 0.1
+    bench.answer(bench.next()[RequestKind.FIND_COORDINATOR], FindCoordinatorResponse(node_id=2))
+    bench.now += 3.0
+    assert bench.next()[RequestKind.HEARTBEAT].node_id == 2
+
+
+def test_a_coordinator_that_never_answers_is_given_up_after_the_session() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.now += 3.0
+    bench.next()
+    bench.now += 45.0
+    bench.machine.polled(bench.now)
+    bench.next()
+    assert bench.machine.coordinator is None
+    bench.now += 0.1
+    assert RequestKind.FIND_COORDINATOR in bench.next()
+
+
+def test_a_broken_connection_while_joining_leads_to_joining_again() -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    join = bench.next()[RequestKind.JOIN]
+    bench.machine.failed(join, BrokerConnectionError("gone"), bench.now)
+    assert bench.machine.state is MemberState.JOINING
+    bench.now += 0.1
+    bench.find()
+    assert RequestKind.JOIN in bench.next()
+    bench.answer(join, JoinGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))  # the old one's late answer
+    assert bench.machine.state is MemberState.JOINING
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_a_lost_membership_is_announced_as_lost(code: ErrorCode) -> None:
+    bench = Bench()
+    bench.stable()
+    bench.heartbeat(code)
+    found = bench.machine.step()
+    assert isinstance(found, Prepare)
+    assert found.lost
+    with pytest.raises(CommitFailedError, match=r"session\.timeout\.ms"):
+        bench.machine.commit_identity()
+    bench.poll()
+    request: Any = bench.next()[RequestKind.JOIN].build(9)
+    assert request.member_id == ("" if code == ErrorCode.UNKNOWN_MEMBER_ID else "me")
+
+
+def test_a_blocked_event_loop_is_named_as_the_cause() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.machine.stalled(61.5)
+    bench.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    with pytest.raises(CommitFailedError, match=r"event loop was blocked for 61\.5 s"):
+        bench.machine.commit_identity()
+
+
+def test_the_poll_interval_does_not_run_while_the_user_waits_in_poll() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.machine.wait_in_poll(True, bench.now)
+    for _ in range(200):
+        bench.heartbeat(user_polls=False)
+    assert bench.machine.state is MemberState.STABLE
+    bench.machine.wait_in_poll(False, bench.now)
+    for _ in range(99):
+        bench.heartbeat(user_polls=False)
+    bench.now += 4
+    requests = bench.next()
+    assert bench.machine.state is MemberState.UNJOINED
+    leave: Any = requests[RequestKind.LEAVE].build(5)
+    assert leave.members[0].reason == "max.poll.interval.ms exceeded"
+
+
+def test_a_static_member_does_not_leave() -> None:
+    bench = Bench(instance_id="i")
+    bench.stable()
+    bench.machine.leave("closed")
+    assert not bench.machine.leaving
+    assert RequestKind.LEAVE not in bench.next()
+
+
+def test_leaving_does_not_queue_behind_a_parked_join() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    bench.poll()
+    assert RequestKind.JOIN in bench.next()
+    bench.machine.leave("closed")
+    assert bench.machine.leaving
+    leave = bench.next()[RequestKind.LEAVE]
+    assert leave.separate
+    bench.machine.failed(leave, BrokerConnectionError("gone"), bench.now)
+    assert not bench.machine.leaving
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, GroupAuthorizationError),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, GroupMaxSizeReachedError),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, InconsistentGroupProtocolError),
+    ],
+)
+def test_a_refusal_is_raised_by_the_next_poll_and_the_one_after_tries_again(
+    code: ErrorCode, error: type[Exception]
+) -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    bench.answer(bench.next()[RequestKind.JOIN], JoinGroupResponse(error_code=code))
+    assert bench.machine.state is MemberState.FAILED
+    with pytest.raises(error):
+        bench.machine.polled(bench.now)
+    bench.poll()
+    assert RequestKind.JOIN in bench.next()
+
+
+def test_a_fenced_member_stays_fenced() -> None:
+    bench = Bench(instance_id="i")
+    bench.stable()
+    bench.heartbeat(ErrorCode.FENCED_INSTANCE_ID)
+    for _ in range(2):
+        with pytest.raises(FencedInstanceIdError, match=r"group\.instance\.id 'i'"):
+            bench.machine.polled(bench.now)
+    with pytest.raises(FencedInstanceIdError):
+        bench.machine.commit_identity()
+    assert bench.next() == {}
+
+
+def test_a_group_that_must_not_be_used() -> None:
+    bench = Bench()
+    bench.poll()
+    lookup = bench.next()[RequestKind.FIND_COORDINATOR]
+    bench.answer(lookup, FindCoordinatorResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    with pytest.raises(GroupAuthorizationError):
+        bench.machine.polled(bench.now)
+
+
+def test_commits_that_are_refused() -> None:
+    bench = Bench()
+    bench.stable()
+    identity = bench.machine.commit_identity()
+    refused = bench.machine.commit_refused(ErrorCode.REBALANCE_IN_PROGRESS, identity, bench.now)
+    assert isinstance(refused, RebalanceInProgressError)
+    assert not refused.retriable
+    assert bench.machine.state is MemberState.PREPARING
+    refused = bench.machine.commit_refused(ErrorCode.NOT_COORDINATOR, identity, bench.now)
+    assert refused.retriable
+    assert bench.machine.coordinator is None
+    refused = bench.machine.commit_refused(ErrorCode.ILLEGAL_GENERATION, identity, bench.now)
+    assert isinstance(refused, CommitFailedError)
+    assert "max.poll.interval.ms (300000)" in str(refused)
+    found = bench.machine.step()
+    assert isinstance(found, Prepare)
+    assert found.lost
+
+
+def test_an_assignment_that_was_lost_while_it_was_taken_over() -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    bench.sync(bench.join(), A0)
+    bench.machine.polled(bench.now)
+    done = bench.machine.step()
+    assert isinstance(done, Complete)
+    bench.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)  # while the listener runs
+    bench.machine.completed(done, gave_up=False)
+    found = bench.machine.step()
+    assert isinstance(found, Prepare)
+    assert found.lost
+
+
+def test_an_assignment_of_topics_no_longer_wanted_is_left_out_and_corrected() -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    requests = bench.join()
+    bench.machine.subscribe(["b"])
+    bench.sync(requests, A0, TopicPartition("b", 0))
+    assert bench.complete().assigned == (TopicPartition("b", 0),)
+    assert bench.machine.state is MemberState.PREPARING
+
+
+def test_a_failing_assignor_is_named() -> None:
+    class Failing(RangeAssignor):
+        name = "failing"
+
+        def assign(self, partitions: Any, members: Any) -> Any:
+            raise RuntimeError("no idea")
+
+    bench = Bench()
+    bench.machine = GroupCoordinator(GroupSettings("g"), [Failing()])
+    bench.name = "failing"
+    bench.machine.subscribe(["a"])
+    bench.machine.update_metadata({"a": 2}, [], bench.now)
+    bench.poll()
+    bench.find()
+    bench.join()
+    with pytest.raises(Exception, match=r"'failing' of partition\.assignment\.strategy failed: .*no idea"):
+        bench.machine.polled(bench.now)
+
+
+# ------------------------------------------------------------------ the states
+
+
+def test_illegal_transitions_raise() -> None:
+    with pytest.raises(IllegalStateError, match="unjoined -> stable"):
+        step(MEMBER_TRANSITIONS, MemberState.UNJOINED, MemberState.STABLE)
+
+
+@pytest.mark.parametrize("table", [MEMBER_TRANSITIONS, COORDINATOR_TRANSITIONS], ids=["member", "coordinator"])
+def test_the_documentation_draws_the_table(table: Any) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "internals" / "coordinator.md").read_text()
+    drawn = re.findall(r"```mermaid\n(.*?)\n```", page, re.S)
+    assert diagram(table) in drawn
+
+
+@pytest.mark.parametrize("state", [*MemberState, *CoordinatorState])
+def test_the_documentation_explains_each_state(state: Any) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "internals" / "coordinator.md").read_text()
+    assert f"`{state.name}`" in page
+
+
+# ------------------------------------------------------------------ what members tell each other
+
+
+def test_subscriptions_and_assignments_round_trip() -> None:
+    data = encode_subscription(["a", "b"], b"user", [A1, TopicPartition("b", 7)], 4, "rack")
+    assert decode_subscription(data, "i") == Subscription(
+        ("a", "b"), b"user", (A1, TopicPartition("b", 7)), 4, "i", "rack"
+    )
+    assert decode_assignment(encode_assignment([A0, A1], b"x")) == ([A0, A1], b"x")
+    assert decode_assignment(b"") == ([], None)
+
+
+def test_old_and_future_versions_are_read() -> None:
+    old = b"\x00\x00" + b"\x00\x00\x00\x01\x00\x01a" + b"\xff\xff\xff\xff"
+    assert decode_subscription(old) == Subscription(("a",))
+    future = b"\x00\x63" + encode_subscription(["a"], None, [], 3, None)[2:] + b"more"
+    assert decode_subscription(future).generation_id == 3
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"\xff\xff\x00\x00", b"\x00\x03\x00\x00\x00\x09"])
+def test_garbage_in_a_members_metadata_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_subscription(data)

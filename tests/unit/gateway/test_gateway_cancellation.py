@@ -1,0 +1,84 @@
+"""A gateway whose life is cancelled at any checkpoint leaves its store usable and no topic half there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kclient.gateway import Gateway
+from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
+from tests.gateway_wire import batch_of, connect, names, running
+
+pytestmark = pytest.mark.anyio
+
+
+async def live(store: str, created: list[bytes]) -> None:
+    """A whole life: start, make a topic and delete another, close."""
+    async with Gateway(store, listen=None) as gateway:
+        topics = gateway.core.topics
+        if topics.get("old") is None and not created:
+            await topics.create("old", 2)
+        created.append((await topics.create("new", 2)).topic_id)
+        await topics.grow("new", 3)
+        await topics.delete("old")
+        await topics.delete("new")
+
+
+async def check(store: str) -> None:
+    async with running(store) as (gateway, wire):
+        core = gateway.core
+        names_there = {record.name for record in core.topics}
+        assert set(await core.manager.list_domains()) == names_there
+        assert not await core.manager.scan("kafka/intent/")
+        for name in ("old", "new"):
+            if name not in names_there:
+                assert (await wire.create(name, 2)).error_code == 0
+            for partition in range(core.topics.get(name).partitions):  # type: ignore[union-attr]
+                assert (await wire.produce(name, batch_of(b"a"), partition)).base_offset == 0
+
+
+async def test_a_life_cut_off_at_any_point() -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        store = f"memory:{next(names)}"
+        outcome = await cancelled(live(store, []))
+        assert outcome in Outcome
+        await check(store)
+
+    assert await at_every_checkpoint(scenario) > 10
+
+
+async def test_a_start_cut_off_at_any_point_lets_go_of_the_directory(tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+
+    async def scenario(cancelled: Cancelled) -> None:
+        async def life() -> None:
+            async with Gateway(store, "127.0.0.1:0"):
+                pass
+
+        await cancelled(life())
+
+    assert await at_every_checkpoint(scenario) > 10
+    await check(store)
+
+
+async def test_cancelled_requests_leave_the_catalogue_whole() -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        async with running() as (gateway, _):
+            topics = gateway.core.topics
+            await cancelled(topics.create("t", 2))
+            if topics.get("t") is None:
+                await topics.create("t", 2)
+            await cancelled(topics.grow("t", 4))
+            wire = connect(gateway)
+            count = len((await wire.metadata("t")).topics[0].partitions)
+            assert count in (2, 4)
+            for partition in range(count):
+                assert (await wire.produce("t", batch_of(b"a"), partition)).base_offset == 0
+            await cancelled(topics.delete("t"))
+            if topics.get("t") is not None:
+                await topics.delete("t")
+            assert await gateway.core.manager.list_domains() == []
+            await wire.aclose()
+
+    await at_every_checkpoint(scenario)

@@ -1,0 +1,159 @@
+"""The cache of fetch sessions, apart and through Fetch (KIP-227)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kclient.errors import (
+    ErrorCode,
+    FetchSessionIdNotFoundError,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpochError,
+)
+from kclient.gateway.fetch_sessions import EVICTION_S, FetchSessionCache, Key, Plan, Wanted
+from kclient.protocol.messages.fetch import (
+    FetchRequest,
+    FetchRequestForgottenTopic,
+    FetchRequestPartition,
+    FetchRequestTopic,
+)
+from tests.gateway_wire import Wire, batch_of, running
+
+
+def key(partition: int) -> Key:
+    return Key("t", bytes(16), partition)
+
+
+def want(partition: int, offset: int = 0) -> Wanted:
+    return Wanted(key(partition), offset, 1000)
+
+
+def start(cache: FetchSessionCache, *partitions: int, now: float = 0.0) -> Plan:
+    return cache.plan(0, 0, [want(number) for number in partitions], [], now, by_id=False)
+
+
+def go_on(cache: FetchSessionCache, plan: Plan, epoch: int, *changes: Wanted, forget: tuple[Key, ...] = ()) -> Plan:
+    return cache.plan(plan.session_id, epoch, changes, forget, 1.0, by_id=False)
+
+
+def test_a_session_remembers_its_partitions() -> None:
+    cache = FetchSessionCache(10)
+    first = start(cache, 0, 1, 2)
+    assert (len(first.wanted), first.incremental, first.session_id != 0) == (3, False, True)
+    second = go_on(cache, first, 1, want(1, 50), want(3), forget=(key(0),))
+    assert second.incremental
+    assert {item.key.partition: item.offset for item in second.wanted} == {1: 50, 2: 0, 3: 0}
+    with pytest.raises(InvalidFetchSessionEpochError):
+        go_on(cache, first, 1)
+    assert len(go_on(cache, first, 2).wanted) == 3
+
+
+def test_unknown_sessions_and_other_names() -> None:
+    cache = FetchSessionCache(10)
+    with pytest.raises(FetchSessionIdNotFoundError):
+        cache.plan(5, 1, [], [], 0.0, by_id=False)
+    plan = start(cache, 0)
+    with pytest.raises(FetchSessionTopicIdError):
+        cache.plan(plan.session_id, 1, [], [], 0.0, by_id=True)
+
+
+def test_ending_a_session() -> None:
+    cache = FetchSessionCache(10)
+    plan = start(cache, 0)
+    last = cache.plan(plan.session_id, -1, [want(0)], [], 0.0, by_id=False)
+    assert (last.session_id, len(last.wanted), len(cache)) == (0, 1, 0)
+    emptied = start(cache, 0)
+    assert go_on(cache, emptied, 1, forget=(key(0),)).session_id == 0
+    assert len(cache) == 0
+
+
+def test_a_new_session_takes_the_place_of_the_old_one() -> None:
+    cache = FetchSessionCache(10)
+    plan = start(cache, 0)
+    cache.plan(plan.session_id, 0, [want(0)], [], 0.0, by_id=False)
+    assert len(cache) == 1
+
+
+def test_a_full_cache_keeps_who_is_busy() -> None:
+    cache = FetchSessionCache(2)
+    busy, idle = start(cache, 0), start(cache, 1)
+    assert start(cache, 2, now=10).session_id == 0  # served without a session
+    cache.plan(busy.session_id, 1, [], [], 100.0, by_id=False)
+    late = start(cache, 2, now=EVICTION_S + 1)
+    assert late.session_id != 0
+    with pytest.raises(FetchSessionIdNotFoundError):
+        go_on(cache, idle, 1)
+    go_on(cache, busy, 2)
+
+
+def test_who_was_served_comes_last_the_next_time() -> None:
+    cache = FetchSessionCache(1)
+    plan = start(cache, 0, 1, 2)
+    assert plan.session is not None
+    cache.answered(plan.session, [key(0)])
+    assert [item.key.partition for item in go_on(cache, plan, 1).wanted] == [1, 2, 0]
+
+
+def test_news_is_what_the_client_was_not_told() -> None:
+    item = want(0)
+    assert item.is_news(0, 5, 0, 0)
+    assert not item.is_news(0, 5, 0, 0)
+    assert item.is_news(0, 6, 0, 0)
+    assert item.is_news(0, 6, 1, 0)
+    assert item.is_news(0, 6, 1, 10)
+    assert item.is_news(3, -1, -1, 0)
+    assert item.is_news(3, -1, -1, 0)
+    assert item.is_news(0, 6, 1, 0)
+
+
+class Session:
+    """A consumer's side of a session."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.id = 0
+        self.epoch = 0
+
+    async def fetch(self, *wanted: tuple[int, int], forget: tuple[int, ...] = ()) -> dict[int, int]:
+        """The size of what comes, by partition."""
+        rows = [
+            FetchRequestPartition(partition=number, fetch_offset=offset, partition_max_bytes=10000)
+            for number, offset in wanted
+        ]
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            session_id=self.id,
+            session_epoch=self.epoch,
+            topics=[FetchRequestTopic(topic="t", partitions=rows)] if rows else [],
+            forgotten_topics_data=[FetchRequestForgottenTopic(topic="t", partitions=list(forget))] if forget else [],
+        )
+        response = await self.wire(request, 11)
+        assert not response.error_code, response
+        self.id = response.session_id
+        self.epoch += 1
+        return {row.partition_index: len(row.records or b"") for item in response.responses for row in item.partitions}
+
+
+@pytest.mark.anyio
+async def test_only_changes_go_over_the_wire() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", 3)
+        session = Session(wire)
+        assert await session.fetch((0, 0), (1, 0), (2, 0)) == {0: 0, 1: 0, 2: 0}
+        assert await session.fetch() == {}
+        await wire.produce("t", batch_of(b"a"), 1)
+        size = len(batch_of(b"a"))
+        assert await session.fetch() == {1: size}
+        assert await session.fetch() == {1: size}  # the offset was not moved
+        assert await session.fetch((1, 1)) == {}
+        assert await session.fetch(forget=(1,)) == {}
+        await wire.produce("t", batch_of(b"a"), 1)
+        assert await session.fetch() == {}
+
+
+@pytest.mark.anyio
+async def test_a_wrong_session_is_told() -> None:
+    async with running() as (_, wire):
+        request = FetchRequest(max_wait_ms=0, session_id=77, session_epoch=3)
+        assert (await wire(request, 11)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -1,0 +1,280 @@
+"""The partition log as a state machine: offsets, producer windows, undoing, epochs, checkpoints."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kclient.errors import (
+    FencedLeaderEpochError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    OutOfOrderSequenceError,
+    UnknownLeaderEpochError,
+)
+from kclient.gateway.log import Append, AppendState, Duplicate, PartitionLog
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+class Batch(NamedTuple):
+    """The fields of a header that the log reads."""
+
+    count: int = 1
+    producer_id: int = -1
+    producer_epoch: int = 0
+    base_sequence: int = 0
+    base_offset: int = 0
+    partition_leader_epoch: int = 0
+    max_timestamp: int = 1
+    is_control: bool = False
+
+    @property
+    def length(self) -> int:
+        return 61 + self.count * 10
+
+    @property
+    def last_offset_delta(self) -> int:
+        return self.count - 1
+
+
+def append(log: PartitionLog, batch: Batch, *, now_ms: int = 0) -> Append:
+    found = log.prepare(batch, now_ms)
+    assert isinstance(found, Append)
+    log.stored(found)
+    return found
+
+
+def produce(log: PartitionLog, *batches: Batch) -> None:
+    for batch in batches:
+        append(log, batch)
+    log.durable(log.next_offset)
+
+
+def idempotent(sequence: int, count: int = 1, epoch: int = 0) -> Batch:
+    return Batch(count, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+
+
+def test_offsets_follow_each_other_and_the_high_watermark_follows_durability() -> None:
+    log = PartitionLog()
+    first, second = append(log, Batch(3)), append(log, Batch(2))
+    assert (first.base_offset, second.base_offset, log.next_offset, log.high_watermark) == (0, 3, 5, 0)
+    done, size = log.durable(4)  # a sync that ends inside the second batch makes only the first durable
+    assert (done, size, log.high_watermark) == ([first], first.length, 3)
+    done, _ = log.durable(5)
+    assert (done, log.high_watermark) == ([second], 5)
+    assert second.state is AppendState.DURABLE
+
+
+@pytest.mark.parametrize("back", range(1, 6))
+def test_a_repeated_batch_of_the_last_five_gets_its_first_offset(back: int) -> None:
+    log = PartitionLog()
+    produce(log, *(idempotent(sequence) for sequence in range(8)))
+    assert log.prepare(idempotent(8 - back), 0) == Duplicate(8 - back, -1, None)
+    assert log.next_offset == 8
+
+
+def test_an_older_repeat_is_out_of_order() -> None:
+    log = PartitionLog()
+    produce(log, *(idempotent(sequence) for sequence in range(8)))
+    with pytest.raises(OutOfOrderSequenceError):
+        log.prepare(idempotent(2), 0)
+
+
+def test_a_repeat_of_a_batch_under_way_waits_for_it() -> None:
+    log = PartitionLog()
+    first = append(log, idempotent(0, 2))
+    assert log.prepare(idempotent(0, 2), 0) == Duplicate(0, -1, first)
+
+
+def test_a_gap_in_the_sequences_is_refused_and_changes_nothing() -> None:
+    log = PartitionLog()
+    produce(log, idempotent(0, 2))
+    with pytest.raises(OutOfOrderSequenceError, match="expected 2"):
+        log.prepare(idempotent(3), 0)
+    produce(log, idempotent(2))
+    assert log.next_offset == 3
+
+
+def test_an_unknown_producer_may_start_anywhere_and_needs_a_sequence() -> None:
+    log = PartitionLog()
+    produce(log, idempotent(41), idempotent(42))
+    with pytest.raises(InvalidRecordError):
+        log.prepare(idempotent(-1), 0)
+
+
+def test_sequences_wrap() -> None:
+    log = PartitionLog()
+    produce(log, idempotent(MAX_SEQUENCE - 1, 4), idempotent(2))
+    assert log.prepare(idempotent(MAX_SEQUENCE - 1, 4), 0) == Duplicate(0, -1, None)
+    assert log.next_offset == 5
+
+
+def test_a_new_epoch_starts_at_zero_and_fences_the_old_one() -> None:
+    log = PartitionLog()
+    produce(log, idempotent(0), idempotent(1))
+    with pytest.raises(OutOfOrderSequenceError):
+        log.prepare(idempotent(2, epoch=1), 0)
+    produce(log, idempotent(0, epoch=1))
+    with pytest.raises(InvalidProducerEpochError):
+        log.prepare(idempotent(2, epoch=0), 0)
+
+
+def test_a_failed_append_takes_the_later_ones_along() -> None:
+    log = PartitionLog()
+    produce(log, idempotent(0))
+    kept, lost, later = append(log, idempotent(1)), append(log, idempotent(2)), append(log, Batch(3))
+    assert log.failed(lost, OSError("disk full")) == [lost, later]
+    assert (log.next_offset, lost.state, kept.state) == (2, AppendState.FAILED, AppendState.STORED)
+    assert log.failed(lost, OSError()) == []
+    again = append(log, idempotent(2))  # the retry finds its place again: same offset, no false duplicate
+    assert again.base_offset == 2
+    log.durable(3)
+    assert log.high_watermark == 3
+
+
+def test_an_append_goes_its_way_only_once() -> None:
+    log = PartitionLog()
+    done = append(log, Batch())
+    log.durable(1)
+    with pytest.raises(RuntimeError):
+        log.stored(done)
+
+
+def test_leader_epochs() -> None:
+    log = PartitionLog(leader_epoch=3)
+    produce(log, Batch(10))
+    later = PartitionLog(5, log.checkpoint())
+    assert later.end_of_epoch(3) == (3, 10)
+    produce(later, Batch(5))
+    assert later.end_of_epoch(3) == (3, 10)
+    assert later.end_of_epoch(4) == (3, 10)
+    assert later.end_of_epoch(5) == (5, 15)
+    assert later.end_of_epoch(6) == (-1, -1)
+    assert later.end_of_epoch(1) == (1, 0)
+    assert [later.epoch_of(offset) for offset in (0, 9, 10, 14)] == [3, 3, 5, 5]
+    with pytest.raises(FencedLeaderEpochError):
+        later.check_epoch(3)
+    with pytest.raises(UnknownLeaderEpochError):
+        later.check_epoch(6)
+    later.check_epoch(5)
+    later.check_epoch(-1)
+    assert later.trim(12)
+    assert later.end_of_epoch(3) == (3, 12)
+
+
+def test_trimming_stops_at_the_high_watermark() -> None:
+    log = PartitionLog()
+    produce(log, Batch(4))
+    append(log, Batch(4))
+    assert log.trim(100)
+    assert (log.start_offset, log.readable(3), log.readable(4), log.readable(5)) == (4, False, True, False)
+    assert not log.trim(2)
+
+
+def test_recovery_finds_the_same_state_with_and_without_a_checkpoint() -> None:
+    log = PartitionLog(2)
+    stored = []
+    for sequence in range(9):
+        batch = idempotent(sequence * 2, 2)
+        stored.append(batch._replace(base_offset=log.next_offset, partition_leader_epoch=2))
+        produce(log, batch)
+        if sequence == 4:
+            middle = log.checkpoint()
+    whole, half = PartitionLog(9), PartitionLog(9, middle)
+    whole.recovered(stored, 0)
+    half.recovered(stored, 0)
+    for again in (whole, half):
+        assert (again.next_offset, again.high_watermark) == (18, 18)
+        assert again.windows == log.windows
+        assert again.end_of_epoch(2) == (2, 18)
+
+
+def test_a_log_trimmed_to_nothing_does_not_restart_at_zero() -> None:
+    log = PartitionLog()
+    produce(log, Batch(4))
+    log.trim(4)
+    again = PartitionLog(0, log.checkpoint())
+    assert (again.start_offset, again.next_offset, again.high_watermark) == (4, 4, 4)
+    again.skip_to(3)
+    assert again.next_offset == 4
+    again.skip_to(6)
+    assert again.next_offset == 6
+
+
+def test_a_checkpoint_holds_nothing_that_is_not_durable() -> None:
+    log = PartitionLog()
+    produce(log, idempotent(0))
+    append(log, idempotent(1))
+    append(log, Batch(producer_id=8))
+    checkpoint = log.checkpoint()
+    assert checkpoint.next_offset == 1
+    assert checkpoint.windows.keys() == {7}
+    assert checkpoint.windows[7].next_sequence == 1
+
+
+def test_idle_producers_are_forgotten_unless_they_are_appending() -> None:
+    log = PartitionLog()
+    append(log, Batch(producer_id=1), now_ms=100)
+    append(log, Batch(producer_id=2), now_ms=200)
+    log.durable(2)
+    append(log, Batch(producer_id=1, base_sequence=1), now_ms=100)
+    assert log.expire(150) == 0
+    log.durable(3)
+    assert log.expire(150) == 1
+    assert log.windows.keys() == {2}
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Appends, syncs, failures and repeats in any order: what was acknowledged stays, nothing is there twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = PartitionLog()
+        self.sequence = 0
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+
+    @rule(count=st.integers(1, 3))
+    def append(self, count: int) -> None:
+        self.sequence = self.log.windows[7].next_sequence if 7 in self.log.windows else 0
+        append(self.log, idempotent(self.sequence, count))
+
+    @precondition(lambda self: self.log.pending)
+    @rule(data=st.data())
+    def sync(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.log.pending) - 1))
+        done, _ = self.log.durable(self.log.pending[index].next_offset)
+        for append in done:
+            self.acknowledged[append.base_offset] = (append.base_offset, append.next_offset)
+
+    @precondition(lambda self: self.log.pending)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.log.pending) - 1))
+        self.log.failed(self.log.pending[index], OSError())
+
+    @precondition(lambda self: 7 in self.log.windows)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        batch = data.draw(st.sampled_from(self.log.windows[7].batches))
+        count = batch.last_sequence - batch.first_sequence + 1
+        found = self.log.prepare(idempotent(batch.first_sequence, count), 0)
+        assert isinstance(found, Duplicate)
+        assert found.base_offset == batch.base_offset
+        assert (found.pending is None) == (found.base_offset < self.log.high_watermark)
+
+    @invariant()
+    def acknowledged_is_below_the_high_watermark_without_overlap(self) -> None:
+        ends = sorted(self.acknowledged.values())
+        assert all(end <= self.log.high_watermark for _, end in ends)
+        assert all(left[1] == right[0] for left, right in pairwise(ends))
+        assert self.log.next_offset >= self.log.high_watermark
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

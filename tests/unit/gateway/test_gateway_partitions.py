@@ -1,0 +1,229 @@
+"""Partitions over brokers that sync late, that fail, and that cannot append without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
+from kclient.gateway.core import Core
+from kclient.htp import open_store
+from kclient.htp.errors import StorageError
+from kclient.htp.port import CAP_NOWAIT, SyncedCallback
+from kclient.types import Buffer
+from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request
+
+pytestmark = pytest.mark.anyio
+
+
+class LateSent:
+    """What was sent, and is synced when the test says so."""
+
+    def __init__(self, sent: Any, log: list[LateSent]) -> None:
+        self._sent = sent
+        self.first, self.last = sent.first, sent.last
+        self._callbacks: list[SyncedCallback] = []
+        log.append(self)
+
+    def on_synced(self, callback: SyncedCallback) -> None:
+        self._callbacks.append(callback)
+
+    def decide(self, error: BaseException | None = None) -> None:
+        for callback in self._callbacks:
+            callback(error)
+
+
+@asynccontextmanager
+async def late(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Core, Wire, list[LateSent]]]:
+    """A gateway whose appends are stored at once and synced by the test; the store keeps none that failed."""
+    pending: list[LateSent] = []
+    async with Gateway(f"memory:{next(names)}", listen=None) as gateway:
+        direct = gateway.core.direct
+        assert direct is not None
+
+        class Stub:
+            first = last = 0
+
+        def send(topic: object, messages: Sequence[Buffer], *, fence: int | None = None) -> LateSent:
+            return LateSent(Stub(), pending)
+
+        wire = connect(gateway)
+        await wire.create("t")
+        with monkeypatch.context() as patch:
+            patch.setattr(direct, "send_nowait", send)
+            try:
+                yield gateway.core, wire, pending
+            finally:
+                for sent in pending:
+                    sent.decide()
+                await wire.aclose()
+
+
+async def stored(pending: list[LateSent], count: int) -> None:
+    with anyio.fail_after(5):
+        while len(pending) < count:
+            await anyio.lowlevel.checkpoint()
+
+
+async def answer(wire: Wire) -> tuple[int, int]:
+    with anyio.fail_after(5):
+        row = (await wire.read(produce_request("t", b""), 9)).responses[0].partition_responses[0]
+    return row.error_code, row.base_offset
+
+
+def idempotent(sequence: int) -> bytes:
+    return bytes(batch_of(b"x", producer_id=4, producer_epoch=0, sequence=sequence))
+
+
+async def test_acks_1_is_answered_when_written_and_all_when_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with late(monkeypatch) as (core, wire, pending):
+        assert (await wire.produce("t", batch_of(b"a"), acks=1)).base_offset == 0
+        await wire.send(produce_request("t", batch_of(b"b")), 9)
+        await stored(pending, 2)
+        # Nothing is visible before it is durable, whatever the acks.
+        partition = core.partitions.get("t", 0)
+        assert partition is not None
+        assert partition.log.high_watermark == 0
+        pending[0].decide()
+        assert partition.log.high_watermark == 1
+        pending[1].decide()
+        assert await answer(wire) == (0, 1)
+
+
+async def test_a_repeat_waits_for_the_sync_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with late(monkeypatch) as (_, wire, pending):
+        await wire.send(produce_request("t", idempotent(0)), 9)
+        await wire.send(produce_request("t", idempotent(0)), 9)
+        await wire.send(produce_request("t", idempotent(1)), 9)
+        await stored(pending, 2)
+        pending[1].decide()  # a sync covers what came before it
+        assert [await answer(wire) for _ in range(3)] == [(0, 0), (0, 0), (0, 1)]
+        assert len(pending) == 2
+
+
+async def test_a_failed_sync_undoes_what_came_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with late(monkeypatch) as (core, wire, pending):
+        for sequence in (0, 1, 0):
+            await wire.send(produce_request("t", idempotent(sequence)), 9)
+        await stored(pending, 2)
+        pending[0].decide(StorageError("the disk is gone"))
+        pending[1].decide(StorageError("the disk is gone"))
+        failed = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert [await answer(wire) for _ in range(3)] == [failed] * 3
+        partition = core.partitions.get("t", 0)
+        assert partition is not None
+        assert (partition.log.next_offset, partition.log.high_watermark) == (0, 0)
+        # The retries are new: no duplicate is seen in what was lost.
+        for sequence in (0, 1):
+            await wire.send(produce_request("t", idempotent(sequence)), 9)
+        await stored(pending, 4)
+        pending[3].decide()
+        assert [await answer(wire) for _ in range(2)] == [(0, 0), (0, 1)]
+
+
+async def test_a_request_that_takes_too_long_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kclient.gateway.handlers.produce._TIMEOUT_STEP_S", 0.01)
+    async with late(monkeypatch) as (_, wire, pending):
+        request = produce_request("t", batch_of(b"a"))
+        request.timeout_ms = 10
+        await wire.send(request, 9)
+        await stored(pending, 1)
+        assert await answer(wire) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+
+
+async def test_closing_waits_for_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with late(monkeypatch) as (core, wire, pending):
+        await wire.produce("t", batch_of(b"a"), acks=1)
+        partition = core.partitions.get("t", 0)
+        assert partition is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partition.settled)
+            await anyio.lowlevel.checkpoint()
+            pending[0].decide()
+
+
+class WaitingBroker:
+    """A broker that can only append with waiting, as a remote one."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        self.capabilities = broker.capabilities - {CAP_NOWAIT}
+        self.durability = broker.durability
+        self.fail: StorageError | None = None
+        for name in ("open", "close", "start", "end", "status", "trim", "delete", "segments", "roll",
+                     "find_by_timestamp"):  # fmt: skip
+            setattr(self, name, getattr(broker, name))
+
+    async def send(self, *args: Any, **options: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        if self.fail is not None:
+            raise self.fail
+        return await self._broker.send(*args, **options)
+
+    async def pull(self, *args: Any, **options: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return await self._broker.pull(*args, **options)
+
+
+class WaitingStore:
+    """A store with such a broker."""
+
+    def __init__(self, store: Any) -> None:
+        self.manager = store.manager
+        self.broker = WaitingBroker(store.broker)
+
+
+async def test_a_broker_that_waits_keeps_the_order_too() -> None:
+    async with open_store(f"memory:{next(names)}") as inner:
+        store: Any = WaitingStore(inner)
+        async with Gateway(store, listen=None) as gateway:
+            assert gateway.core.direct is None
+            wire = connect(gateway)
+            await wire.create("t")
+            for sequence in range(20):
+                await wire.send(produce_request("t", idempotent(sequence)), 9)
+            assert [await answer(wire) for _ in range(20)] == [(0, sequence) for sequence in range(20)]
+            assert len(await wire.values("t")) == 20
+            store.broker.fail = StorageError("gone")
+            for sequence in range(20, 23):
+                await wire.send(produce_request("t", idempotent(sequence)), 9)
+            assert [await answer(wire) for _ in range(3)] == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)] * 3
+            store.broker.fail = None
+            assert (await wire.produce("t", idempotent(20))).base_offset == 20
+            request = fetch_request("t", 21, max_wait_ms=60_000)
+            await wire.send(request, 11)
+            other = connect(gateway)
+            await other.produce("t", idempotent(21))
+            with anyio.fail_after(5):
+                assert (await wire.read(request, 11)).responses[0].partitions[0].high_watermark == 22
+            await wire.aclose()
+            await other.aclose()
+
+
+async def test_a_partition_that_cannot_be_opened_says_so_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = f"memory:{next(names)}"
+    async with Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t")
+        await wire.aclose()
+    async with Gateway(store, listen=None) as gateway:
+        broker = gateway.core.broker
+
+        async def refuse(*args: object, **options: object) -> None:
+            raise StorageError("unreadable")
+
+        wire = connect(gateway)
+        with monkeypatch.context() as patch:
+            patch.setattr(broker, "open", refuse)
+            row = await wire.produce("t", batch_of(b"a"))
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "unreadable" in str(row.error_message)
+            assert (await wire.fetch("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
+        await wire.aclose()

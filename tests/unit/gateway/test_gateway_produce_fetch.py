@@ -1,0 +1,284 @@
+"""Produce and Fetch through a whole gateway in memory."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.protocol.messages.metadata import MetadataRequest
+from kclient.records import CompressionType, read_header
+from tests.gateway_wire import batch_of, connect, fetch_request, produce_request, running
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_is_produced_is_fetched() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", 2)
+        first = await wire.produce("t", batch_of(b"a", b"b"))
+        second = await wire.produce("t", batch_of(b"c"))
+        assert (first.error_code, first.base_offset, second.base_offset) == (0, 0, 2)
+        assert await wire.values("t") == [b"a", b"b", b"c"]
+        assert await wire.values("t", 1) == [b"b", b"c"]
+        assert await wire.values("t", partition=1) == []
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+async def test_every_produce_version_with_batches(version: int) -> None:
+    async with running() as (gateway, wire):
+        created = await wire.create("t")
+        request = produce_request("t", batch_of(b"a"))
+        request.topic_data[0].topic_id = created.topic_id
+        response = await wire(request, version)
+        row = response.responses[0].partition_responses[0]
+        assert (row.error_code, row.base_offset) == (0, 0)
+        assert await wire.values("t") == [b"a"]
+        assert gateway.core.topics.get("t") is not None
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_message_sets_are_refused_in_words_that_old_clients_read(version: int) -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        row = await wire.produce("t", b"", version=version)
+        assert row.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+async def test_every_fetch_version(version: int) -> None:
+    async with running() as (_, wire):
+        created = await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        request = fetch_request("t", 0)
+        request.topics[0].topic_id = created.topic_id
+        response = await wire(request, version)
+        answer = response.responses[0].partitions[0]
+        assert (answer.error_code, answer.high_watermark) == (0, 1)
+        assert read_header(answer.records).count == 1
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+async def test_offsets_are_told(acks: int) -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        for expected in range(3):
+            assert (await wire.produce("t", batch_of(b"a"), acks=acks)).base_offset == expected
+
+
+async def test_acks_0_has_no_answer_and_keeps_its_place() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        for _ in range(3):
+            await wire.send(produce_request("t", batch_of(b"quiet"), acks=0), 9)
+        answered = await wire.produce("t", batch_of(b"loud"))
+        assert answered.base_offset == 3
+
+
+async def test_acks_0_to_nowhere_closes_the_connection() -> None:
+    async with running() as (gateway, wire):
+        await wire.send(produce_request("nowhere", batch_of(b"a"), acks=0), 9)
+        assert await wire.frame() is None
+        assert (await connect(gateway).metadata("t")).topics
+
+
+async def test_other_acks_are_refused() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        row = await wire.produce("t", batch_of(b"a"), acks=2)
+        assert row.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+def broken(batch: bytearray) -> bytearray:
+    batch[-1] ^= 1
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "version"),
+    [
+        (broken(batch_of(b"a")), ErrorCode.CORRUPT_MESSAGE, 9),
+        (batch_of(b"a")[:65], ErrorCode.CORRUPT_MESSAGE, 9),
+        (b"", ErrorCode.INVALID_RECORD, 9),
+        (batch_of(b"a") + batch_of(b"b"), ErrorCode.INVALID_RECORD, 9),
+        (batch_of(b"a" * 2000), ErrorCode.MESSAGE_TOO_LARGE, 9),
+        (batch_of(b"a", timestamp=1), ErrorCode.INVALID_TIMESTAMP, 9),
+        (batch_of(b"a", timestamp=1 << 50), ErrorCode.INVALID_TIMESTAMP, 9),
+        (batch_of(b"a", producer_id=1, producer_epoch=0, sequence=-1), ErrorCode.INVALID_RECORD, 9),
+        (batch_of(b"a", transactional=True), ErrorCode.INVALID_TXN_STATE, 9),
+        (batch_of(b"a", compression=CompressionType.ZSTD), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, 6),
+        (batch_of(b"a", compression=CompressionType.ZSTD), ErrorCode.NONE, 7),
+    ],
+)
+async def test_batches_are_checked(batch: bytes, error: ErrorCode, version: int) -> None:
+    async with running() as (_, wire):
+        await wire.create("t", max_message_bytes="1000", message_timestamp_before_max_ms="1000000")
+        row = await wire.produce("t", batch, version=version)
+        assert row.error_code == error, row.error_message
+        assert (await wire.produce("t", batch_of(b"next"))).base_offset == (1 if error == ErrorCode.NONE else 0)
+
+
+async def test_a_transactional_id_gets_a_clear_error() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        response = await wire(produce_request("t", batch_of(b"a"), transactional_id="x"), 9)
+        row = response.responses[0].partition_responses[0]
+        assert row.error_code == ErrorCode.INVALID_TXN_STATE
+        assert "not supported yet" in row.error_message
+        assert "INVALID_TXN_STATE" not in row.error_message
+
+
+async def test_unknown_partitions() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        assert (await wire.produce("t", batch_of(b"a"), 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await wire.produce("u", batch_of(b"a"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await wire.fetch("t", 0, 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        request = fetch_request("t", 0)
+        request.topics[0].topic_id = b"x" * 16
+        answer = (await wire(request, 13)).responses[0].partitions[0]
+        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_an_idempotent_producer_is_answered_twice_with_one_offset() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"other"))
+        batch = bytes(batch_of(b"a", b"b", producer_id=9, producer_epoch=0, sequence=0))
+        assert [(await wire.produce("t", batch)).base_offset for _ in range(3)] == [1, 1, 1]
+        late = batch_of(b"d", producer_id=9, producer_epoch=0, sequence=3)
+        assert (await wire.produce("t", late)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        bumped = batch_of(b"c", producer_id=9, producer_epoch=1, sequence=0)
+        assert (await wire.produce("t", bumped)).base_offset == 3
+        old = batch_of(b"x", producer_id=9, producer_epoch=0, sequence=2)
+        assert (await wire.produce("t", old)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await wire.values("t") == [b"other", b"a", b"b", b"c"]
+
+
+async def test_log_append_time() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", message_timestamp_type="LogAppendTime")
+        row = await wire.produce("t", batch_of(b"a", timestamp=5))
+        assert row.log_append_time_ms > 1_600_000_000_000
+        header = read_header((await wire.fetch("t", 0)).records or b"")
+        assert header.max_timestamp == row.log_append_time_ms
+        assert await wire.values("t") == [b"a"]  # the checksum is right
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("given", [CompressionType.NONE, CompressionType.ZSTD])
+async def test_a_topic_may_ask_for_a_codec(codec: str, given: CompressionType) -> None:
+    async with running() as (_, wire):
+        await wire.create("t", compression_type=codec)
+        await wire.produce("t", batch_of(b"a" * 100, b"b", compression=given))
+        header = read_header((await wire.fetch("t", 0)).records or b"")
+        assert header.compression.name.lower() == codec.replace("uncompressed", "none")
+        assert await wire.values("t") == [b"a" * 100, b"b"]
+
+
+async def test_a_fetch_into_a_batch_returns_the_whole_batch() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        batch = batch_of(b"a", b"b", b"c", compression=CompressionType.LZ4)
+        await wire.produce("t", batch)
+        answer = await wire.fetch("t", 2)
+        assert bytes(answer.records or b"")[21:] == batch[21:]  # nothing behind the checksum is touched
+
+
+async def test_limits() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", 2)
+        for partition in (0, 1):
+            for _ in range(3):
+                await wire.produce("t", batch_of(b"x" * 1000), partition)
+        one = len(batch_of(b"x" * 1000))
+        # The first batch comes however large it is; a later partition stays empty rather than exceed the limit.
+        request = fetch_request("t", 0, max_bytes=10, partition_max_bytes=10)
+        request.topics[0].partitions.append(fetch_request("t", 0, 1).topics[0].partitions[0])
+        response = await wire(request, 11)
+        sizes = [len(answer.records) for answer in response.responses[0].partitions]
+        assert sizes == [one, 0]
+        assert len((await wire.fetch("t", 0, partition_max_bytes=2 * one + 5)).records or b"") == 2 * one
+
+
+async def test_offsets_out_of_range() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        assert (await wire.fetch("t", 1)).error_code == 0
+        assert (await wire.fetch("t", 2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await wire.fetch("t", -1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_leader_epochs_are_checked() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        epoch = gateway.core.leader_epoch
+        assert (await wire.fetch("t", 0, leader_epoch=epoch)).error_code == 0
+        assert (await wire.fetch("t", 0, leader_epoch=epoch + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert (await wire.fetch("t", 0, leader_epoch=epoch - 1)).error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_a_long_poll_is_woken_by_the_first_batch() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        other = connect(gateway)
+        request = fetch_request("t", 0, max_wait_ms=60_000)
+        await wire.send(request, 11)
+        await other.produce("t", batch_of(b"a"))
+        with anyio.fail_after(10):
+            response = await wire.read(request, 11)
+        assert response.responses[0].partitions[0].high_watermark == 1
+        await other.aclose()
+
+
+async def test_a_long_poll_waits_for_min_bytes() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        other = connect(gateway)
+        one = len(batch_of(b"x" * 100))
+        request = fetch_request("t", 0, max_wait_ms=60_000, min_bytes=3 * one)
+        await wire.send(request, 11)
+        for _ in range(3):
+            await other.produce("t", batch_of(b"x" * 100))
+        with anyio.fail_after(10):
+            response = await wire.read(request, 11)
+        assert len(response.responses[0].partitions[0].records) == 3 * one
+        await other.aclose()
+
+
+async def test_a_long_poll_ends() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        answer = await wire.fetch("t", 0, max_wait_ms=20)
+        assert (answer.error_code, answer.records) == (0, b"")
+
+
+async def test_a_long_poll_ends_when_its_topic_is_deleted() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        request = fetch_request("t", 0, max_wait_ms=60_000)
+        await wire.send(request, 11)
+        await wire.send(MetadataRequest(topics=[]), 9)  # answered after the fetch: keeps the order honest
+        await gateway.core.topics.delete("t")
+        with anyio.fail_after(10):
+            response = await wire.read(request, 11)
+            await wire.read(MetadataRequest(), 9)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_gateway_that_closes_answers_long_polls() -> None:
+    request = fetch_request("t", 0, max_wait_ms=60_000)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        await wire.send(request, 11)
+        with anyio.fail_after(10):
+            partition = gateway.core.partitions.get("t", 0)
+            assert partition is not None
+            while not partition.waiters:
+                await anyio.lowlevel.checkpoint()
+        await gateway.aclose()
+        with anyio.fail_after(10):
+            response = await wire.read(request, 11)
+        assert response.responses[0].partitions[0].error_code == 0

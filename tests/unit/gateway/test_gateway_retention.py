@@ -1,0 +1,103 @@
+"""Retention: the decision apart, and applied through a whole gateway."""
+
+from __future__ import annotations
+
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway.config import TopicConfig
+from kclient.gateway.retention import Cut, cut
+from kclient.htp.port import SegmentInfo
+from tests.gateway_wire import batch_of, names, running
+
+
+def segments(*timestamps: int, size: int = 100) -> list[SegmentInfo]:
+    """One segment of ten records per timestamp; the last is active."""
+    last = len(timestamps) - 1
+    return [
+        SegmentInfo(
+            first=10 * index,
+            next=10 * index + 10,
+            size=size,
+            max_timestamp=stamp,
+            modified_ms=stamp,
+            active=index == last,
+        )
+        for index, stamp in enumerate(timestamps)
+    ]
+
+
+def by_time(retention_ms: int) -> TopicConfig:
+    return TopicConfig(retention_ms=retention_ms)
+
+
+def by_size(retention_bytes: int) -> TopicConfig:
+    return TopicConfig(retention_ms=-1, retention_bytes=retention_bytes)
+
+
+@pytest.mark.parametrize(
+    ("config", "before", "roll"),
+    [
+        (by_time(1000), None, False),
+        (by_time(650), 10, False),
+        (by_time(450), 20, False),
+        (by_time(0), 40, True),  # the active segment goes too when all of it is old
+        (by_time(-1), None, False),
+        (by_size(1000), None, False),
+        (by_size(400), None, False),
+        (by_size(399), None, False),  # never below the limit
+        (by_size(300), 10, False),
+        (by_size(0), 30, False),  # the active segment stays
+        (TopicConfig(retention_ms=0, deletes=False, compacts=True), None, False),
+    ],
+)
+def test_what_goes(config: TopicConfig, before: int | None, roll: bool) -> None:
+    found = cut(segments(100, 400, 600, 800), config, 1000)
+    assert (found and (found.before, found.roll)) == (None if before is None else (before, roll))
+
+
+def test_a_young_segment_keeps_what_follows_it() -> None:
+    found = cut(segments(100, 900, 100, 100), by_time(500), 1000)
+    assert found is not None
+    assert found.before == 10
+
+
+def test_an_empty_log_has_nothing_to_lose() -> None:
+    assert cut(segments(5, size=0), by_time(0), 1000) is None
+    assert cut(segments(5, size=0), by_size(0), 1000) is None
+
+
+def test_segments_without_timestamps_go_by_their_age() -> None:
+    old = segments(100, 900)
+    unstamped = [segment._replace(max_timestamp=-1) for segment in old]
+    assert cut(unstamped, by_time(500), 1000) == Cut(10, False, "older than retention.ms=500")
+
+
+@pytest.mark.anyio
+async def test_old_records_go_and_offsets_go_on() -> None:
+    store = f"memory:{next(names)}"
+    async with running(store) as (gateway, wire):
+        await wire.create("t", retention_ms="60000")
+        await wire.create("kept", retention_ms="-1")
+        await wire.produce("t", batch_of(b"a", b"b", timestamp=1000))
+        await wire.produce("kept", batch_of(b"a", timestamp=1000))
+        assert await gateway.apply_retention() == 1
+        assert (await wire.fetch("t", 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await wire.offset("t", -2)).offset == 2
+        assert await wire.values("kept") == [b"a"]
+        assert await gateway.apply_retention() == 0
+    async with running(store) as (_, wire):
+        assert (await wire.offset("t", -2)).offset == 2
+        assert (await wire.produce("t", batch_of(b"c"))).base_offset == 2
+
+
+@pytest.mark.anyio
+async def test_too_many_records_go() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t", retention_bytes="2000000", segment_bytes="1048576", max_message_bytes="2000000")
+        for _ in range(6):
+            await wire.produce("t", batch_of(b"x" * 1_000_000))
+        assert await gateway.apply_retention() == 1
+        start = (await wire.offset("t", -2)).offset
+        assert 0 < start <= 4
+        assert len(await wire.values("t", start)) == 6 - start

@@ -1,0 +1,156 @@
+"""A group coordinator on a memory store, driven by requests as they come from the wire."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from kclient.concurrency import Completion, Supervisor
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.core import Advertised, ConnectionContext, Core, RequestContext
+from kclient.gateway.groups import GroupCoordinator
+from kclient.gateway.handlers import HandlerTable
+from kclient.htp import open_store
+from kclient.htp.memory import reset
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from kclient.protocol.registry import response_class
+
+MODULES = ("groups", "groups_offsets", "groups_admin")
+
+
+@dataclass
+class FakeTopic:
+    """Of a topic's record only what groups look at."""
+
+    name: str
+    topic_id: bytes
+
+
+@dataclass
+class FakeTopics:
+    """A catalogue of the topics `a` to `e`."""
+
+    by_name: dict[str, FakeTopic] = field(
+        default_factory=lambda: {name: FakeTopic(name, name.encode() * 16) for name in "abcde"}
+    )
+
+    def get(self, name: str) -> FakeTopic | None:
+        return self.by_name.get(name)
+
+    def by_id(self, topic_id: bytes) -> FakeTopic | None:
+        return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
+
+
+class Harness:
+    """Sends requests through the handlers, every message through its codec at the version asked for."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.groups = core.groups
+        self.table = HandlerTable(core, MODULES)
+        self.connection = ConnectionContext("127.0.0.1:1", "/127.0.0.1", Advertised("gateway", 9092))
+        self.client_id: str | None = "client"
+
+    def begin(self, request: ApiMessage, version: int | None = None) -> Callable[[], Awaitable[Any]]:
+        """Send a request; returns what waits for the answer."""
+        key = cast("int", type(request).API_KEY)
+        version = self.table.versions[key][1] if version is None else version
+        assert self.table.serves(key, version)
+        context = RequestContext(key, version, 7, self.client_id, self.connection)
+        received = type(request).decode(request.encode(version), version)
+        begun = self.table.handlers[key].begin(received, context)
+
+        async def finish() -> Any:
+            if isinstance(begun, Completion):
+                response = await begun.wait()
+            else:
+                response = await begun() if callable(begun) else begun
+            assert response is not None
+            return response_class(key).decode(response.encode(version), version)
+
+        return finish
+
+    async def ask(self, request: ApiMessage, version: int | None = None) -> Any:
+        """Send a request and wait for the answer."""
+        return await self.begin(request, version)()
+
+    async def join(self, group: str = "g", member_id: str = "", version: int = 3, **fields: Any) -> JoinGroupResponse:
+        values: dict[str, Any] = {
+            "group_id": group,
+            "member_id": member_id,
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 30_000,
+            "protocol_type": "consumer",
+            "protocols": [JoinGroupRequestProtocol(name="range", metadata=subscription("a"))],
+        }
+        return cast("JoinGroupResponse", await self.ask(JoinGroupRequest(**(values | fields)), version))
+
+    async def sync(self, joined: JoinGroupResponse, group: str = "g", assignment: bytes = b"mine") -> SyncGroupResponse:
+        leads = joined.leader == joined.member_id
+        ids = [member.member_id for member in joined.members] if leads else []
+        request = SyncGroupRequest(
+            group_id=group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments=[SyncGroupRequestAssignment(member_id=each, assignment=assignment) for each in ids],
+        )
+        return cast("SyncGroupResponse", await self.ask(request, 3))
+
+    async def member(self, group: str = "g") -> JoinGroupResponse:
+        """Bring one member into a stable generation."""
+        joined = await self.join(group)
+        assert joined.error_code == 0
+        assert (await self.sync(joined, group)).error_code == 0
+        return joined
+
+
+def subscription(*topics: str) -> bytes:
+    """A consumer's metadata, version 0."""
+    names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
+    return b"\x00\x00" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+@asynccontextmanager
+async def coordinator(store: str, core_class: type[Core] = Core, **settings: Any) -> AsyncIterator[Harness]:
+    """A coordinator over the memory store of that name, started and closed."""
+    config = {"group_initial_rebalance_delay_ms": 0, **settings}
+    async with open_store(f"memory:{store}") as opened, Supervisor("test") as supervisor:
+        lease = await opened.manager.acquire("gateway", str(uuid.uuid4()), 30.0)
+        core = core_class(
+            config=BrokerConfig(config),
+            manager=opened.manager,
+            broker=opened.broker,
+            lease=lease,
+            node_id=1,
+            cluster_id="cluster",
+            leader_epoch=lease.epoch,
+            spawn=supervisor.spawn,
+        )
+        core.topics = cast("Any", FakeTopics())
+        core.groups = GroupCoordinator(core)
+        await core.groups.start()
+        try:
+            yield Harness(core)
+        finally:
+            await core.groups.aclose()
+            await opened.manager.release(lease)
+        supervisor.check()
+
+
+def fresh_name() -> str:
+    """The name of a memory store that nobody else uses."""
+    return f"groups-{uuid.uuid4()}"
+
+
+__all__ = ["FakeTopic", "Harness", "coordinator", "fresh_name", "reset", "subscription"]

@@ -1,0 +1,285 @@
+"""The coordinator: it keeps time, stores what the groups ask for, and takes it up again after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway.core import Core
+from kclient.gateway.groups import GroupCoordinator
+from kclient.gateway.groups.events import Leave
+from kclient.gateway.groups.offsets import CommittedOffset
+from kclient.gateway.groups.states import GroupState
+from kclient.gateway.groups.writer import Write
+from kclient.htp.errors import FencedError, StorageError
+from kclient.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
+from kclient.types import TopicPartition
+from tests.unit.gateway_groups.harness import Harness, coordinator, fresh_name, reset, subscription
+
+pytestmark = pytest.mark.anyio
+
+A0 = TopicPartition("a", 0)
+A1 = TopicPartition("a", 1)
+B0 = TopicPartition("b", 0)
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    name = fresh_name()
+    yield name
+    reset(name)
+
+
+class LateCore(Core):
+    """A core whose wall clock is days ahead."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 8 * 24 * 3_600_000
+
+
+async def committed(box: Harness, group: str, **offsets: int) -> None:
+    now = box.core.wall_ms()
+    values = {TopicPartition(topic, 0): CommittedOffset(at, commit_ms=now) for topic, at in offsets.items()}
+    assert await box.groups.commit(group, values).wait() is ErrorCode.NONE
+
+
+async def test_members_and_offsets_survive_a_restart(store: str) -> None:
+    async with coordinator(store) as box:
+        joined = await box.member()
+        assert box.groups.check_commit("g", joined.member_id, None, 1, missing=ErrorCode.ILLEGAL_GENERATION) == 0
+        await committed(box, "g", a=42)
+    async with coordinator(store) as box:
+        assert box.groups.groups["g"].group.state is GroupState.STABLE
+        assert box.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.NONE
+        again = await box.sync(joined)
+        assert again.assignment == b"mine"
+        offsets = box.groups.offsets("g")
+        assert offsets is not None
+        found = offsets.get("a", 0)
+        assert found is not None
+        assert found.offset == 42
+
+
+async def test_generation_of_an_empty_group_survives_a_restart(store: str) -> None:
+    async with coordinator(store) as box:
+        joined = await box.member()
+        assert box.groups.leave("g", [Leave(joined.member_id)]) == (ErrorCode.NONE, [ErrorCode.NONE])
+    async with coordinator(store) as box:
+        assert box.groups.groups["g"].group.state is GroupState.EMPTY
+        assert (await box.join()).generation_id == 3
+
+
+async def test_names_with_slashes_and_other_signs(store: str) -> None:
+    group = "team/ä%2F é"
+    async with coordinator(store) as box:
+        await box.member(group)
+        await committed(box, group, a=1)
+        await committed(box, group + "/a", a=2)
+    async with coordinator(store) as box:
+        assert sorted(box.groups.groups) == [group, group + "/a"]
+        offsets = box.groups.offsets(group)
+        assert offsets is not None
+        assert [(str(partition), value.offset) for partition, value in offsets.items()] == [("a-0", 1)]
+
+
+async def test_sessions_end_by_themselves(store: str) -> None:
+    async with coordinator(store, group_min_session_timeout_ms=10) as box:
+        joined = await box.join(session_timeout_ms=50, rebalance_timeout_ms=50)
+        await box.sync(joined)
+        group = box.groups.groups["g"].group
+        with anyio.fail_after(10):
+            while group.state is not GroupState.EMPTY:
+                await anyio.sleep(0.005)
+        assert box.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_an_earlier_deadline_wakes_the_clock(store: str) -> None:
+    """The retention check is ten minutes away when the group asks for its first delay."""
+    async with coordinator(store, group_initial_rebalance_delay_ms=30) as box:
+        with anyio.fail_after(10):
+            await box.member()
+
+
+async def test_a_cancelled_wait_changes_nothing(store: str) -> None:
+    async with coordinator(store, group_initial_rebalance_delay_ms=50) as box:
+        request = JoinGroupRequest(
+            group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=30_000, protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("a"))],
+        )  # fmt: skip
+        finish = box.begin(request, 3)
+        with anyio.move_on_after(0.001) as scope:
+            await finish()
+        assert scope.cancelled_caught
+        with anyio.fail_after(10):
+            second = await box.join()
+        assert second.error_code == 0
+        assert len(box.groups.groups["g"].group.members) == 2
+
+
+async def test_closing_answers_what_is_parked(store: str) -> None:
+    answers: list[int] = []
+    async with anyio.create_task_group() as tasks:
+        async with coordinator(store, group_initial_rebalance_delay_ms=60_000) as box:
+
+            async def wait() -> None:
+                answers.append((await box.join()).error_code)
+
+            tasks.start_soon(wait)
+            while "g" not in box.groups.groups:
+                await anyio.sleep(0)
+        assert (await box.join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert answers == [ErrorCode.NOT_COORDINATOR]
+
+
+async def test_commits_of_one_partition_keep_their_order(store: str) -> None:
+    async with coordinator(store) as box:
+        writes = [box.groups.commit("g", {A0: CommittedOffset(offset)}) for offset in range(100)]
+        offsets = box.groups.offsets("g")
+        assert offsets is not None
+        assert offsets.get("a", 0) is None  # not visible before it is stored
+        for write in writes:
+            assert await write.wait() is ErrorCode.NONE
+        assert offsets.get("a", 0) == CommittedOffset(99)
+    async with coordinator(store) as box:
+        offsets = box.groups.offsets("g")
+        assert offsets is not None
+        assert offsets.get("a", 0) == CommittedOffset(99)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (StorageError("the disk is gone"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (FencedError("too late"), ErrorCode.NOT_COORDINATOR),
+    ],
+)
+async def test_a_failed_commit_is_not_visible(
+    store: str, failure: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1)
+
+        async def fail(*_args: Any, **_kwargs: Any) -> int:
+            raise failure
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(box.core.manager), "commit", fail)
+            assert await box.groups.commit("g", {A0: CommittedOffset(2)}).wait() is code
+            deleted = box.groups.delete("g")
+            assert isinstance(deleted, Write)
+            assert await deleted.wait() is code
+        offsets = box.groups.offsets("g")  # the group is still there, as it is in the store
+        assert offsets is not None
+        assert offsets.get("a", 0) is not None
+        await committed(box, "g", a=3)
+
+
+async def test_delete_takes_commits_along_that_are_under_way(store: str) -> None:
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1)
+        late = box.groups.commit("g", {B0: CommittedOffset(5)})
+        deleted = box.groups.delete("g")
+        assert isinstance(deleted, Write)
+        again = box.groups.commit("g", {A1: CommittedOffset(7)})
+        for write in (late, deleted, again):
+            assert await write.wait() is ErrorCode.NONE
+    async with coordinator(store) as box:
+        offsets = box.groups.offsets("g")
+        assert offsets is not None
+        assert [partition for partition, _ in offsets.items()] == [A1]
+
+
+async def test_offsets_of_a_deleted_topic_go(store: str) -> None:
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1, b=2)
+        for callback in box.core.on_topic_deleted:
+            await callback(box.core.topics.get("a"))  # type: ignore[arg-type]
+        await committed(box, "g", c=3)  # the queue keeps the order
+        offsets = box.groups.offsets("g")
+        assert offsets is not None
+        assert sorted(partition.topic for partition, _ in offsets.items()) == ["b", "c"]
+
+
+@pytest.mark.parametrize("anew", [True, False])
+async def test_offsets_of_a_topic_that_has_gone_meanwhile_are_dropped(store: str, anew: bool) -> None:
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1, b=2)
+        topics: Any = box.core.topics
+        if anew:
+            topics.by_name["a"].topic_id = b"another one here"
+        else:
+            del topics.by_name["a"]
+        fresh = GroupCoordinator(box.core)  # as after a restart
+        await fresh.start()
+        offsets = fresh.offsets("g")
+        assert offsets is not None
+        assert [partition.topic for partition, _ in offsets.items()] == ["b"]
+        await fresh.aclose()
+        assert [key for key in await box.core.manager.scan("group-offset/") if "/a/" in key] == []
+
+
+# ---- retention (KIP-211) ------------------------------------------------------------------------------------------
+
+
+async def test_offsets_of_simple_consumers_expire(store: str) -> None:
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1)
+        box.groups.expire_offsets()
+        assert box.groups.offsets("g") is not None
+    async with coordinator(store, LateCore) as box:
+        box.groups.expire_offsets()
+        assert box.groups.offsets("g") is None
+    async with coordinator(store) as box:
+        assert not box.groups.groups
+
+
+async def test_offsets_of_an_empty_group_count_from_when_it_became_empty(store: str) -> None:
+    async with coordinator(store) as box:
+        joined = await box.member()
+        await committed(box, "g", a=1)
+    async with coordinator(store, LateCore) as box:
+        box.groups.expire_offsets()
+        assert box.groups.offsets("g")  # a member reads it
+        box.groups.leave("g", [Leave(joined.member_id)])
+        box.groups.expire_offsets()
+        assert box.groups.offsets("g")  # empty since now
+
+
+async def test_offsets_of_topics_nobody_reads_expire_in_a_stable_group(store: str) -> None:
+    async with coordinator(store) as box:
+        await box.member()
+        await committed(box, "g", a=1, b=2)
+    async with coordinator(store, LateCore) as box:
+        box.groups.expire_offsets()
+        await committed(box, "other", c=1)
+        offsets = box.groups.offsets("g")
+        assert offsets is not None
+        assert [partition for partition, _ in offsets.items()] == [A0]
+
+
+async def test_retention_that_the_client_asked_for(store: str) -> None:
+    async with coordinator(store) as box:
+        now = box.core.wall_ms()
+        values = {A0: CommittedOffset(1, commit_ms=now, expire_ms=now - 1), B0: CommittedOffset(2, commit_ms=now)}
+        await box.groups.commit("g", values).wait()
+        box.groups.expire_offsets()
+        await committed(box, "other", c=1)
+        offsets = box.groups.offsets("g")
+        assert offsets is not None
+        assert [partition for partition, _ in offsets.items()] == [B0]
+
+
+async def test_groups_that_nothing_is_left_of_are_removed(store: str) -> None:
+    async with coordinator(store) as box:
+        joined = await box.join(version=4)
+        assert joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        box.groups.expire_offsets()
+        assert "g" in box.groups.groups  # its member is expected
+        await committed(box, "h", a=1)
+        box.groups.groups["g"].group.members.pending_joins.clear()
+        box.groups.expire_offsets()
+        assert list(box.groups.groups) == ["h"]

@@ -1,0 +1,49 @@
+"""Buffers of large reads are used again once nobody holds them, and never before."""
+
+from __future__ import annotations
+
+from kclient.htp.embedded.buffers import LARGEST, SMALLEST, BufferPool
+
+
+def address(buffer: bytearray | memoryview) -> int:
+    assert isinstance(buffer, memoryview)
+    return id(buffer.obj)
+
+
+def test_a_buffer_is_used_again_when_it_was_let_go() -> None:
+    pool = BufferPool()
+    first = pool.take(SMALLEST + 5)
+    assert len(first) == SMALLEST + 5
+    where = address(first)
+    del first
+    assert address(pool.take(2 * SMALLEST)) == where
+
+
+def test_a_buffer_that_is_held_is_left_alone() -> None:
+    pool = BufferPool()
+    first = pool.take(SMALLEST)
+    part = memoryview(first)[10:20]
+    part[:] = b"0123456789"
+    del first
+    others = [pool.take(SMALLEST) for _ in range(5)]
+    for other in others:
+        other[:] = bytes(len(other))
+    assert bytes(part) == b"0123456789"
+
+
+def test_small_and_huge_reads_are_not_kept() -> None:
+    pool = BufferPool()
+    assert isinstance(pool.take(SMALLEST - 1), bytearray)
+    assert isinstance(pool.take(LARGEST + 1), bytearray)
+
+
+def test_the_pool_is_bounded_and_makes_room() -> None:
+    pool = BufferPool()
+    held = [pool.take(LARGEST) for _ in range(10)]
+    assert pool._size == 4 * LARGEST
+    held.clear()
+    small = pool.take(SMALLEST)
+    where = address(small)
+    del small
+    assert address(pool.take(SMALLEST)) == where
+    assert pool._size <= 4 * LARGEST

@@ -1,0 +1,208 @@
+"""What every manager of HTP has to do; runs over each backend and each event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from kclient.htp import (
+    ConflictError,
+    DomainExistsError,
+    FencedError,
+    LeaseHeldError,
+    Manager,
+    Topic,
+    TopicExistsError,
+    UnknownDomainError,
+    UnknownTopicError,
+)
+from tests.unit.htp.conftest import OpenStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def manager(reopen: OpenStore) -> AsyncIterator[Manager]:
+    async with reopen() as store:
+        yield store.manager
+
+
+async def test_domains(manager: Manager) -> None:
+    assert await manager.list_domains() == []
+    await manager.create_domain("b")
+    await manager.create_domain("a")
+    with pytest.raises(DomainExistsError):
+        await manager.create_domain("a")
+    assert await manager.list_domains() == ["a", "b"]
+    await manager.create_topic(Topic("a", "t"))
+    await manager.delete_domain("a")
+    assert await manager.list_domains() == ["b"]
+    with pytest.raises(UnknownDomainError):
+        await manager.delete_domain("a")
+    with pytest.raises(UnknownDomainError):
+        await manager.list_topics("a")
+    with pytest.raises(UnknownTopicError):
+        await manager.describe_topic(Topic("a", "t"))
+
+
+async def test_topics(manager: Manager) -> None:
+    topic = Topic("a", "x/y")
+    with pytest.raises(UnknownDomainError):
+        await manager.create_topic(topic)
+    await manager.create_domain("a")
+    await manager.create_domain("b")
+    info = await manager.create_topic(topic)
+    assert (info.topic, info.broker) == (topic, None)
+    with pytest.raises(TopicExistsError):
+        await manager.create_topic(topic)
+    await manager.create_topic(Topic("a", "a"), broker="brk-0")
+    await manager.create_topic(Topic("b", "x/y"))
+    await manager.bind(topic, "brk-7")
+    assert [(each.topic.name, each.broker) for each in await manager.list_topics("a")] == [
+        ("a", "brk-0"),
+        ("x/y", "brk-7"),
+    ]
+    assert (await manager.describe_topic(topic)).broker == "brk-7"
+    await manager.delete_topic(topic)
+    for call in (manager.describe_topic(topic), manager.delete_topic(topic), manager.bind(topic, "x")):
+        with pytest.raises(UnknownTopicError):
+            await call
+    assert (await manager.create_topic(topic)).incarnation > info.incarnation
+
+
+async def test_values(manager: Manager) -> None:
+    assert await manager.get(["a", "b"]) == {}
+    first = await manager.commit({"a": b"1", "b": b""})
+    second = await manager.commit({"a": b"2", "c": bytearray(b"3")})
+    assert second > first > 0
+    assert await manager.get(["a", "b", "missing"]) == {"a": (b"2", second), "b": (b"", first)}
+    third = await manager.commit({"a": None, "missing": None})
+    assert await manager.get(["a", "b", "c"]) == {"b": (b"", first), "c": (b"3", second)}
+    assert await manager.commit({"a": b"4"}) > third
+
+
+async def test_scanning(manager: Manager) -> None:
+    keys = ["a", "a/", "a/1", "a/10", "a/2", "a/é", "a/😀", "a0", "A/1", "b", "%", "a/%", "a/_"]
+    await manager.commit({key: key.encode() for key in keys})
+    assert list(await manager.scan("")) == sorted(keys)
+    assert list(await manager.scan("a/")) == sorted(key for key in keys if key.startswith("a/"))
+    assert list(await manager.scan("a/%")) == ["a/%"]
+    assert await manager.scan("nothing") == {}
+    assert all(found.value == key.encode() for key, found in (await manager.scan("a")).items())
+
+
+async def test_many_keys_in_one_commit(manager: Manager) -> None:
+    keys = {f"key/{number:05}": str(number).encode() for number in range(2500)}
+    version = await manager.commit(keys, dict.fromkeys(keys, 0))
+    found = await manager.get(keys)
+    assert {key: each.value for key, each in found.items()} == keys
+    assert {each.version for each in found.values()} == {version}
+    await manager.commit(dict.fromkeys(keys), dict.fromkeys(keys, version))
+    assert await manager.scan("key/") == {}
+
+
+async def test_compare_and_set_over_several_keys(manager: Manager) -> None:
+    version = await manager.commit({"a": b"1", "b": b"1"}, {"a": 0, "b": 0})
+    with pytest.raises(ConflictError) as info:
+        await manager.commit({"a": b"2", "new": b"2"}, {"a": version, "b": version - 1})
+    assert (info.value.key, info.value.expected, info.value.found) == ("b", version - 1, version)
+    with pytest.raises(ConflictError, match="'a' has version"):
+        await manager.commit({"a": b"2"}, {"a": 0})
+    with pytest.raises(ConflictError):
+        await manager.commit({}, {"missing": version})
+    assert await manager.scan("") == {"a": (b"1", version), "b": (b"1", version)}
+    assert await manager.commit({"a": b"2"}, {"a": version, "b": version, "missing": 0}) > version
+
+
+async def test_a_value_that_was_deleted_and_written_again_conflicts(manager: Manager) -> None:
+    version = await manager.commit({"a": b"1"})
+    await manager.commit({"a": None})
+    await manager.commit({"a": b"1"})
+    with pytest.raises(ConflictError):
+        await manager.commit({"a": b"2"}, {"a": version})
+
+
+async def test_of_concurrent_commits_one_wins(manager: Manager) -> None:
+    version = await manager.commit({"counter": b"0"})
+    won: list[int] = []
+
+    async def attempt(number: int) -> None:
+        try:
+            await manager.commit({"counter": str(number).encode()}, {"counter": version})
+        except ConflictError:
+            return
+        won.append(number)
+
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(attempt, number)
+    assert len(won) == 1
+    assert (await manager.get(["counter"]))["counter"].value == str(won[0]).encode()
+
+
+async def test_leases(manager: Manager) -> None:
+    asked = time.monotonic()
+    lease = await manager.acquire("gateway", "one", 60)
+    assert (lease.name, lease.holder, lease.ttl) == ("gateway", "one", 60)
+    assert asked + 60 <= lease.expires <= time.monotonic() + 60
+    assert 0 < lease.remaining() <= 60
+    assert lease.remaining(lease.expires + 1) == 0
+    with pytest.raises(LeaseHeldError) as info:
+        await manager.acquire("gateway", "two", 60)
+    assert info.value.holder == "one"
+    assert (await manager.acquire("other", "two", 60)).epoch >= 1
+    renewed = await manager.renew(lease)
+    assert renewed.epoch == lease.epoch
+    assert renewed.expires >= lease.expires
+    await manager.release(renewed)
+    assert (await manager.acquire("gateway", "two", 60)).epoch > lease.epoch
+
+
+async def test_the_same_holder_gets_a_new_epoch_at_once(manager: Manager) -> None:
+    before = await manager.acquire("gateway", "one", 60)
+    after = await manager.acquire("gateway", "one", 60)
+    assert after.epoch > before.epoch
+    with pytest.raises(FencedError) as info:
+        await manager.renew(before)
+    assert info.value.epoch == after.epoch
+    await manager.release(before)
+    with pytest.raises(LeaseHeldError):
+        await manager.acquire("gateway", "two", 60)
+
+
+async def test_a_lease_that_ran_out(manager: Manager) -> None:
+    lease = await manager.acquire("gateway", "one", 0)
+    assert lease.remaining() == 0
+    assert (await manager.renew(lease)).epoch == lease.epoch, "nobody took it"
+    taken = await manager.acquire("gateway", "two", 60)
+    assert taken.epoch > lease.epoch
+    with pytest.raises(FencedError):
+        await manager.renew(lease)
+
+
+async def test_a_commit_under_an_older_epoch_is_refused(manager: Manager) -> None:
+    lease = await manager.acquire("gateway", "one", 0)
+    await manager.commit({"a": b"1"}, lease=lease)
+    taken = await manager.acquire("gateway", "two", 60)
+    with pytest.raises(FencedError):
+        await manager.commit({"a": b"2"}, lease=lease)
+    assert (await manager.get(["a"]))["a"].value == b"1"
+    await manager.commit({"a": b"3"}, lease=taken)
+
+
+async def test_all_of_it_is_there_when_opened_again(reopen: OpenStore) -> None:
+    async with reopen() as store:
+        await store.manager.create_domain("d")
+        before = await store.manager.create_topic(Topic("d", "t"), broker="b")
+        version = await store.manager.commit({"a": b"1"})
+        lease = await store.manager.acquire("gateway", "one", 60)
+    async with reopen() as store:
+        assert await store.manager.list_topics("d") == [before]
+        assert await store.manager.get(["a"]) == {"a": (b"1", version)}
+        assert await store.manager.commit({"a": b"2"}) > version
+        with pytest.raises(LeaseHeldError):
+            await store.manager.acquire("gateway", "two", 60)
+        assert (await store.manager.acquire("gateway", "one", 60)).epoch > lease.epoch

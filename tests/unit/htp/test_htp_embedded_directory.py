@@ -1,0 +1,445 @@
+"""The data directory of embedded HTP: format version, lock, files that may be deleted, recovery."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kclient.errors import ConfigError, MissingExtraError, NotYetSupportedError
+from kclient.htp import (
+    FormatVersionError,
+    LockedError,
+    StorageError,
+    Store,
+    StoreClosedError,
+    TopicSettings,
+    open_store,
+)
+from kclient.htp.embedded import directory as directory_module
+from kclient.htp.embedded import log as log_module
+from kclient.htp.embedded.directory import FORMAT
+from tests.unit.htp.conftest import prepare
+from tests.unit.htp.plain_messages import FRAMING, OVERHEAD, TOPIC, message, payloads
+
+pytestmark = pytest.mark.anyio
+
+SMALL = TopicSettings(segment_bytes=5 * (OVERHEAD + 10), index_interval_bytes=100)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "data"
+
+
+# Python 3.12 warns of a fork in a process with threads, which is just what these tests are about
+FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+
+def opening(data: Path, **options: object) -> Store:
+    return open_store(f"embedded:{data}", **options)
+
+
+def topic_folder(data: Path) -> Path:
+    (folder,) = (data / "brk-0" / "topics").glob("domain~some_topic.*")
+    return folder
+
+
+def content(number: int) -> bytes:
+    return b"%010d" % number
+
+
+async def fill(data: Path, count: int = 23) -> None:
+    async with opening(data, settings=SMALL) as store:
+        await prepare(store)
+        await send(store, 0, count)
+
+
+async def send(store: Store, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        await (await store.broker.send(TOPIC, [message(number, content(number), timestamp=number)])).synced()
+
+
+async def check(data: Path, count: int = 23) -> None:
+    """Everything is there, found by position and by time, and the log goes on."""
+    async with opening(data, settings=SMALL) as store:
+        assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, count, count)
+        for number in range(count):
+            pulled = await store.broker.pull(TOPIC, number, max_messages=1)
+            assert payloads(pulled.data) == [content(number)]
+            found = await store.broker.find_by_timestamp(TOPIC, number)
+            assert found is not None
+            assert found.first == number
+        segments = await store.broker.segments(TOPIC)
+        assert [each.max_timestamp for each in segments if each.size] == [
+            each.next - 1 for each in segments if each.size
+        ]
+        await send(store, count, 3)
+        assert await store.broker.end(TOPIC) == count + 3
+
+
+# --- format and lock ---
+
+
+async def test_a_newer_format_is_refused(data: Path) -> None:
+    await fill(data)
+    (data / "format.json").write_text(json.dumps({"format": FORMAT + 1}))
+    with pytest.raises(FormatVersionError, match=f"is written in format {FORMAT + 1}; .* up to {FORMAT}"):
+        await opening(data).__aenter__()
+
+
+async def test_an_older_format_is_migrated(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(data)
+    migrated: list[int] = []
+    monkeypatch.setattr(directory_module, "FORMAT", FORMAT + 2)
+    for version in (FORMAT, FORMAT + 1):
+        monkeypatch.setitem(
+            directory_module.MIGRATIONS, version, lambda _files, _path, version=version: migrated.append(version)
+        )
+    async with opening(data):
+        pass
+    assert migrated == [FORMAT, FORMAT + 1]
+    assert json.loads((data / "format.json").read_text())["format"] == FORMAT + 2
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "{}", '{"format": "1"}', '{"format": 0}'])
+async def test_a_damaged_format_file(data: Path, text: str) -> None:
+    await fill(data)
+    (data / "format.json").write_text(text)
+    with pytest.raises(FormatVersionError, match="is damaged"):
+        await opening(data).__aenter__()
+
+
+async def test_a_directory_that_is_something_else(data: Path) -> None:
+    data.mkdir(parents=True)
+    (data / "thesis.tex").touch()
+    with pytest.raises(FormatVersionError, match="is no data directory"):
+        await opening(data).__aenter__()
+    assert [each.name for each in data.iterdir()] == ["thesis.tex"]
+
+
+async def test_messages_without_a_format_file(data: Path) -> None:
+    await fill(data)
+    (data / "format.json").unlink()
+    with pytest.raises(FormatVersionError, match="is missing"):
+        await opening(data).__aenter__()
+
+
+async def test_the_messages_without_their_manager(data: Path) -> None:
+    """They must not be taken for what deleted topics left behind."""
+    await fill(data)
+    for file in (data / "mgr").iterdir():
+        file.unlink()
+    with pytest.raises(StorageError, match="has never heard of"):
+        await opening(data).__aenter__()
+    assert list(topic_folder(data).glob("*.log"))
+
+
+async def test_a_second_owner_in_the_same_process(data: Path) -> None:
+    async with opening(data):
+        with pytest.raises(LockedError, match=rf"brk-0 is in use by this process \({os.getpid()}\)") as info:
+            await opening(data).__aenter__()
+        assert info.value.owner == os.getpid()
+    async with opening(data):
+        pass
+
+
+HOLD = """
+import sys, anyio
+from kclient.htp import open_store
+async def main():
+    async with open_store("embedded:" + sys.argv[1]):
+        print("open", flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+anyio.run(main)
+"""
+
+
+async def test_a_second_owner_in_another_process(data: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        with pytest.raises(LockedError, match=f"in use by process {process.pid};") as info:
+            await opening(data).__aenter__()
+        assert info.value.owner == process.pid
+        process.kill()
+        process.wait()
+    async with opening(data):
+        pass
+
+
+@FORK
+async def test_a_forked_child_does_not_keep_the_lock(data: Path) -> None:
+    read, write = os.pipe()
+    store = opening(data)
+    await store.__aenter__()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)  # until the parent is done
+        os._exit(0)
+    os.close(read)
+    try:
+        await store.aclose()
+        async with opening(data):
+            pass
+    finally:
+        os.close(write)
+        os.waitpid(child, 0)
+
+
+@FORK
+async def test_a_forked_child_cannot_send(data: Path) -> None:
+    async with opening(data) as store:
+        await prepare(store)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                store.broker.send_nowait(TOPIC, [message(0)])  # type: ignore[attr-defined]
+            except StoreClosedError as error:
+                status = 0 if "in the parent process" in str(error) else 2
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        await send(store, 0, 1)
+
+
+# --- recovery ---
+
+
+Damage = Callable[[Path], object]
+
+
+def remove(pattern: str) -> Damage:
+    def doing(folder: Path) -> None:
+        files = list(folder.glob(pattern))
+        assert files
+        for file in files:
+            file.unlink()
+
+    return doing
+
+
+def overwrite(pattern: str, position: int, garbage: bytes) -> Damage:
+    def doing(folder: Path) -> None:
+        files = list(folder.glob(pattern))
+        assert files
+        for file in files:
+            with file.open("r+b") as opened:
+                opened.seek(position)
+                opened.write(garbage)
+
+    return doing
+
+
+def append(garbage: bytes) -> Damage:
+    def doing(folder: Path) -> None:
+        with max(folder.glob("*.log")).open("ab") as file:
+            file.write(garbage)
+
+    return doing
+
+
+HARMLESS: dict[str, Damage] = {
+    "no index": remove("*.index"),
+    "no index of the first": remove(f"{0:020}.index"),
+    "no index of the last": remove(f"{20:020}.index"),
+    "an index with a wrong header": overwrite("*.index", 10, b"\xff"),
+    "an index with wrong entries": overwrite("*.index", 60, b"\xff\xff"),
+    "an empty index": lambda folder: [file.write_bytes(b"") for file in folder.glob("*.index")],
+    "a strange index": lambda folder: (folder / f"{7:020}.index").write_bytes(b"x"),
+    "a forgotten temporary file": lambda folder: (folder / f"{0:020}.index.123.tmp").write_bytes(b"x"),
+    "zeros at the end": append(bytes(500)),
+    "noise at the end": append(bytes(range(256))),
+    "half a message": append(message(23, b"half of it")[:-3]),
+    "half a head": append(message(23)[:10]),
+    "a wrong CRC": append(message(23)[:-1] + b"\x01"),
+    "an old message": append(message(3, b"old")),
+    "a length beyond the end": append((2**31).to_bytes(4, "big") + bytes(40)),
+}
+
+
+@pytest.mark.parametrize("damage", HARMLESS.values(), ids=HARMLESS)
+async def test_what_does_no_harm(data: Path, damage: Damage) -> None:
+    await fill(data)
+    damage(topic_folder(data))
+    await check(data)
+    await check(data, 26)
+
+
+async def test_nothing_but_the_messages_is_needed(data: Path) -> None:
+    """Without checkpoint and indexes everything is scanned."""
+    await fill(data)
+    remove("*.index")(topic_folder(data))
+    async with opening(data) as store:
+        keys = await store.manager.scan("brk/")
+        assert keys
+        await store.manager.commit(dict.fromkeys(keys))
+    await check(data)
+
+
+async def test_a_process_that_was_killed_leaves_what_it_wrote(data: Path) -> None:
+    await fill(data)
+    append(message(23, content(23), timestamp=23) + message(24, content(24), timestamp=24) + b"torn")(
+        topic_folder(data)
+    )
+    await check(data, 25)
+
+
+async def test_recovery_begins_at_the_last_checkpoint(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the middle of a segment: what lies before is neither verified nor indexed again."""
+    monkeypatch.setattr(log_module, "CHECKPOINT_BYTES", 10 * (OVERHEAD + 10))
+    async with opening(data) as store:
+        await prepare(store)
+        await send(store, 0, 25)
+        await anyio.to_thread.run_sync(chores_done(store).wait)
+        await store.manager.scan("")  # whatever was to be written before it, was
+        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
+    data = data.parent / "killed"
+    async with opening(data) as store:
+        (checkpoint,) = [each.value for each in (await store.manager.scan("brk/")).values()]
+        assert json.loads(checkpoint)["next"] in range(20, 25)
+    overwrite(f"{0:020}.log", OVERHEAD, b"damage")(topic_folder(data))
+    async with opening(data) as store:
+        assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 25, 25)
+        assert payloads((await store.broker.pull(TOPIC, 24)).data) == [content(24)]
+
+
+def chores_done(store: Store) -> threading.Event:
+    done = threading.Event()
+    store.broker._syncer.chore(done.set)  # type: ignore[attr-defined]
+    return done
+
+
+async def test_damage_before_the_checkpoint_is_not_cut(data: Path) -> None:
+    """It is reported when it is read; cutting there would lose all the good messages behind it."""
+    await fill(data)
+    overwrite(f"{5:020}.log", OVERHEAD + 12, bytes(4))(topic_folder(data))
+    async with opening(data, settings=SMALL) as store:
+        assert (await store.broker.open(TOPIC, FRAMING)).next == 23
+        assert payloads((await store.broker.pull(TOPIC, 20, max_messages=1)).data) == [content(20)]
+
+
+async def test_lost_messages_do_not_have_their_ordinals_given_again(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(data)
+    with (topic_folder(data) / f"{20:020}.log").open("r+b") as file:
+        file.truncate(OVERHEAD + 10 + 3)
+    async with opening(data, settings=SMALL) as store:
+        assert (await store.broker.open(TOPIC, FRAMING))[1:3] == (23, 23)
+        assert "the messages between are lost" in caplog.text
+        assert (await store.broker.pull(TOPIC, 20)).last == 20
+        assert (await store.broker.pull(TOPIC, 21)).data == b""
+        await send(store, 23, 2)
+        assert payloads((await store.broker.pull(TOPIC, 21)).data) == [content(23), content(24)]
+    caplog.clear()
+    async with opening(data, settings=SMALL) as store:
+        assert (await store.broker.open(TOPIC, FRAMING))[1:3] == (25, 25)
+        assert payloads((await store.broker.pull(TOPIC, 21)).data) == [content(23), content(24)]
+        assert not caplog.text, "it is said once"
+
+
+async def test_the_files_of_deleted_topics_are_swept_away(data: Path) -> None:
+    await fill(data)
+    folder = topic_folder(data)
+    async with opening(data) as store:
+        await store.manager.delete_topic(TOPIC)
+    assert folder.exists()
+    async with opening(data):
+        pass
+    assert not folder.exists()
+
+
+# --- other things ---
+
+
+async def test_few_open_files_are_enough(data: Path) -> None:
+    async with opening(data, settings=SMALL, max_open_files=3) as store:
+        await prepare(store)
+        await send(store, 0, 100)
+        found: list[bytes] = []
+        for number in range(0, 100, 3):
+            found += payloads((await store.broker.pull(TOPIC, number, max_messages=1)).data)
+        assert found == [content(number) for number in range(0, 100, 3)]
+        links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)]
+        assert 1 <= sum(link.startswith(str(data)) and link.endswith(".log") for link in links) <= 3
+
+
+def _is_open(fd: str) -> bool:
+    return os.path.islink(f"/proc/self/fd/{fd}")
+
+
+async def test_closing_leaves_no_thread_and_no_file(data: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    await fill(data)
+    assert not {t.name for t in threading.enumerate() if t.name.startswith("kclient-htp")} - before
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)]
+    assert not [link for link in links if link.startswith(str(data))]
+
+
+async def test_waiting_sends_share_a_round(data: Path) -> None:
+    async with opening(data) as store:
+        await prepare(store)
+        broker = store.broker
+        before = broker.sync_rounds  # type: ignore[attr-defined]
+        sent = [broker.send_nowait(TOPIC, [message(number)]) for number in range(200)]  # type: ignore[attr-defined]
+        for each in sent:
+            await each.synced()
+        assert broker.sync_rounds - before == 1  # type: ignore[attr-defined]
+
+
+async def test_waiting_commits_share_a_transaction(data: Path) -> None:
+    async with opening(data) as store:
+        before = store.manager.transactions  # type: ignore[attr-defined]
+        async with anyio.create_task_group() as group:
+            for number in range(100):
+                group.start_soon(store.manager.commit, {f"key/{number}": b""})
+        assert store.manager.transactions - before < 50  # type: ignore[attr-defined]
+
+
+def test_urls() -> None:
+    with pytest.raises(ConfigError, match="say memory:NAME or embedded:DIRECTORY"):
+        open_store("data")
+    with pytest.raises(ConfigError, match="there are embedded, memory"):
+        open_store("ftp://x")
+    with pytest.raises(NotYetSupportedError, match="are not there yet"):
+        open_store("cloud:x")
+    with pytest.raises(ConfigError, match="needs a directory"):
+        open_store("embedded:")
+    with pytest.raises(ConfigError, match="durability is"):
+        open_store("embedded:x", durability="maybe")
+    with pytest.raises(ConfigError, match="group_sync is one of"):
+        open_store("embedded:x", group_sync="maybe")
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'colour'"):
+        open_store("memory:x", colour="blue")
+
+
+def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'htp-kclient\[gateway\]'"):
+        open_store("embedded:x")
+
+
+def test_memory_needs_no_extra() -> None:
+    code = (
+        "import sys, anyio, kclient.htp as h\n"
+        "async def main():\n"
+        "    async with h.open_store('memory:x') as s: await s.manager.list_domains()\n"
+        "anyio.run(main)\n"
+        "print('sqlalchemy' in sys.modules, 'kclient.htp.embedded' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,335 @@
+"""The disk fails: what was not synced is gone and whoever waits hears of it; what was synced stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kclient.htp import StorageError, StorageFullError, TopicSettings, open_store
+from kclient.htp.embedded import EmbeddedStore
+from kclient.htp.embedded.files import SyncPoint
+from kclient.htp.loop import current_poster
+from tests.unit.htp.conftest import prepare
+from tests.unit.htp.disks import FailingFiles, broken, no_space
+from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def files() -> FailingFiles:
+    return FailingFiles()
+
+
+Opening = Callable[..., EmbeddedStore]
+
+
+@pytest.fixture
+def opening(files: FailingFiles, tmp_path: Path) -> Opening:
+    def make(**options: object) -> EmbeddedStore:
+        store = open_store(f"embedded:{tmp_path / 'data'}", **({"files": files, "group_sync": "each"} | options))
+        assert isinstance(store, EmbeddedStore)
+        return store
+
+    return make
+
+
+@pytest.fixture
+async def store(opening: Opening) -> AsyncIterator[EmbeddedStore]:
+    async with opening() as store:
+        await prepare(store)
+        yield store
+
+
+async def send(store: EmbeddedStore, first: int, *contents: bytes) -> None:
+    await (await store.broker.send(TOPIC, [message(first + n, c) for n, c in enumerate(contents)])).synced()
+
+
+async def visible(store: EmbeddedStore) -> list[bytes]:
+    status = await store.broker.status(TOPIC)
+    found: list[bytes] = []
+    position = status.start
+    while position < status.end:
+        pulled = await store.broker.pull(TOPIC, position)
+        found += payloads(pulled.data)
+        position = pulled.last + 1
+    return found
+
+
+def fail_once(files: FailingFiles, wanted: SyncPoint) -> None:
+    def on_sync(point: SyncPoint) -> None:
+        if point is wanted:
+            files.on_sync = None
+            raise broken()
+
+    files.on_sync = on_sync
+
+
+# --- a sync fails ---
+
+
+async def test_a_failed_sync_goes_back_to_what_was_synced(store: EmbeddedStore, files: FailingFiles) -> None:
+    await send(store, 0, b"a", b"b")
+    fail_once(files, SyncPoint.MESSAGES)
+    errors: list[BaseException | None] = []
+    lost = [store.broker.send_nowait(TOPIC, [message(number, b"lost")]) for number in (2, 3)]
+    lost[0].on_synced(errors.append)
+    assert store.broker.status_nowait(TOPIC) == (0, 2, 4, 4 * OVERHEAD + 10)
+    for sent in lost:
+        with pytest.raises(StorageError, match="could not be synced"):
+            await sent.synced()
+    assert [type(error) for error in errors] == [StorageError]
+    assert store.broker.status_nowait(TOPIC) == (0, 2, 2, 2 * OVERHEAD + 2)
+    assert await visible(store) == [b"a", b"b"]
+    await send(store, 2, b"c")
+    assert await visible(store) == [b"a", b"b", b"c"]
+
+
+async def test_the_callbacks_find_the_end_rolled_back(store: EmbeddedStore, files: FailingFiles) -> None:
+    fail_once(files, SyncPoint.MESSAGES)
+    nexts: list[int] = []
+    sent = store.broker.send_nowait(TOPIC, [message(0)])
+    sent.on_synced(lambda _error: nexts.append(store.broker.status_nowait(TOPIC).next))
+    with pytest.raises(StorageError):
+        await sent.synced()
+    assert nexts == [0]
+
+
+class SlowFailure:
+    """A sync that takes until it is told to fail."""
+
+    def __init__(self, files: FailingFiles) -> None:
+        self.entered = anyio.Event()
+        self.inode = 0
+        self._leave = threading.Event()
+        self._files = files
+        self._post = current_poster()
+        files.on_sync = self._on_sync
+
+    def _on_sync(self, point: SyncPoint) -> None:
+        if point is SyncPoint.MESSAGES:
+            self._files.on_sync = None
+            self.inode = self._files.synced[-1][0]
+            self._post(self.entered.set)
+            self._leave.wait(30)
+            raise broken()
+
+    def fail(self) -> None:
+        self._leave.set()
+
+
+async def test_a_segment_whose_sync_failed_is_never_synced_again(store: EmbeddedStore, files: FailingFiles) -> None:
+    """Not even by the plan that came while it failed, and names the same segment."""
+    await send(store, 0, b"a")
+    failure = SlowFailure(files)
+    sent = [store.broker.send_nowait(TOPIC, [message(1, b"lost")])]
+    await failure.entered.wait()
+    sent.append(store.broker.send_nowait(TOPIC, [message(2, b"lost")]))
+    await anyio.wait_all_tasks_blocked()
+    count = len(files.synced)
+    failure.fail()
+    for each in sent:
+        with pytest.raises(StorageError):
+            await each.synced()
+    for number in range(1, 5):
+        await send(store, number, b"x")
+    await store.broker.roll(TOPIC)
+    await store.broker.close(TOPIC)
+    later = [inode for inode, point in files.synced[count:] if point in (SyncPoint.MESSAGES, SyncPoint.SEALED)]
+    assert later
+    assert failure.inode not in later
+    await store.broker.open(TOPIC, FRAMING)
+    assert await visible(store) == [b"a", b"x", b"x", b"x", b"x"]
+
+
+async def test_what_comes_while_a_sync_fails_is_lost_too(store: EmbeddedStore, files: FailingFiles) -> None:
+    """It was written behind what is lost, so it cannot stay."""
+    failure = SlowFailure(files)
+    sent = [store.broker.send_nowait(TOPIC, [message(0, b"lost")])]
+    await failure.entered.wait()
+    sent.append(store.broker.send_nowait(TOPIC, [message(1, b"lost")]))
+    await anyio.wait_all_tasks_blocked()
+    failure.fail()
+    for each in sent:
+        with pytest.raises(StorageError):
+            await each.synced()
+    await send(store, 0, b"a")
+    assert await visible(store) == [b"a"]
+
+
+@pytest.mark.parametrize("point", [SyncPoint.MESSAGES, SyncPoint.SEALED, SyncPoint.SEGMENT])
+async def test_a_failure_in_a_round_over_two_segments(opening: Opening, files: FailingFiles, point: SyncPoint) -> None:
+    layout = TopicSettings(segment_bytes=2 * (OVERHEAD + 1))
+    async with opening(settings=layout) as store:
+        await prepare(store)
+        await send(store, 0, b"a")
+        fail_once(files, point)
+        sent = [store.broker.send_nowait(TOPIC, [message(number, b"x")]) for number in (1, 2)]
+        for each in sent:
+            with pytest.raises(StorageError):
+                await each.synced()
+        assert store.broker.status_nowait(TOPIC)[:3] == (0, 1, 1)
+        await send(store, 1, b"b", b"c", b"d")
+        assert await visible(store) == [b"a", b"b", b"c", b"d"]
+    async with opening(settings=layout) as store:
+        await store.broker.open(TOPIC, FRAMING)
+        assert await visible(store) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_the_cut_end_of_a_segment_does_not_come_back(
+    opening: Opening, files: FailingFiles, tmp_path: Path
+) -> None:
+    """The cut was not synced, so the old end may be on the disk after a crash: the checkpoint knows better."""
+    async with opening() as store:
+        await prepare(store)
+        await send(store, 0, b"a")
+        fail_once(files, SyncPoint.MESSAGES)
+        with pytest.raises(StorageError):
+            await send(store, 1, b"ghost")
+        await send(store, 1, b"b")
+        await store.broker.roll(TOPIC)
+        await send(store, 2, b"c")
+    (folder,) = (tmp_path / "data" / "brk-0" / "topics").glob("domain~some_topic.*")
+    with (folder / f"{0:020}.log").open("ab") as file:
+        file.write(message(1, b"ghost"))
+    async with opening() as store:
+        await store.broker.open(TOPIC, FRAMING)
+        assert await visible(store) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("group_sync", ["filesystem", "auto"])
+async def test_a_failed_syncfs_falls_back_to_each_file(opening: Opening, files: FailingFiles, group_sync: str) -> None:
+    if not files.syncs_everything:
+        pytest.skip("no syncfs that reports errors here")
+    fail_once(files, SyncPoint.EVERYTHING)
+    async with opening(group_sync=group_sync) as store:
+        await prepare(store)
+        sent = [store.broker.send_nowait(topic, [message(0, b"a")]) for topic in (TOPIC, OTHER)]
+        for each in sent:
+            await each.synced()
+        points = [point for _, point in files.synced]
+        assert SyncPoint.EVERYTHING in points
+        assert points.count(SyncPoint.MESSAGES) == 2
+        assert await visible(store) == [b"a"]
+
+
+async def test_a_failure_of_one_topic_is_not_the_others(store: EmbeddedStore, files: FailingFiles) -> None:
+    await send(store, 0, b"a")
+    await (await store.broker.send(OTHER, [message(0, b"a")])).synced()
+    (folder,) = Path(store.path, "brk-0", "topics").glob("domain~other.*")
+    inode = (folder / f"{0:020}.log").stat().st_ino
+
+    def on_sync(point: SyncPoint) -> None:
+        if point is SyncPoint.MESSAGES and files.synced[-1][0] == inode:
+            raise broken()
+
+    files.on_sync = on_sync
+    good = store.broker.send_nowait(TOPIC, [message(1, b"b")])
+    bad = store.broker.send_nowait(OTHER, [message(1, b"b")])
+    await good.synced()
+    with pytest.raises(StorageError):
+        await bad.synced()
+
+
+async def test_with_durability_written_a_failed_sync_loses_nothing_visible(
+    opening: Opening, files: FailingFiles
+) -> None:
+    async with opening(durability="written") as store:
+        await prepare(store)
+        await send(store, 0, b"a")
+        fail_once(files, SyncPoint.SEALED)
+        await store.broker.roll(TOPIC)
+        await send(store, 1, b"b")
+        await store.broker.roll(TOPIC)
+        await send(store, 2, b"c")
+        assert await visible(store) == [b"a", b"b", b"c"]
+    async with opening(durability="written") as store:
+        await store.broker.open(TOPIC, FRAMING)
+        assert await visible(store) == [b"a", b"b", b"c"]
+
+
+# --- no space ---
+
+
+@pytest.mark.parametrize("space", [0, 1, OVERHEAD, OVERHEAD + 5])
+async def test_a_full_disk_cuts_back_to_the_last_message(
+    opening: Opening, files: FailingFiles, space: int, tmp_path: Path
+) -> None:
+    async with opening() as store:
+        await prepare(store)
+        await send(store, 0, b"a")
+        files.space = space
+        for _ in range(2):
+            with pytest.raises(StorageFullError, match="no space left"):
+                await store.broker.send(TOPIC, [message(1, b"0123456789"), message(2, b"0123456789")])
+            files.space = 0
+        (folder,) = (tmp_path / "data" / "brk-0" / "topics").glob("domain~some_topic.*")
+        assert (folder / f"{0:020}.log").stat().st_size == OVERHEAD + 1
+        assert await store.broker.status(TOPIC) == (0, 1, 1, OVERHEAD + 1)
+        files.space = None
+        await send(store, 1, b"b")
+        assert await visible(store) == [b"a", b"b"]
+
+
+async def test_no_space_for_a_new_segment(store: EmbeddedStore, files: FailingFiles) -> None:
+    def on_create(_path: str) -> None:
+        raise no_space()
+
+    files.on_create = on_create
+    with pytest.raises(StorageFullError):
+        await store.broker.send(TOPIC, [message(0)])
+    files.on_create = None
+    await send(store, 0, b"a")
+    assert await visible(store) == [b"a"]
+
+
+async def test_a_write_error(store: EmbeddedStore, files: FailingFiles) -> None:
+    await send(store, 0, b"a")
+
+    def on_write(_length: int, _position: int) -> None:
+        raise broken()
+
+    files.on_write = on_write
+    with pytest.raises(StorageError, match="could not be written") as info:
+        await store.broker.send(TOPIC, [message(1)])
+    assert not isinstance(info.value, StorageFullError)
+    files.on_write = None
+    await send(store, 1, b"b")
+    assert await visible(store) == [b"a", b"b"]
+
+
+# --- reading ---
+
+
+async def test_cold_messages_come_from_the_disk(store: EmbeddedStore, files: FailingFiles) -> None:
+    await send(store, 0, b"a", b"b")
+    files.cold = True
+    assert store.broker.pull_nowait(TOPIC, 0) is None
+    assert payloads((await store.broker.pull(TOPIC, 0)).data) == [b"a", b"b"]
+    assert payloads((await store.broker.pull(TOPIC, 0, max_messages=1)).data) == [b"a"]
+
+
+async def test_a_read_error(store: EmbeddedStore, files: FailingFiles) -> None:
+    await send(store, 0, b"a")
+
+    def on_read() -> None:
+        raise broken()
+
+    files.cold, files.on_read = True, on_read
+    with pytest.raises(StorageError, match="could not be read"):
+        await store.broker.pull(TOPIC, 0)
+    files.on_read = None
+    assert payloads((await store.broker.pull(TOPIC, 0)).data) == [b"a"]
+
+
+async def test_damage_is_named(store: EmbeddedStore) -> None:
+    await send(store, 0, b"a", b"b")
+    (folder,) = Path(store.path, "brk-0", "topics").glob("domain~some_topic.*")
+    with (folder / f"{0:020}.log").open("r+b") as file:
+        file.write(bytes(4))
+    with pytest.raises(StorageError, match=r"00000\.log: damaged at byte 0"):
+        await store.broker.pull(TOPIC, 0)

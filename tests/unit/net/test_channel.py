@@ -1,0 +1,274 @@
+"""Streams of every kind carry frames of every size, in order, both ways; their ends are told apart."""
+
+from __future__ import annotations
+
+import errno
+
+import anyio
+import pytest
+
+from kclient.concurrency import Supervisor
+from kclient.errors import IllegalStateError, ProtocolError
+from kclient.net.channel import Channel, TruncatedError, open_channel
+from kclient.net.streams import ByteStream, MemoryStream, SocketStream, buffer_size, memory_pair, socketpair_streams
+from kclient.testing.faults import FaultyStream
+
+from .links import LINKS, Recorder, supervised
+
+pytestmark = pytest.mark.anyio
+
+KINDS = sorted(LINKS)
+
+
+def frame(body: bytes) -> list[bytes]:
+    return [len(body).to_bytes(4, "big"), body]
+
+
+def two(kind: str, supervisor: Supervisor) -> tuple[Channel, Recorder, Channel, Recorder]:
+    left, right = LINKS[kind]()
+    mine, theirs = Recorder(), Recorder()
+    return open_channel(left, mine, supervisor), mine, open_channel(right, theirs, supervisor), theirs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_frames_arrive_in_order(kind: str) -> None:
+    small = kind.startswith("chopped")
+    bodies = [
+        b"",
+        b"a",
+        b"bc" * 50,
+        *(str(i).encode() for i in range(300)),
+        b"x" * (2000 if small else 3_000_000),
+        b"end",
+    ]
+    async with supervised() as supervisor:
+        left, mine, right, theirs = two(kind, supervisor)
+        for body in bodies:
+            left.write(frame(body))
+            right.write(frame(body[::-1]))
+        await theirs.until(lambda: len(theirs.frames) == len(bodies))
+        await mine.until(lambda: len(mine.frames) == len(bodies))
+        assert theirs.frames == bodies
+        assert mine.frames == [body[::-1] for body in bodies]
+        await mine.until(lambda: left.pending_bytes == 0)
+        left.close()
+        await theirs.until(lambda: theirs.causes)
+        assert mine.causes == [None]
+        assert theirs.causes == [None]
+        await left.wait_closed()
+        await right.wait_closed()
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_one_wake_takes_all_that_is_ready(kind: str) -> None:
+    async with supervised() as supervisor:
+        left, _, _, theirs = two(kind, supervisor)
+        left.write([part for i in range(200) for part in frame(b"%d" % i)])
+        await theirs.until(lambda: len(theirs.frames) == 200)
+        assert theirs.wakes == 1
+        left.close()
+        await theirs.until(lambda: theirs.causes)
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_writing_never_waits_and_is_drained(kind: str) -> None:
+    body = b"z" * 1_000_000
+    async with supervised() as supervisor:
+        left, mine, right, theirs = two(kind, supervisor)
+        right.pause()
+        for _ in range(12):
+            left.write(frame(body))
+        await anyio.wait_all_tasks_blocked()
+        assert left.pending_bytes > 0
+        assert mine.drained == 0
+        right.resume()
+        await theirs.until(lambda: len(theirs.frames) == 12)
+        await mine.until(lambda: mine.drained)
+        assert left.pending_bytes == 0
+        left.close()
+        await theirs.until(lambda: theirs.causes)
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_paused_reads_nothing(kind: str) -> None:
+    async with supervised() as supervisor:
+        left, _, right, theirs = two(kind, supervisor)
+        right.pause()
+        right.pause()
+        await anyio.wait_all_tasks_blocked()
+        left.write(frame(b"later"))
+        await anyio.sleep(0.01)
+        right.poll()
+        assert theirs.frames == []
+        right.resume()
+        right.resume()
+        await theirs.until(lambda: theirs.frames == [b"later"])
+        right.close()
+        left.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_end_inside_of_a_frame(kind: str) -> None:
+    async with supervised() as supervisor:
+        left, mine, right, theirs = two(kind, supervisor)
+        left.write([*frame(b"whole"), b"\0\0\0\x0aonly"])
+        await mine.until(lambda: left.pending_bytes == 0)
+        left.close()
+        await theirs.until(lambda: theirs.causes)
+        assert theirs.frames == [b"whole"]
+        assert isinstance(theirs.causes[0], TruncatedError)
+        assert "after 4 of the 10 bytes of a frame" in str(theirs.causes[0])
+        assert right.closed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_garbage_closes(kind: str) -> None:
+    async with supervised() as supervisor:
+        left, mine, _, theirs = two(kind, supervisor)
+        left.write([*frame(b"good"), b"GET / HTTP/1.1\r\n\r\n"])
+        await theirs.until(lambda: theirs.causes)
+        assert theirs.frames == [b"good"]
+        assert isinstance(theirs.causes[0], ProtocolError)
+        await mine.until(lambda: mine.causes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_closing_is_told_once(kind: str) -> None:
+    async with supervised() as supervisor:
+        left, mine, _, theirs = two(kind, supervisor)
+        cause = OSError(errno.EIO, "mine")
+        left.close(cause)
+        left.close()
+        left.write(frame(b"dropped"))
+        left.pause()
+        left.resume()
+        left.poll()
+        await left.wait_closed()
+        assert mine.causes == [cause]
+        assert left.pending_bytes == 0
+        assert "closed" in repr(left)
+        await theirs.until(lambda: theirs.causes)
+        assert theirs.frames == []
+
+
+@pytest.mark.parametrize("kind", ["socketpair", "tcp", "memory"])
+async def test_peer_that_went_away_while_writing(kind: str) -> None:
+    async with supervised() as supervisor:
+        left, mine, right, _ = two(kind, supervisor)
+        left.pause()  # so that it learns of the end by writing
+        await anyio.wait_all_tasks_blocked()
+        right.pause()
+        right.close()
+        await right.wait_closed()
+        with anyio.fail_after(10):
+            while not left.closed:
+                left.write(frame(b"x" * 100_000))
+                await anyio.sleep(0.001)
+        assert isinstance(mine.causes[0], OSError) or mine.causes == [None]
+        await left.wait_closed()
+
+
+async def test_owner_that_closes_while_it_is_told() -> None:
+    async with supervised() as supervisor:
+        for kind in ("memory", "socketpair"):
+            left, right = LINKS[kind]()
+            theirs = Recorder()
+            channel = open_channel(right, theirs, supervisor)
+            received = theirs.frames_received
+
+            def close(frames: list[memoryview], channel: Channel = channel, received=received) -> None:  # type: ignore[no-untyped-def]
+                received(frames)
+                channel.close()
+
+            theirs.frames_received = close  # type: ignore[method-assign]
+            await left.send(frame(b"one"))
+            await theirs.until(lambda theirs=theirs: theirs.causes)
+            assert theirs.frames == [b"one"]
+            await left.aclose()
+
+
+async def test_cancelled_tasks_close_the_stream() -> None:
+    """The supervisor ends first: streams are closed all the same, and their owners told."""
+    left, right = memory_pair()
+    mine = Recorder()
+    async with Supervisor() as supervisor:
+        open_channel(FaultyStream(left), mine, supervisor)
+        await anyio.wait_all_tasks_blocked()
+    assert isinstance(mine.causes[0], ConnectionAbortedError)
+    assert await right.receive() == b""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_streams_by_themselves(kind: str) -> None:
+    left, right = LINKS[kind]()
+    data = bytes(range(256)) * 20
+    received = bytearray()
+
+    async def read() -> None:
+        while chunk := await right.receive(100_000):
+            received.extend(chunk)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await left.send([data[:100], memoryview(data)[100:101], b"", bytearray(data[101:])])
+        await left.aclose()
+        await left.aclose()
+    assert received == data
+    await right.aclose()
+    with pytest.raises(OSError):
+        await left.send([b"x"])
+    with pytest.raises(OSError):
+        await left.receive()
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair"])
+async def test_close_wakes_who_waits(kind: str) -> None:
+    left, right = LINKS[kind]()
+    problems: list[OSError] = []
+
+    async def read() -> None:
+        try:
+            await left.receive()
+        except OSError as error:
+            problems.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        await left.aclose()
+    assert len(problems) == 1
+    await right.aclose()
+
+
+async def test_memory_stream_to_nobody() -> None:
+    left, right = memory_pair("a", "b", limit=4)
+    assert (left.peer, right.peer) == ("a", "b")
+    await left.send([b"12345678"])
+    blocked = []
+
+    async def send() -> None:
+        try:
+            await left.send([b"x"])
+        except BrokenPipeError as error:
+            blocked.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        await anyio.wait_all_tasks_blocked()
+        await right.aclose()
+    assert len(blocked) == 1
+    await left.aclose()
+    with pytest.raises(IllegalStateError):
+        memory_pair(limit=0)
+
+
+async def test_kinds_and_sizes() -> None:
+    left, right = socketpair_streams("peer")
+    assert isinstance(left, ByteStream)
+    assert isinstance(left, SocketStream)
+    assert left.peer == "peer"
+    assert buffer_size([b"ab", bytearray(3), memoryview(b"abcd")]) == 9
+    await left.aclose()
+    await right.aclose()
+    assert isinstance(memory_pair()[0], MemoryStream)
+    assert "closed" in repr(left)

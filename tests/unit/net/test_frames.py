@@ -1,0 +1,148 @@
+"""Cutting bytes into frames, whatever pieces they come in."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kclient.errors import ProtocolError
+from kclient.net.frames import FrameAssembler
+
+
+def encoded(frames: list[bytes]) -> bytes:
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+
+def receive(assembler: FrameAssembler, data: bytes, most: int | None = None) -> None:
+    """As a socket would: into the target, as much as fits."""
+    position = 0
+    while position < len(data):
+        target = assembler.target()
+        count = min(len(target), len(data) - position, most or len(data))
+        target[:count] = data[position : position + count]
+        assembler.received(count)
+        position += count
+
+
+def body(size: int) -> bytes:
+    return (size.to_bytes(4, "big") * (size // 4 + 1))[:size]
+
+
+# Frames beyond 256 KiB do not fit into the buffer that connections share.
+FRAMES = st.lists(st.integers(0, 50) | st.integers(262_130, 262_160) | st.just(600_000), max_size=8)
+PIECES = st.lists(st.integers(1, 20) | st.integers(1000, 300_000), min_size=1, max_size=20)
+
+
+def pieces(data: bytes, sizes: list[int]) -> Iterator[bytes]:
+    """Cut up; the sizes are used again and again, the small ones only for the first thousand pieces."""
+    position = turn = 0
+    while position < len(data):
+        size = sizes[turn % len(sizes)] if turn < 1000 else 100_000
+        yield data[position : position + size]
+        position, turn = position + size, turn + 1
+
+
+@given(lengths=FRAMES, sizes=PIECES)
+def test_any_pieces_received(lengths: list[int], sizes: list[int]) -> None:
+    frames = [body(length) for length in lengths]
+    assembler = FrameAssembler(first_room=1)
+    for piece in pieces(encoded(frames), sizes):
+        receive(assembler, piece)
+    assert [bytes(frame) for frame in assembler.take()] == frames
+    assert assembler.idle
+    assert assembler.take() == []
+
+
+@given(lengths=FRAMES, sizes=PIECES, kind=st.sampled_from([bytes, bytearray]))
+def test_any_pieces_fed(lengths: list[int], sizes: list[int], kind: type[bytes | bytearray]) -> None:
+    frames = [body(length) for length in lengths]
+    assembler = FrameAssembler(first_room=1)
+    for piece in pieces(encoded(frames), sizes):
+        assembler.feed(kind(piece))
+    assert [bytes(frame) for frame in assembler.take()] == frames
+    assert assembler.idle
+
+
+def test_frames_are_writable_and_independent() -> None:
+    assembler = FrameAssembler()
+    receive(assembler, encoded([b"first", b"second"]))
+    first, second = assembler.take()
+    first[:] = b"FIRST"
+    receive(assembler, encoded([b"third"]))
+    assert (bytes(first), bytes(second)) == (b"FIRST", b"second")
+
+
+def test_a_whole_frame_is_adopted() -> None:
+    assembler = FrameAssembler()
+    data = bytearray(encoded([b"x" * 100]))
+    assembler.feed(data)
+    (frame,) = assembler.take()
+    assert frame.obj is data
+
+
+def test_large_frame_is_received_in_place() -> None:
+    assembler = FrameAssembler()
+    size = 1_000_000
+    receive(assembler, size.to_bytes(4, "big"))
+    target = assembler.target()
+    assert len(target) == size
+    target[:] = b"y" * size
+    assembler.received(size)
+    (frame,) = assembler.take()
+    assert frame.obj is target.obj
+    assert bytes(frame) == b"y" * size
+
+
+def test_announcing_takes_no_memory() -> None:
+    """Who announces 100 MB and sends nothing must not cost 100 MB."""
+    tracemalloc.start()
+    assemblers = [FrameAssembler(first_room=1) for _ in range(10)]
+    for assembler in assemblers:
+        receive(assembler, (100 * 1024 * 1024).to_bytes(4, "big"))
+        receive(assembler, b"start")
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used < 20 * 1024 * 1024
+    assert "after 5 of the 104857600 bytes" in assemblers[0].pending
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "TLS"),
+        (b"\x7f\xff\xff\xff", "2147483647"),
+        (b"\xff\xff\xff\xff", "-1"),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 100])
+def test_garbage(start: bytes, reason: str, piece: int) -> None:
+    assembler = FrameAssembler()
+    receive(assembler, encoded([b"good"]))
+    with pytest.raises(ProtocolError, match=reason):
+        receive(assembler, start, piece)
+    assert [bytes(frame) for frame in assembler.take()] == [b"good"]
+
+
+def test_limit_is_inclusive() -> None:
+    assembler = FrameAssembler(10)
+    receive(assembler, encoded([b"x" * 10]))
+    assert len(assembler.take()[0]) == 10
+    with pytest.raises(ProtocolError, match="limit is 10"):
+        receive(assembler, encoded([b"x" * 11]))
+
+
+def test_where_it_stands() -> None:
+    assembler = FrameAssembler()
+    assert assembler.idle
+    assert assembler.pending == "between two frames"
+    receive(assembler, b"\0\0")
+    assert not assembler.idle
+    assert "2 of the 4 bytes" in assembler.pending
+    receive(assembler, b"\0\5abc")
+    assert not assembler.idle
+    assert "3 of the 5 bytes" in assembler.pending

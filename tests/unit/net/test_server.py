@@ -1,0 +1,578 @@
+"""The server's side: order of replies, bounds, garbage, draining, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import stat
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kclient.concurrency import Completion, Supervisor
+from kclient.errors import ClosedError, ProtocolError
+from kclient.net.address import Address, parse_address
+from kclient.net.channel import Channel, open_channel
+from kclient.net.connectors import connect
+from kclient.net.server import Server, ServerConnection, ServerSettings
+from kclient.net.streams import ByteStream, memory_pair
+from kclient.testing.faults import FaultyStream
+
+from .links import LINKS, Recorder, supervised
+
+pytestmark = pytest.mark.anyio
+
+KINDS = sorted(LINKS)
+
+
+def frame(body: bytes) -> list[bytes]:
+    return [len(body).to_bytes(4, "big"), body]
+
+
+class Handler:
+    """Echoes; a request `wait:NAME` waits for `release(NAME)`, one way or the other."""
+
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self.events: dict[str, anyio.Event] = {}
+        self.completions: dict[str, Completion[Any]] = {}
+        self.log: list[str] = []
+        self.special: Callable[[bytes, ServerConnection], Any] | None = None
+
+    def connected(self, connection: ServerConnection) -> None:
+        self.log.append("connected")
+        connection.context = []
+
+    def disconnected(self, connection: ServerConnection) -> None:
+        self.log.append("disconnected")
+
+    def begin(self, request: memoryview, connection: ServerConnection) -> Any:
+        body = bytes(request)
+        self.begun.append(body)
+        connection.context.append(body)
+        if self.special is not None:
+            return self.special(body, connection)
+        kind, _, name = body.decode().partition(":")
+        if kind == "task":
+            return self._finish(name)
+        if kind == "completion":
+            completion: Completion[Any] = Completion()
+            self.completions[name] = completion
+            return completion
+        if kind == "none":
+            return None
+        if kind == "garbage":
+            raise ProtocolError("what is this")
+        if kind == "bug":
+            raise KeyError("oops")
+        return frame(body)
+
+    async def _finish(self, name: str) -> list[bytes]:
+        event = self.events.setdefault(name, anyio.Event())
+        await event.wait()
+        if name.startswith("bug"):
+            raise KeyError(name)
+        return frame(b"finished " + name.encode())
+
+
+class Client:
+    """The other side of a served stream."""
+
+    def __init__(self, stream: ByteStream, supervisor: Supervisor) -> None:
+        self.recorder = Recorder()
+        self.channel: Channel = open_channel(stream, self.recorder, supervisor)
+
+    def send(self, *bodies: bytes) -> None:
+        for body in bodies:
+            self.channel.write(frame(body))
+
+    async def receive(self, count: int) -> list[bytes]:
+        await self.recorder.until(lambda: len(self.recorder.frames) >= count)
+        return self.recorder.frames
+
+    async def ended(self) -> None:
+        await self.recorder.until(lambda: self.recorder.causes)
+
+    async def aclose(self) -> None:
+        self.channel.close()
+        await self.channel.wait_closed()
+
+
+def serve(kind: str, supervisor: Supervisor, **settings: Any) -> tuple[Handler, Server, Client, ServerConnection]:
+    handler = Handler()
+    server = Server(handler, supervisor, ServerSettings(**settings))
+    mine, theirs = LINKS[kind]()
+    connection = server.attach(theirs, label="here")
+    return handler, server, Client(mine, supervisor), connection
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_replies_leave_in_the_order_of_requests(kind: str) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve(kind, supervisor)
+        client.send(b"a", b"task:1", b"completion:2", b"none", b"b", b"task:3", b"c")
+        await client.receive(1)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(20):
+            while "3" not in handler.events:
+                await anyio.sleep(0.001)
+        assert handler.begun == [b"a", b"task:1", b"completion:2", b"none", b"b", b"task:3", b"c"]
+        handler.events["3"].set()
+        handler.completions["2"].set_result(frame(b"two"))
+        await anyio.wait_all_tasks_blocked()
+        assert client.recorder.frames == [b"a"]
+        assert connection.outstanding == 5
+        handler.events["1"].set()
+        assert await client.receive(6) == [b"a", b"finished 1", b"two", b"b", b"finished 3", b"c"]
+        assert connection.label == "here"
+        assert connection.context == handler.begun
+        await client.aclose()
+        with anyio.fail_after(10):
+            while server.connections:
+                await anyio.sleep(0.001)
+        assert handler.log == ["connected", "disconnected"]
+        await server.aclose()
+
+
+async def test_reply_may_be_nothing_after_all() -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("socketpair", supervisor)
+        done: Completion[Any] = Completion()
+        done.set_result(None)
+        handler.special = lambda body, _: done if body == b"x" else frame(body)
+        client.send(b"x", b"y")
+        assert await client.receive(1) == [b"y"]
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+@pytest.mark.parametrize("limits", [{"max_outstanding": 5}, {"max_outstanding_bytes": 5 * 15}])
+async def test_outstanding_requests_are_bounded(kind: str, limits: dict[str, int]) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve(kind, supervisor, **limits)
+        client.send(*(b"completion:%04d" % i for i in range(100)))
+        with anyio.fail_after(10):
+            while len(handler.begun) < 5:
+                await anyio.sleep(0.001)
+        await anyio.wait_all_tasks_blocked()
+        assert len(handler.begun) == 5
+        for i in range(100):
+            with anyio.fail_after(10):
+                while f"{i:04d}" not in handler.completions:
+                    await anyio.sleep(0.001)
+            assert connection.outstanding <= 5
+            handler.completions[f"{i:04d}"].set_result(frame(b"%d" % i))
+        assert await client.receive(100) == [b"%d" % i for i in range(100)]
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_many_requests_at_once_with_a_small_bound(kind: str) -> None:
+    """Requests that are answered at once free their places at once."""
+    async with supervised() as supervisor:
+        _, server, client, _ = serve(kind, supervisor, max_outstanding=2)
+        client.channel.write([part for i in range(2000) for part in frame(b"%d" % i)])
+        assert await client.receive(2000) == [b"%d" % i for i in range(2000)]
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_client_that_does_not_read_is_not_read(kind: str) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve(kind, supervisor, max_unsent_bytes=1_000_000)
+        handler.special = lambda body, _: frame(body * 100_000)
+        client.channel.pause()
+        client.send(*(b"%03d" % i for i in range(200)))
+        assert connection._channel is not None
+        with anyio.fail_after(10):
+            while connection._channel.pending_bytes < 1_000_000:  # the buffers of the sockets fill up first
+                await anyio.sleep(0.001)
+        await anyio.wait_all_tasks_blocked()
+        begun = len(handler.begun)
+        # about 6 MB may lie in the buffers of the sockets; 60 MB are asked for
+        assert begun < 150
+        assert connection._channel.pending_bytes <= 1_400_000
+        client.channel.resume()
+        frames = await client.receive(200)
+        assert [len(body) for body in frames] == [300_000] * 200
+        assert frames[77][:3] == b"077"
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize(
+    ("data", "level", "text"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", logging.WARNING, "the peer speaks HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", logging.WARNING, "the peer speaks TLS"),
+        (b"\x7f\xff\xff\xff", logging.WARNING, "2147483647"),
+        (b"\xff\xff\xff\xff", logging.WARNING, "-1"),
+        (b"\0\0\0\7garbage", logging.WARNING, "what is this"),
+        (b"\0\0\0\3bug", logging.ERROR, "a request failed"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_garbage_closes_that_connection_only(
+    kind: str, data: bytes, level: int, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with supervised() as supervisor:
+        _, server, client, _ = serve(kind, supervisor)
+        mine, theirs = LINKS[kind]()
+        server.attach(theirs)
+        other = Client(mine, supervisor)
+        client.send(b"good")
+        await client.receive(1)
+        client.channel.write([data])
+        await client.ended()
+        (record,) = [record for record in caplog.records if record.name == "kclient.net.server"]
+        assert record.levelno == level
+        assert text in record.getMessage()
+        other.send(b"still served")
+        assert await other.receive(1) == [b"still served"]
+        assert len(server.connections) == 1
+        await other.aclose()
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_truncated_request(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("tcp", supervisor)
+        client.channel.write([*frame(b"good"), b"\0\0\0\x20trunc"])
+        await client.receive(1)
+        await client.aclose()
+        with anyio.fail_after(10):
+            while server.connections:
+                await anyio.sleep(0.001)
+        assert handler.begun == [b"good"]
+        assert "after 5 of the 32 bytes of a frame" in caplog.text
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["task", "completion"])
+async def test_request_that_fails_later_closes_the_connection(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("socketpair", supervisor)
+        client.send(b"%s:bug" % kind.encode(), b"more")
+        with anyio.fail_after(10):
+            while len(handler.begun) < 2:
+                await anyio.sleep(0.001)
+        await anyio.wait_all_tasks_blocked()
+        if kind == "task":
+            handler.events["bug"].set()
+        else:
+            handler.completions["bug"].set_error(KeyError("bug"))
+        await client.ended()
+        assert client.recorder.frames == []
+        assert "a request failed" in caplog.text
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_answers_to_a_client_that_went_away_are_dropped() -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve("socketpair", supervisor)
+        client.send(b"task:1", b"completion:2")
+        with anyio.fail_after(10):
+            while len(handler.begun) < 2:
+                await anyio.sleep(0.001)
+        await anyio.wait_all_tasks_blocked()
+        await client.aclose()
+        with anyio.fail_after(10):
+            while not connection.closed:
+                await anyio.sleep(0.001)
+        handler.completions["2"].set_result(frame(b"2"))
+        assert connection._tasks  # it is not cancelled: what it does may be half done
+        handler.events["1"].set()
+        with anyio.fail_after(10):
+            await connection.wait_closed()
+        await server.aclose()
+
+
+async def test_handler_that_closes_the_connection() -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("socketpair", supervisor)
+
+        def close(body: bytes, connection: ServerConnection) -> Any:
+            connection.close()
+            return frame(body)
+
+        handler.special = close
+        client.send(b"1", b"2", b"3")
+        await client.ended()
+        assert handler.begun == [b"1"]
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "chopped"])
+async def test_failing_owner_takes_the_connections_along(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with supervised() as other:
+        supervisor = Supervisor()
+        async with supervisor:
+            handler = Handler()
+            server = Server(handler, supervisor)
+            mine, theirs = LINKS[kind]()
+            connection = server.attach(theirs)
+            client = Client(mine, other)
+            client.send(b"completion:never")
+            with anyio.fail_after(10):
+                while not handler.begun:
+                    await anyio.sleep(0.001)
+            supervisor.fail(RuntimeError("the owner has failed"))
+            await client.ended()
+            assert connection.closed
+            assert not server.connections
+            await client.aclose()
+            await server.aclose()
+        assert caplog.records == []
+
+
+async def test_request_that_comes_after_the_owner_failed(caplog: pytest.LogCaptureFixture) -> None:
+    """Its task cannot be started: the connection is closed, and no coroutine is left unawaited."""
+    async with supervised() as other:
+        async with Supervisor() as supervisor:
+            handler = Handler()
+            server = Server(handler, supervisor)
+            mine, theirs = LINKS["socketpair"]()
+            server.attach(theirs)
+            client = Client(mine, other)
+
+            def fail(body: bytes, connection: ServerConnection) -> Any:
+                supervisor.fail(RuntimeError("the owner has failed"))
+                return handler._finish("never")
+
+            handler.special = fail
+            client.send(b"x")
+            await client.ended()
+            await client.aclose()
+            await server.aclose()
+        assert "the owner has failed" in caplog.text
+
+
+async def test_draining_answers_what_has_begun() -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve("tcp", supervisor, max_outstanding=2)
+        client.send(b"task:1", b"task:2", b"not begun")
+        with anyio.fail_after(10):
+            while len(handler.events) < 2:
+                await anyio.sleep(0.001)
+
+        async def release() -> None:
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(ClosedError):
+                server.attach(memory_pair()[0])
+            assert "draining" in repr(connection)
+            handler.events["1"].set()
+            handler.events["2"].set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(release)
+            with anyio.fail_after(10):
+                await server.aclose(grace=60)
+        await client.ended()
+        assert client.recorder.frames == [b"finished 1", b"finished 2"]
+        assert handler.begun == [b"task:1", b"task:2"]
+        await client.aclose()
+
+
+async def test_draining_has_a_deadline() -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("tcp", supervisor)
+        client.send(b"task:never")
+        with anyio.fail_after(10):
+            while not handler.events:
+                await anyio.sleep(0.001)
+            await server.aclose(grace=0.02)
+            await client.ended()
+        assert handler.log == ["connected", "disconnected"]
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_idle_connections_are_closed() -> None:
+    async with supervised() as supervisor:
+        handler = Handler()
+        server = Server(handler, supervisor, ServerSettings(idle_timeout=0.05))
+        listener = await server.listen_tcp()
+        idle = Client(await connect(listener.address), supervisor)
+        waiting = Client(await connect(listener.address), supervisor)
+        waiting.send(b"task:1")
+        await idle.ended()
+        later = Client(await connect(listener.address), supervisor)
+        await later.ended()  # it was idle for the whole time, so that the first has been looked at for longer
+        assert len(server.connections) == 1  # the one that waits for an answer is not idle
+        handler.events["1"].set()
+        assert await waiting.receive(1) == [b"finished 1"]
+        await waiting.ended()
+        await idle.aclose()
+        await later.aclose()
+        await waiting.aclose()
+        await server.aclose()
+
+
+async def test_listening_on_tcp() -> None:
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor)
+        listener = await server.listen_tcp("127.0.0.1", 0, label="A")
+        second = await server.listen_tcp("127.0.0.1", 0, label="B")
+        assert listener.address.port != second.address.port
+        assert str(listener.address) in repr(server)
+        clients = [Client(await connect(item.address), supervisor) for item in (listener, second)]
+        for client in clients:
+            client.send(b"hello")
+            assert await client.receive(1) == [b"hello"]
+        assert {connection.label for connection in server.connections} == {"A", "B"}
+        with pytest.raises(OSError, match=str(listener.address.port)):
+            await server.listen_tcp("127.0.0.1", listener.address.port)
+        await listener.aclose()
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", listener.address.port))
+        clients[0].send(b"still")
+        assert await clients[0].receive(2) == [b"hello", b"still"]
+        for client in clients:
+            await client.aclose()
+        await server.aclose()
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", second.address.port))
+
+
+async def test_localhost_means_all_its_addresses() -> None:
+    found = {item[4][0] for item in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)}
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor)
+        listener = await server.listen_tcp("localhost", 0)
+        reached = set()
+        for host in found:
+            try:
+                client = Client(await connect(Address(host, listener.address.port)), supervisor)
+            except OSError:
+                continue
+            reached.add(host)
+            await client.aclose()
+        assert len(reached) == len(listener.sockets) >= 1
+        await server.aclose()
+
+
+async def test_listening_on_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor)
+        listener = await server.listen_unix(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        client = Client(await connect(parse_address(f"unix:{path}")), supervisor)
+        client.send(b"hello")
+        assert await client.receive(1) == [b"hello"]
+        with pytest.raises(OSError):
+            await server.listen_unix(path)
+        await client.aclose()
+        await listener.aclose()
+        assert not path.exists()
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+        assert path.exists()
+        listener = await server.listen_unix(path)
+        await listener.aclose()
+        await listener.aclose()
+        path.write_text("not a socket")
+        with pytest.raises(OSError):
+            await server.listen_unix(path)
+        assert path.read_text() == "not a socket"
+        await server.aclose()
+        with pytest.raises(ClosedError):
+            await server.listen_unix(tmp_path / "other")
+
+
+async def test_out_of_descriptors(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The listener goes on when descriptors are free again."""
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor)
+        listener = await server.listen_tcp()
+        real, failures = listener.sockets[0], [24, 24]
+
+        class Failing:
+            def accept(self) -> Any:
+                if failures:
+                    raise OSError(failures.pop(), "Too many open files")
+                return real.accept()
+
+            def fileno(self) -> int:
+                return real.fileno()
+
+        accept_some = type(server)._accept_some
+        monkeypatch.setattr(server, "_accept_some", lambda sock, listener: accept_some(server, Failing(), listener))
+        client = Client(await connect(listener.address), supervisor)
+        client.send(b"hello")
+        assert await client.receive(1) == [b"hello"]
+        assert "Too many open files" in caplog.text
+        await client.aclose()
+        await server.aclose()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts descriptors in /proc")
+@pytest.mark.parametrize("manner", ["politely", "rudely", "with garbage"])
+async def test_a_thousand_connections_leave_nothing_behind(manner: str) -> None:
+    async with supervised() as supervisor:
+        handler = Handler()
+        server = Server(handler, supervisor)
+        listener = await server.listen_tcp()
+        target = ("127.0.0.1", listener.address.port)
+        seen: list[weakref.ref[ServerConnection]] = []
+        handler.special = lambda body, connection: seen.append(weakref.ref(connection)) or frame(body)
+        before, tasks = descriptors(), len(supervisor._handles)
+        for turn in range(20):
+            clients = [socket.create_connection(target) for _ in range(50)]
+            for client in clients:
+                client.sendall(b"\0\0\0\5hello")
+            with anyio.fail_after(20):
+                while len(seen) < 50 * (turn + 1):
+                    await anyio.sleep(0.001)
+            for client in clients:
+                if manner == "politely":
+                    assert client.recv(100) == b"\0\0\0\5hello"
+                elif manner == "with garbage":
+                    client.sendall(b"\xff" * 10)
+                client.close()
+            with anyio.fail_after(20):
+                while server.connections:
+                    await anyio.sleep(0.001)
+        with anyio.fail_after(20):
+            while descriptors() > before or len(supervisor._handles) > tasks:
+                await anyio.sleep(0.001)
+        assert len(seen) == 1000
+        assert descriptors() == before
+        assert len(supervisor._handles) == tasks
+        gc.collect()
+        assert sum(ref() is not None for ref in seen) == 0
+        await server.aclose()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_chopped_and_cut(seed: int) -> None:
+    async with supervised() as supervisor:
+        handler = Handler()
+        server = Server(handler, supervisor)
+        mine, theirs = memory_pair()
+        server.attach(FaultyStream(theirs, split=9, delay=3, cut_received=100 + seed, seed=seed))
+        client = Client(mine, supervisor)
+        client.send(*(b"%03d" % i for i in range(40)))
+        await client.ended()
+        frames = client.recorder.frames
+        assert frames == [b"%03d" % i for i in range(len(frames))]
+        assert handler.begun == [b"%03d" % i for i in range((100 + seed) // 7)]
+        await client.aclose()
+        await server.aclose()

@@ -1,0 +1,131 @@
+"""Parts of a producer with a clock that is a number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from kclient.cluster import Backoff, ClusterSnapshot, MetadataCache, PartitionMetadata, TopicMetadata
+from kclient.producer.accumulator import Accumulator
+from kclient.producer.batch import ProducerBatch
+from kclient.producer.outcomes import Outcomes
+from kclient.producer.sender import Actions, InFlight, PartitionOutcome, Sender
+from kclient.producer.settings import AccumulatorSettings, SenderSettings
+from kclient.producer.transactions import TransactionManager
+from kclient.records import BatchBuilder, decode_records
+from kclient.types import Node, TopicPartition
+
+TOPIC_ID = b"t" * 16
+
+
+def cluster_of(leaders: dict[int, int] | int = 1, *, topic: str = "t", epoch: int = 0) -> ClusterSnapshot:
+    """A snapshot with one topic; leaders by partition, or how many partitions broker 1 leads."""
+    if isinstance(leaders, int):
+        leaders = dict.fromkeys(range(leaders), 1)
+    partitions = {p: PartitionMetadata(topic, p, leader, epoch) for p, leader in leaders.items()}
+    nodes = {n: Node(n, f"host{n}", 9092) for n in {1, *leaders.values()} if n >= 0}
+    return ClusterSnapshot(
+        nodes=nodes, topics={topic: TopicMetadata(topic, TOPIC_ID, False, partitions)}, names={TOPIC_ID: topic}
+    )
+
+
+class Parts:
+    """Accumulator, transactions and sender together, in simulated time."""
+
+    def __init__(
+        self,
+        leaders: dict[int, int] | int = 1,
+        *,
+        idempotent: bool = True,
+        acks: int = -1,
+        retries: int = 2147483647,
+        max_in_flight: int = 5,
+        seed: int = 1,
+        **settings: Any,
+    ) -> None:
+        defaults: dict[str, Any] = {"batch_size": 1000, "linger": 0.0, "growth": 1000}
+        self.now = 1000.0
+        self.wakes = 0
+        self.settings = AccumulatorSettings(**{**defaults, **settings})
+        self.outcomes = Outcomes()
+        self.accumulator = Accumulator(self.settings, self.outcomes, self._wake, lambda: self.now, Random(seed))
+        self.transactions = TransactionManager() if idempotent else None
+        self.metadata = MetadataCache(max_age=300, backoff=Backoff(100, 1000))
+        self.metadata.begin_update(self.now)
+        self.connected = {1, 2, 3}
+        self.sender = Sender(
+            self.accumulator,
+            self.transactions,
+            self.metadata,
+            SenderSettings(
+                acks=acks,
+                retries=retries,
+                max_in_flight=max_in_flight,
+                delivery_timeout=self.settings.delivery_timeout,
+            ),
+            Backoff(100, 1000, jitter=0.0),
+        )
+        self.lead(leaders)
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def lead(self, leaders: dict[int, int] | int, epoch: int = 0) -> None:
+        """New metadata."""
+        self.metadata.snapshot = cluster_of(leaders, epoch=epoch)
+        self.accumulator.update(self.metadata.snapshot)
+
+    def forget_partitions(self) -> None:
+        self.metadata.snapshot = replace(self.metadata.snapshot, topics={})
+
+    def send(self, value: bytes | None = b"v", key: bytes | None = None, partition: int | None = 0, **rest: Any) -> Any:
+        return self.accumulator.append("t", value, key, partition, rest.pop("timestamp", 5), **rest)
+
+    def poll(self) -> Actions:
+        return self.sender.poll(self.now, self.connected.__contains__)
+
+    def requests(self) -> list[InFlight]:
+        """Poll as the dispatcher does: until nothing more leaves; the batches are encoded."""
+        found: list[InFlight] = []
+        while new := self.poll().requests:
+            found += new
+        for request in found:
+            for batch in request.batches.values():
+                batch.encode()
+        return found
+
+    def ready_id(self, producer_id: int = 7, epoch: int = 0) -> None:
+        """Give the producer its id, which the leaders know already."""
+        assert self.transactions is not None
+        self.transactions.initializing()
+        self.sender.on_producer_id(producer_id, epoch)
+        for partition in self.metadata.snapshot.topics["t"].partitions:
+            self.transactions.partition(TopicPartition("t", partition)).known = True
+
+    def answer(self, request: InFlight, code: int = 0, offset: int = 0, **rest: Any) -> None:
+        """The broker answers the same for every partition."""
+        outcome = PartitionOutcome(code, -1 if code else offset, **rest)
+        self.sender.on_response(request, dict.fromkeys(request.batches, outcome), self.now)
+
+
+def batch_of(*values: bytes, outcomes: Outcomes | None = None, partition: int = 0, timestamp: int = 5) -> ProducerBatch:
+    """A closed batch of some values."""
+    builder = BatchBuilder(limit=1_000_000)
+    for value in values:
+        builder.append(timestamp, None, value)
+    batch = ProducerBatch(TopicPartition("t", partition), builder, 0.0, 0, outcomes or Outcomes())
+    batch.close()
+    return batch
+
+
+def values_of(batch: ProducerBatch) -> list[Any]:
+    """The values in an encoded batch."""
+    assert batch.data is not None
+    return [record.value for record in decode_records(batch.data, *batch.tp)]
+
+
+def only(request: InFlight) -> ProducerBatch:
+    """The single batch of a request."""
+    (batch,) = request.batches.values()
+    return batch

@@ -1,0 +1,83 @@
+"""The producer's calls beside `send` cancelled at each checkpoint: nothing is doubled, and the producer goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kclient import Producer
+from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
+from tests.fake_kafka import FakeKafka
+
+pytestmark = pytest.mark.anyio
+
+VALUES = [b"%d" % number + b"x" * 50 for number in range(20)]
+SETTINGS: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
+# Room for a batch or two, so that the calls have to wait again and again.
+TIGHT: dict[str, Any] = {"buffer_memory": 600, "batch_size": 300}
+
+
+@asynccontextmanager
+async def producing(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Producer]:
+    async with Producer(bootstrap_servers=kafka.bootstrap, **SETTINGS, **settings) as producer:
+        yield producer
+
+
+async def check(kafka: FakeKafka, producer: Producer, outcome: Outcome) -> None:
+    """A head of the values is there, in order and once; all of them if the call finished; and one more can follow."""
+    await (await producer.send("t", b"last"))
+    await producer.flush()
+    *sent, last = kafka.values()
+    assert last == b"last"
+    assert sent == VALUES[: len(sent)]
+    assert len(sent) == len(VALUES) or outcome is Outcome.CANCELLED
+    assert producer.metrics()["buffer-available-bytes"] == TIGHT["buffer_memory"]
+
+
+@pytest.mark.parametrize("keys", [None, [b"k"] * len(VALUES)], ids=["values", "keys"])
+async def test_send_batch(keys: list[bytes] | None) -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        async with FakeKafka() as kafka, producing(kafka, **TIGHT) as producer:
+            outcome = await cancelled(producer.send_batch("t", VALUES, keys))
+            if outcome is Outcome.FINISHED:
+                assert [row.offset for row in await cancelled.result] == list(range(len(VALUES)))
+            await check(kafka, producer, outcome)
+
+    assert await at_every_checkpoint(scenario) >= 3
+
+
+async def test_the_wait_for_all_deliveries() -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        async with FakeKafka() as kafka, producing(kafka, **TIGHT) as producer:
+            deliveries = await producer.send_batch("t", VALUES)
+            await cancelled(deliveries)
+            assert len(await deliveries) == len(VALUES)
+            await check(kafka, producer, Outcome.FINISHED)
+
+    assert await at_every_checkpoint(scenario) >= 1
+
+
+@pytest.mark.parametrize("columns", [{}, {"partition": pa.array([0] * len(VALUES), pa.int32())}], ids=["all", "each"])
+async def test_send_arrow(columns: dict[str, Any]) -> None:
+    table = pa.table({"value": pa.array(VALUES, pa.binary()), **columns})
+
+    async def scenario(cancelled: Cancelled) -> None:
+        async with FakeKafka() as kafka, producing(kafka, **TIGHT) as producer:
+            outcome = await cancelled(producer.send_arrow("t", table))
+            await check(kafka, producer, outcome)
+
+    assert await at_every_checkpoint(scenario) >= 3
+
+
+async def test_partitions_for() -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        async with FakeKafka() as kafka, producing(kafka) as producer:
+            await cancelled(producer.partitions_for("t"))
+            assert [each.partition for each in await producer.partitions_for("t")] == [0]
+            assert (await (await producer.send("t", b"a"))).offset == 0
+
+    assert await at_every_checkpoint(scenario) >= 1

@@ -1,0 +1,171 @@
+"""Headers, frames, and the parser that finds frames in a stream."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kclient.errors import ProtocolError, UnsupportedVersionError
+from kclient.protocol import ApiKey, request_class, response_class
+from kclient.protocol.embedded import decode_embedded, encode_embedded
+from kclient.protocol.framing import (
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    decode_response,
+    decode_response_header,
+    encode_request,
+    encode_response,
+    frame_size_error,
+    has_flexible_response_header,
+)
+from kclient.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    FetchableTopicResponse,
+    FetchResponse,
+    FetchResponsePartitionData,
+    HeartbeatRequest,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kclient.protocol.messages import RequestHeader as RequestHeaderMessage
+from kclient.protocol.messages import ResponseHeader as ResponseHeaderMessage
+
+EVERY_API = pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
+
+
+@EVERY_API
+def test_request_round_trip_in_every_version(key: ApiKey) -> None:
+    cls = request_class(key)
+    for version in range(cls.VERSIONS.low, cls.VERSIONS.high + 1):
+        frame = b"".join(encode_request(cls(), version, 77, "client-é"))
+        assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+        assert decode_request(frame[4:]) == (RequestHeader(key, version, 77, "client-é"), cls())
+
+
+@EVERY_API
+def test_response_round_trip_in_every_version(key: ApiKey) -> None:
+    cls = response_class(key)
+    for version in range(cls.VERSIONS.low, cls.VERSIONS.high + 1):
+        frame = b"".join(encode_response(cls(), version, -3))
+        assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+        assert decode_response(cls, frame[4:], version) == (-3, cls())
+
+
+@pytest.mark.parametrize("client_id", [None, "", "me"])
+@pytest.mark.parametrize("version", [8, 12])
+def test_headers_are_the_declared_ones(client_id: str | None, version: int) -> None:
+    request = MetadataRequest()
+    frame = b"".join(encode_request(request, version, 5, client_id))
+    header = RequestHeaderMessage(
+        request_api_key=ApiKey.METADATA, request_api_version=version, correlation_id=5, client_id=client_id
+    )
+    assert frame[4:] == header.encode(2 if version >= 9 else 1) + request.encode(version)
+    response = MetadataResponse()
+    answer = b"".join(encode_response(response, version, 5))
+    assert answer[4:] == ResponseHeaderMessage(correlation_id=5).encode(int(version >= 9)) + response.encode(version)
+
+
+def test_api_versions_response_never_has_a_flexible_header() -> None:
+    assert ApiVersionsResponse.is_flexible(3)
+    assert not has_flexible_response_header(ApiKey.API_VERSIONS, flexible=True)
+    frame = b"".join(encode_response(ApiVersionsResponse(), 3, 9))
+    assert frame[4:8] + ApiVersionsResponse().encode(3) == frame[4:]
+
+
+def test_header_of_an_unknown_api_or_version() -> None:
+    known = b"".join(encode_request(ApiVersionsRequest(), 4, 6, "me"))[4:]
+    newer = known[:2] + (99).to_bytes(2, "big") + known[4:]
+    header, position = decode_request_header(newer)
+    assert header == RequestHeader(ApiKey.API_VERSIONS, 99, 6, "me")
+    assert newer[position:] == ApiVersionsRequest().encode(4)
+    with pytest.raises(UnsupportedVersionError):
+        decode_request(newer)
+    unknown = (31000).to_bytes(2, "big") + known[2:]
+    assert decode_request_header(unknown)[0] == RequestHeader(31000, 4, 6, "me")
+    with pytest.raises(UnsupportedVersionError, match="31000"):
+        decode_request(unknown)
+
+
+def test_damaged_headers() -> None:
+    frame = b"".join(encode_request(MetadataRequest(), 12, 6, "me"))[4:]
+    for size in range(13):
+        with pytest.raises(ProtocolError):
+            decode_request_header(frame[:size])
+    with pytest.raises(ProtocolError):
+        decode_request_header(frame.replace(b"me", b"\xff\xfe"))
+    with pytest.raises(ProtocolError):
+        decode_request_header(frame[:8] + b"\xff\xfe" + frame[10:])  # a client id of -2 bytes
+    for size in range(5):
+        with pytest.raises(ProtocolError):
+            decode_response_header(bytes(size), flexible=size == 4)
+    with pytest.raises(ProtocolError, match="follow"):
+        decode_request(frame + b"x")
+    with pytest.raises(ProtocolError, match="follow"):
+        decode_response(MetadataResponse, b"".join(encode_response(MetadataResponse(), 12, 1))[4:] + b"x", 12)
+
+
+def test_tags_in_headers_are_skipped() -> None:
+    frame = b"".join(encode_request(HeartbeatRequest(group_id="g"), 4, 6, None))[4:]
+    assert frame[10] == 0
+    tagged = frame[:10] + b"\1\x07\2ab" + frame[11:]
+    assert decode_request(tagged)[1] == HeartbeatRequest(group_id="g")
+
+
+def test_records_stay_apart_in_a_frame() -> None:
+    records = bytearray(100_000)
+    response = FetchResponse(
+        responses=[FetchableTopicResponse(topic="t", partitions=[FetchResponsePartitionData(records=records)])]
+    )
+    parts = encode_response(response, 11, 1)
+    assert any(part is records for part in parts)
+    frame = b"".join(parts)
+    assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+    assert decode_response(FetchResponse, frame[4:], 11)[1] == response
+
+
+def test_only_requests_have_an_api_key() -> None:
+    with pytest.raises(ValueError, match="not a request"):
+        encode_request(ConsumerProtocolAssignment(), 0, 1, None)
+
+
+# --- sizes of frames -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "guess"),
+    [(b"HTTP/1.1 400", "HTTP"), (b"GET / HTTP/1.1", "HTTP"), (b"\x15\x03\x03\0\2", "TLS"), (b"SSH-2.0", "SSH")],
+)
+def test_other_protocols_are_recognised(head: bytes, guess: str) -> None:
+    error = frame_size_error(int.from_bytes(head[:4], "big"), limit=1000)
+    assert guess in str(error)
+    assert "limit is 1000" in str(error)
+
+
+# --- embedded messages ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_embedded_messages(version: int) -> None:
+    message = ConsumerProtocolSubscription(topics=["a", "b"], user_data=b"x")
+    encoded = encode_embedded(message, version)
+    assert encoded[:2] == bytes([0, version])
+    assert decode_embedded(ConsumerProtocolSubscription, encoded) == message
+
+
+def test_embedded_messages_of_a_later_version() -> None:
+    encoded = encode_embedded(ConsumerProtocolSubscription(topics=["a"], rack_id="r"))
+    later = b"\0\x09" + encoded[2:] + b"whatever comes later"
+    assert decode_embedded(ConsumerProtocolSubscription, later) == ConsumerProtocolSubscription(
+        topics=["a"], rack_id="r"
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff\0\0\0\0", b"\0\1\0"])
+def test_damaged_embedded_messages(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_embedded(ConsumerProtocolAssignment, data)

@@ -1,0 +1,64 @@
+"""Both implementations of the records in one process, each with the shared readers around it."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+import kclient.records
+from kclient.records.arrow import ArrowDecoder
+from kclient.records.chooser import load
+from kclient.records.reader import RecordReader
+
+
+class Face:
+    """What `kclient.records` exports, made over one implementation."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.module: Any = load(name)
+        reader = RecordReader(self.module)
+        self.decode_records = reader.decode_records
+        self.iter_batches = reader.iter_batches
+        self.decode_arrow = ArrowDecoder(self.module).decode_arrow
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def __repr__(self) -> str:
+        return f"<Face {self.name}>"
+
+
+def is_built() -> bool:
+    """Whether the extension was built here; a test of its own says whether it should have been."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    return (Path(kclient.records.__file__).parent / f"_compiled{suffix}").exists()
+
+
+INTERPRETED = Face("interpreted")
+COMPILED = Face("compiled") if is_built() else None
+FACES = [INTERPRETED] + ([COMPILED] if COMPILED else [])
+
+optional_bytes = st.none() | st.binary(max_size=300)
+header_lists = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=20)), max_size=3)
+timestamps = st.integers(-1, 2**62)
+rows = st.lists(st.tuples(timestamps, optional_bytes, optional_bytes, header_lists), min_size=1, max_size=12)
+
+
+def build(face: Face, records: list[Any], **settings: Any) -> bytes:
+    """A batch of (timestamp, key, value, headers), built by one implementation."""
+    builder = face.BatchBuilder(limit=1 << 24, **settings)
+    for row in records:
+        assert builder.append(*row) >= 0
+    return bytes(builder.build())
+
+
+def outcome(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a call returns, or the type, text and place of its error: to compare implementations."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        return type(error), str(error), getattr(error, "offset", None), getattr(error, "position", None)

@@ -1,0 +1,290 @@
+"""Damaged and hostile batches: always an exception that says where, the same from both implementations."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kclient.errors import CorruptRecordError, KafkaError
+from kclient.records import HEADER_SIZE, BatchHeader, CompressionType, check_batch, iter_headers, read_header
+from kclient.records.flaws import Flaw, record_error
+from kclient.records.varint import encode_varint
+from tests.unit.records.faces import FACES, INTERPRETED, Face, build, outcome, rows
+
+ROWS = [(1000, b"key", b"value", [("h", b"x")]), (1001, None, b"v" * 200, []), (1002, b"k", None, [])]
+GREATEST = 2**63 - 1
+
+
+def signed(batch: bytes | bytearray) -> bytes:
+    """The batch with the right checksum for what is in it now."""
+    stamped = bytearray(batch)
+    stamped[17:21] = crc32c(bytes(stamped[21:])).to_bytes(4, "big")
+    return bytes(stamped)
+
+
+def with_records(payload: bytes, count: int = 1, last_delta: int = 0, **fields: int) -> bytes:
+    """A batch with a right checksum around any payload."""
+    batch = bytearray(build(INTERPRETED, [(0, None, None, [])])[:HEADER_SIZE]) + payload
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    batch[23:27] = last_delta.to_bytes(4, "big", signed=True)
+    batch[57:61] = count.to_bytes(4, "big", signed=True)
+    if "base_timestamp" in fields:
+        batch[27:35] = fields["base_timestamp"].to_bytes(8, "big", signed=True)
+    return signed(batch)
+
+
+@pytest.mark.parametrize("compression", list(CompressionType))
+def test_any_changed_byte_is_detected(face: Face, compression: CompressionType) -> None:
+    batch = build(face, ROWS, compression=compression)
+    for position in range(len(batch)):
+        damaged = bytearray(batch)
+        damaged[position] ^= 0x55
+        if position < 8 and not damaged[0] & 0x80:
+            assert check_batch(damaged).base_offset != 0  # assigned by the broker, and not in the checksum
+        elif 12 <= position < 16:
+            assert check_batch(damaged).partition_leader_epoch != -1
+        else:
+            with pytest.raises(CorruptRecordError) as caught:
+                check_batch(damaged)
+            assert caught.value.position == 0
+            assert caught.value.offset is not None
+
+
+@pytest.mark.parametrize("compression", list(CompressionType))
+def test_any_truncation_is_detected(face: Face, compression: CompressionType) -> None:
+    batch = build(face, ROWS, compression=compression)
+    for length in range(len(batch)):
+        with pytest.raises(CorruptRecordError, match="truncated") as caught:
+            check_batch(batch[:length])
+        assert caught.value.position == 0
+        assert face.decode_records(batch[:length], "t", 0) == []
+
+
+def test_checks_can_be_left_out(face: Face) -> None:
+    damaged = bytearray(build(face, ROWS))
+    damaged[damaged.index(b"vvv")] ^= 1
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        face.decode_records(damaged, "t", 0)
+    assert len(face.decode_records(damaged, "t", 0, check_crcs=False)) == 3
+
+
+def test_error_names_offset_and_position(face: Face) -> None:
+    good = build(face, ROWS)
+    bad = bytearray(good)
+    bad[7] = 77
+    bad[-1] ^= 1
+    with pytest.raises(CorruptRecordError) as caught:
+        face.decode_records(good + bytes(bad), "t", 0)
+    assert (caught.value.offset, caught.value.position) == (77, len(good))
+    assert "offset 77" in str(caught.value)
+
+
+def record(*parts: int | bytes, length: int | None = None) -> bytes:
+    """A record of varints and raw bytes, with its length or a wrong one in front."""
+    body = b"".join(part if isinstance(part, bytes) else encode_varint(part) for part in parts)
+    return encode_varint(len(body) if length is None else length) + body
+
+
+LONG = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+FLAWS: list[tuple[Flaw, bytes, int]] = [
+    (Flaw.TRUNCATED, record() + b"\0" * 6, 1),
+    (Flaw.TRUNCATED, record(b"\0") + b"\0" * 6, 2),
+    (Flaw.TRUNCATED, record(b"\0", 0, b"\x80") + b"\x01" * 6, 3),
+    (Flaw.TRUNCATED, record(b"\0", 0, 0, -1) + b"\x01" * 6, 5),
+    (Flaw.TRUNCATED, record(b"\0", 0, 0, -1, -1) + b"\0" * 6, 6),
+    (Flaw.VARINT, LONG, 0),
+    (Flaw.VARINT, b"\xff\xff\xff\xff\x1f" + b"\0" * 9, 0),
+    (Flaw.VARINT, record(b"\0", LONG, b"\0" * 9), 2),
+    (Flaw.VARINT, record(b"\0", b"\xff" * 9 + b"\x02", b"\0" * 9), 2),
+    (Flaw.VARINT, record(b"\0", 0, b"\xff\xff\xff\xff\x10", b"\0" * 9), 3),
+    (Flaw.RECORD_LENGTH, record(b"\0" * 6, length=-1), 0),
+    (Flaw.RECORD_LENGTH, record(b"\0" * 6, length=7), 0),
+    (Flaw.RECORD_LENGTH, record(b"\0" * 6, length=2**31 - 1), 0),
+    (Flaw.RECORD_LENGTH, record(b"\0" * 6, length=-(2**31)), 0),
+    (Flaw.OFFSET_DELTA, record(b"\0", 0, 1, -1, -1, 0), 3),
+    (Flaw.OFFSET_DELTA, record(b"\0", 0, -1, -1, -1, 0), 3),
+    (Flaw.OFFSET_DELTA, record(b"\0", 0, 2**31 - 1, -1, -1, 0), 3),
+    (Flaw.KEY_LENGTH, record(b"\0", 0, 0, 100, b"k", -1, 0), 4),
+    (Flaw.KEY_LENGTH, record(b"\0", 0, 0, -2, -1, 0), 4),
+    (Flaw.KEY_LENGTH, record(b"\0", 0, 0, 2**31 - 1, -1, 0), 4),
+    (Flaw.VALUE_LENGTH, record(b"\0", 0, 0, -1, 3, b"v", 0), 5),
+    (Flaw.VALUE_LENGTH, record(b"\0", 0, 0, -1, -(2**31), 0), 5),
+    (Flaw.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, -1), 6),
+    (Flaw.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, 2, b"\0\0\0"), 6),
+    (Flaw.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, 2**31 - 1, b"\0\0"), 6),
+    (Flaw.HEADER_KEY_LENGTH, record(b"\0", 0, 0, -1, -1, 1, -1, -1), 7),
+    (Flaw.HEADER_KEY_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 9, b"k", -1), 7),
+    (Flaw.HEADER_VALUE_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 1, b"k", 9), 9),
+    (Flaw.HEADER_VALUE_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 1, b"k", -2), 9),
+    (Flaw.RECORD_REMAINDER, record(b"\0", 0, 0, -1, -1, 0, b"x"), 7),
+    (Flaw.BATCH_REMAINDER, record(b"\0", 0, 0, -1, -1, 0) + b"x", 7),
+]
+
+
+def expected_error(flaw: Flaw, byte: int) -> CorruptRecordError:
+    """The error of a batch of one record at offset 0."""
+    header = BatchHeader(0, 61, -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    return record_error(flaw, header, 0, 1 if flaw is Flaw.BATCH_REMAINDER else 0, byte)
+
+
+@pytest.mark.parametrize(("flaw", "payload", "byte"), FLAWS)
+def test_flaws(face: Face, flaw: Flaw, payload: bytes, byte: int) -> None:
+    batch = with_records(payload)
+    check_batch(batch)  # the flaw is in the records only
+    expected = str(expected_error(flaw, byte))
+    with pytest.raises(CorruptRecordError) as caught:
+        face.decode_records(batch, "t", 0)
+    assert str(caught.value) == expected
+    assert (caught.value.offset, caught.value.position) == (0, 0)
+    builder = face.ColumnBuilder(True)
+    with pytest.raises(CorruptRecordError) as caught:
+        builder.append(payload, read_header(batch), 0, 0, GREATEST)
+    assert str(caught.value) == expected
+
+
+def test_every_flaw_has_a_case() -> None:
+    assert {flaw for flaw, _, _ in FLAWS} | {Flaw.TIMESTAMP} == set(Flaw)
+
+
+@pytest.mark.parametrize(("base", "delta"), [(GREATEST, 1), (-GREATEST - 1, -1), (-2, -GREATEST)])
+def test_timestamp_overflow(face: Face, base: int, delta: int) -> None:
+    batch = with_records(record(b"\0", delta, 0, -1, -1, 0), base_timestamp=base)
+    with pytest.raises(CorruptRecordError, match="timestamp is out of range"):
+        face.decode_records(batch, "t", 0)
+
+
+def test_greatest_numbers(face: Face) -> None:
+    batch = bytearray(with_records(record(b"\0", -GREATEST, 0, -1, -1, 0), base_timestamp=GREATEST))
+    batch[:8] = (GREATEST - 1).to_bytes(8, "big")
+    (only,) = face.decode_records(batch, "t", 0)
+    assert (only.offset, only.timestamp) == (GREATEST - 1, 0)
+
+
+def test_varints_need_not_be_shortest(face: Face) -> None:
+    batch = with_records(
+        record(b"\0", b"\x80\x00", b"\x80\x80\x80\x80\x00", b"\x81\x00", b"\x82\x00", b"v", b"\x80\x00")
+    )
+    (only,) = face.decode_records(batch, "t", 0)
+    assert (only.timestamp, only.offset, only.key, only.value) == (-1 + 1, 0, None, b"v")
+
+
+@pytest.mark.parametrize("count", [2, 2**31 - 1, -1, -(2**31)])
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+def test_absurd_number_of_records(face: Face, count: int, compression: CompressionType) -> None:
+    batch = bytearray(build(face, [(1, None, b"x", [])], compression=compression))
+    batch[57:61] = count.to_bytes(4, "big", signed=True)
+    batch[23:27] = max(count - 1, 0).to_bytes(4, "big")
+    batch = bytearray(signed(batch))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError):
+            face.decode_records(batch, "t", 0)
+        if count > 0:  # else already the header makes no sense
+            header = read_header(batch)
+            payload = batch[HEADER_SIZE:] if not header.compression else bytes(record(b"\0", 0, 0, -1, -1, 0))
+            with pytest.raises(CorruptRecordError):
+                face.ColumnBuilder().append(payload, header, 0, 0, GREATEST)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (0, (-1).to_bytes(8, "big", signed=True)),
+        (0, GREATEST.to_bytes(8, "big")),
+        (8, (48).to_bytes(4, "big")),
+        (8, bytes(4)),
+        (8, (-1).to_bytes(4, "big", signed=True)),
+        (16, b"\x03"),
+        (16, b"\xff"),
+        (21, (5).to_bytes(2, "big")),
+        (21, (7).to_bytes(2, "big")),
+        (23, (-1).to_bytes(4, "big", signed=True)),
+        (23, (1).to_bytes(4, "big")),
+        (57, (-1).to_bytes(4, "big", signed=True)),
+        (57, (4).to_bytes(4, "big")),
+    ],
+)
+def test_absurd_headers(face: Face, position: int, value: bytes) -> None:
+    batch = bytearray(build(face, ROWS))
+    batch[position : position + len(value)] = value
+    data = b"xx" + signed(batch)
+    for read in (read_header, check_batch, lambda data, position: list(iter_headers(data, position))):
+        with pytest.raises(CorruptRecordError) as caught:
+            read(data, 2)
+        assert caught.value.position == 2
+        assert "position 2" in str(caught.value)
+    with pytest.raises(CorruptRecordError):
+        face.decode_records(data[2:], "t", 0)
+
+
+def read_everything(face: Face, batch: bytes) -> list[Any]:
+    """What objects and columns make of a batch without looking at its checksum."""
+    header = outcome(read_header, batch)
+    columns = None
+    if isinstance(header, BatchHeader) and not header.compression:
+        builder = face.ColumnBuilder(True)
+        columns = outcome(builder.append, batch[HEADER_SIZE : header.length], header, 0, 2, GREATEST)
+        if isinstance(columns, int):
+            columns = [bytes(part) if isinstance(part, bytearray | memoryview) else part for part in builder.finish()]
+    return [repr(outcome(face.decode_records, batch, "t", 0, check_crcs=False, max_decompressed=10_000)), columns]
+
+
+def assert_twins_agree(batch: bytes) -> None:
+    first, *others = [read_everything(face, batch) for face in FACES]
+    for other in others:
+        assert other == first
+
+
+@given(
+    rows, st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), max_size=6), st.sampled_from(CompressionType)
+)
+@settings(max_examples=300)
+def test_twins_agree_on_damaged_batches(
+    records: list[Any], changes: list[tuple[int, int]], compression: CompressionType
+) -> None:
+    batch = bytearray(build(INTERPRETED, records, compression=compression))
+    for position, change in changes:
+        batch[HEADER_SIZE + position % (len(batch) - HEADER_SIZE)] ^= change
+    assert_twins_agree(bytes(batch))
+
+
+@given(st.binary(min_size=7, max_size=200), st.integers(0, 30), st.integers(0, 2**31 - 2))
+@example(b"\x0c\x00\x00\x00\x01\x01\x00", 1, 0)
+@settings(max_examples=300)
+def test_twins_agree_on_random_records(payload: bytes, count: int, last_delta: int) -> None:
+    assert_twins_agree(with_records(payload, count, max(last_delta, count - 1, 0)))
+
+
+fields = st.one_of(
+    st.integers(-3, 70), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), GREATEST), st.binary(max_size=12)
+)
+
+
+@given(st.lists(st.lists(fields, max_size=12), min_size=1, max_size=4), st.integers(0, 5))
+@settings(max_examples=500)
+def test_twins_agree_on_plausible_records(records: list[list[int | bytes]], last_delta: int) -> None:
+    payload = b"".join(record(b"\0", *parts) for parts in records)
+    assert_twins_agree(with_records(payload, len(records), max(last_delta, len(records) - 1)))
+
+
+@given(rows, st.integers(0, HEADER_SIZE - 1), st.integers(1, 255))
+@settings(max_examples=300)
+def test_twins_agree_on_damaged_headers(records: list[Any], position: int, change: int) -> None:
+    batch = bytearray(build(INTERPRETED, records))
+    batch[position] ^= change
+    assert_twins_agree(bytes(batch))
+
+
+@given(st.binary(max_size=200))
+def test_garbage(data: bytes) -> None:
+    for face in FACES:
+        result = outcome(face.decode_records, data, "t", 0)
+        assert result == [] or issubclass(result[0], KafkaError)

@@ -1,0 +1,111 @@
+"""Which implementation is loaded, how one is forced, and that both have the same face."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import kclient.records
+from kclient.records.chooser import VARIABLE
+from tests.unit.records.faces import Face, is_built
+
+NAMES = [
+    "Appender",
+    "BatchBuilder",
+    "ColumnBuilder",
+    "ConsumerRecord",
+    "LazyDelivery",
+    "TopicSlots",
+    "murmur2",
+    "parse_records",
+    "partition_for_key",
+]
+
+
+def test_the_compiled_one_is_loaded_where_it_was_built() -> None:
+    forced = os.environ.get(VARIABLE)
+    expected = forced or ("compiled" if is_built() else "interpreted")
+    assert expected == kclient.records.IMPLEMENTATION
+    assert kclient.records.BatchBuilder.__module__.startswith(f"kclient.records._{expected}")
+    if os.environ.get("CI") == "true" and not forced:
+        assert expected == "compiled", "the extension was not built"
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+
+
+SHOW = "import kclient.records as r; print(r.IMPLEMENTATION, r.BatchBuilder.__module__.split('.')[2])"
+HIDE = "import sys; sys.modules['kclient.records._compiled'] = None; "
+
+
+def test_forcing(face: Face) -> None:
+    done = run(SHOW, **{VARIABLE: face.name})
+    assert done.stdout.split() == [face.name, f"_{face.name}"], done.stderr
+
+
+def test_forcing_what_is_not_there_fails_loudly() -> None:
+    done = run(HIDE + SHOW, **{VARIABLE: "compiled"})
+    assert done.returncode
+    assert "ImportError: KCLIENT_RECORDS=compiled, but that implementation cannot be loaded" in done.stderr
+
+
+def test_forcing_an_unknown_name_fails_loudly() -> None:
+    done = run(SHOW, **{VARIABLE: "rust"})
+    assert done.returncode
+    assert "KCLIENT_RECORDS must be one of compiled, interpreted, not 'rust'" in done.stderr
+
+
+def test_without_the_extension_the_interpreted_one_serves() -> None:
+    done = run(HIDE + SHOW, **{VARIABLE: ""})
+    assert done.stdout.split() == ["interpreted", "_interpreted"], done.stderr
+
+
+def test_heavy_packages_are_imported_on_use() -> None:
+    done = run("import sys, kclient.records; print('pyarrow' in sys.modules, 'numpy' in sys.modules)")
+    assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def public(cls: type) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_names_parameters_and_docstrings(twins: list[Face], name: str) -> None:
+    interpreted, compiled = (getattr(face.module, name) for face in twins)
+    assert inspect.getdoc(compiled) == inspect.getdoc(interpreted)
+    if not isinstance(interpreted, type):
+        assert parameters(compiled) == parameters(interpreted)
+        return
+    assert public(compiled) == public(interpreted)
+    for member in public(interpreted):
+        ours, theirs = getattr(interpreted, member), getattr(compiled, member)
+        if inspect.isfunction(ours):
+            assert inspect.getdoc(theirs) == inspect.getdoc(ours)
+            assert parameters(theirs) == parameters(ours), member
+
+
+def test_delivery_handle(face: Face) -> None:
+    batch = object()
+    handle = face.LazyDelivery(batch, 7)
+    assert handle.batch is batch
+    assert handle.index == 7
+
+    class Delivery(face.LazyDelivery):  # type: ignore[misc, name-defined]
+        __slots__ = ()
+
+        def place(self) -> tuple[Any, int]:
+            return self.batch, self.index
+
+    assert Delivery(batch, 9).place() == (batch, 9)
+    assert not hasattr(Delivery(batch, 9), "__dict__")

@@ -1,0 +1,293 @@
+"""The blocking consumer: the calls of the asynchronous one, and what threads, signals and forks do to it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import kclient
+from kclient.consumer import RebalanceListener
+from kclient.errors import ClosedError, IllegalStateError, WakeupError
+from kclient.sync import Admin, Consumer, Producer
+from kclient.testing import memory_broker
+from kclient.types import OffsetAndMetadata, TopicPartition
+
+T = [TopicPartition("t", number) for number in range(3)]
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with memory_broker() as found:
+        yield found
+
+
+def fill(address: str, count: int = 30) -> None:
+    with Admin(bootstrap_servers=address) as admin:
+        if "t" not in {found.name for found in admin.list_topics()}:
+            admin.create_topic("t", partitions=3)
+    with Producer(bootstrap_servers=address) as producer:
+        for number in range(count):
+            producer.send("t", b"%d" % number, partition=number % 3)
+
+
+def reading(address: str, *topics: str, **settings: Any) -> Consumer:
+    defaults = {"auto_offset_reset": "earliest", "bootstrap_servers": address, "heartbeat_interval_ms": 100}
+    return Consumer(*topics, **{**defaults, **settings})
+
+
+def drain(consumer: Consumer, count: int) -> list[int]:
+    values: list[int] = []
+    deadline = time.monotonic() + 20
+    while len(values) < count:
+        assert time.monotonic() < deadline, values
+        values += [int(record.value) for record in consumer.poll(1.0)]
+    return values
+
+
+# ------------------------------------------------------------------ the same calls
+
+
+def public(owner: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(member)
+        for name, member in inspect.getmembers(owner, inspect.isfunction)
+        if not name.startswith("_") or name == "__init__"
+    }
+
+
+def test_the_same_calls_with_the_same_arguments() -> None:
+    blocking, asynchronous = public(Consumer), public(kclient.Consumer)
+    assert blocking.keys() == asynchronous.keys()
+    for name, signature in asynchronous.items():
+        assert blocking[name] == signature, name
+
+
+def test_every_call_is_documented_alike() -> None:
+    for name, member in inspect.getmembers(Consumer, inspect.isfunction):
+        if not name.startswith("_"):
+            ours, theirs = inspect.getdoc(member), inspect.getdoc(getattr(kclient.Consumer, name))
+            assert ours, name
+            assert (
+                ours.replace("interrupted", "cancelled").partition("\n\nRaises")[2] == theirs.partition("\n\nRaises")[2]
+            ), name
+
+
+# ------------------------------------------------------------------ reading
+
+
+def test_everything(address: str) -> None:
+    fill(address)
+    with reading(address, "t", group_id="g", enable_auto_commit=False, max_poll_records=8) as consumer:
+        values = drain(consumer, 16)
+        consumer.commit()
+        told: list[Any] = []
+        consumer.commit_async(None, lambda offsets, error: told.append(error))
+        values += drain(consumer, 14)
+        consumer.commit({T[0]: 3})
+        assert told == [None]
+        assert sorted(values) == list(range(30))
+        assert consumer.committed([T[0]]) == {T[0]: OffsetAndMetadata(3)}
+        assert consumer.position(T[0]) == 10
+        assert consumer.end_offsets(T) == dict.fromkeys(T, 10)
+        assert consumer.beginning_offsets(T) == dict.fromkeys(T, 0)
+        assert set(consumer.offsets_for_times({T[0]: 0}).values()) != {None}
+        assert len(consumer.partitions_for("t")) == 3
+        assert set(consumer.list_topics()) == {"t"}
+        consumer.seek_to_beginning()
+        assert consumer.poll_arrow(5.0).num_rows == 30
+        consumer.seek(T[1], 8)
+        assert [record.offset for record in consumer.poll(5.0)] == [8, 9]
+        consumer.unsubscribe()
+        consumer.assign([T[2]])
+        consumer.seek_to_beginning()
+        for number, record in enumerate(consumer):
+            assert record.offset == number
+            if number == 9:
+                break
+
+
+def test_it_starts_with_the_first_call_and_closes_once(address: str) -> None:
+    fill(address, 3)
+    consumer = reading(address)
+    consumer.assign(T)
+    assert len(drain(consumer, 3)) == 3
+    consumer.close()
+    consumer.close()
+    with pytest.raises(ClosedError):
+        consumer.poll()
+
+
+def test_listeners_and_deserializers_run_in_the_thread_that_polls(address: str) -> None:
+    fill(address, 6)
+    threads: list[threading.Thread] = []
+
+    class Listening(RebalanceListener):
+        def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+            threads.append(threading.current_thread())
+            consumer.commit({T[0]: 1})
+
+    def deserialize(data: bytes) -> int:
+        threads.append(threading.current_thread())
+        return int(data)
+
+    with reading(address, group_id="g", value_deserializer=deserialize) as consumer:
+        consumer.subscribe(["t"], Listening())
+        drain(consumer, 5)
+    assert set(threads) == {threading.current_thread()}
+
+
+def test_a_coroutine_as_a_listener_is_refused_clearly(address: str) -> None:
+    fill(address, 3)
+
+    class Wrong(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+            raise AssertionError
+
+    with reading(address, group_id="g") as consumer:
+        consumer.subscribe(["t"], Wrong())
+        with pytest.raises(TypeError, match="coroutine"):
+            consumer.poll(10.0)
+
+
+# ------------------------------------------------------------------ threads, signals, forks
+
+
+def test_heartbeats_go_on_while_user_code_blocks(address: str) -> None:
+    fill(address, 3)
+    settings = {"group_id": "g", "session_timeout_ms": 6000, "heartbeat_interval_ms": 50}
+    with reading(address, "t", **settings) as consumer:
+        drain(consumer, 3)
+        member = consumer.group_metadata()
+        beats = threading.Event()
+        inner = consumer._core.group()._on_heartbeat
+        count = 0
+
+        def counting(response: Any, now: float) -> None:
+            nonlocal count
+            inner(response, now)
+            count += 1
+            if count == 3:
+                beats.set()
+
+        from kclient.consumer.group import RequestKind
+
+        consumer._core.group()._receivers[RequestKind.HEARTBEAT] = counting
+        assert beats.wait(10)  # this thread does nothing meanwhile
+        assert consumer.group_metadata() == member
+        consumer.commit()
+
+
+def test_wakeup_from_another_thread(address: str) -> None:
+    fill(address, 0)
+    with reading(address) as consumer:
+        consumer.assign(T)
+        thread = threading.Timer(0.1, consumer.wakeup)
+        thread.start()
+        started = time.monotonic()
+        with pytest.raises(WakeupError):
+            consumer.poll(30.0)
+        assert time.monotonic() - started < 10
+        thread.join()
+        assert not consumer.poll(0.01)
+
+
+def test_ctrl_c_stops_a_poll_at_once_and_loses_nothing(address: str) -> None:
+    fill(address, 3)
+    with reading(address) as consumer:
+        consumer.assign(T)
+        assert len(drain(consumer, 3)) == 3
+        timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                consumer.poll(30.0)
+        assert time.monotonic() - started < 5
+        timer.join()
+        fill(address, 3)
+        assert len(drain(consumer, 3)) == 3
+
+
+def test_leaving_by_ctrl_c_is_quick(address: str) -> None:
+    fill(address, 3)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), reading(address, "t", group_id="g") as consumer:
+        drain(consumer, 3)
+        raise KeyboardInterrupt
+    assert time.monotonic() - started < 5
+    with reading(address, "t", group_id="g") as consumer:  # the group does not wait for the session's end
+        assert len(drain(consumer, 3)) == 3  # and nothing had been committed
+
+
+def test_two_threads_may_not_poll_at_once(address: str) -> None:
+    fill(address, 0)
+    with reading(address) as consumer:
+        consumer.assign(T)
+        inside = threading.Event()
+        notify = consumer._ready.wait
+
+        def wait(timeout: float) -> bool:
+            inside.set()
+            return notify(timeout)
+
+        consumer._ready.wait = wait  # type: ignore[method-assign,assignment]
+        thread = threading.Thread(target=consumer.poll, args=(0.5,))
+        thread.start()
+        assert inside.wait(10)
+        with pytest.raises(IllegalStateError, match="one thread polls"):
+            consumer.poll()
+        thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_is_told_clearly(address: str) -> None:
+    fill(address, 3)
+    with reading(address) as consumer:
+        consumer.assign(T)
+        drain(consumer, 3)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                consumer.poll(1.0)
+            except IllegalStateError as error:
+                code = 0 if "forked" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        fill(address, 3)
+        assert len(drain(consumer, 3)) == 3
+
+
+def test_many_threads_may_look_while_one_polls(address: str) -> None:
+    fill(address, 300)
+    with reading(address, "t", group_id="g", max_poll_records=5) as consumer:
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def look() -> None:
+            try:
+                while not stop.is_set():
+                    consumer.metrics()
+                    consumer.assignment()
+                    consumer.paused()
+                    consumer.end_offsets([T[0]])
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        assert sorted(drain(consumer, 300)) == list(range(300))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert failures == []

@@ -1,0 +1,47 @@
+"""The blocking gateway has the calls of the asynchronous one, and serves from the portal's thread."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from kclient import Gateway
+from kclient.errors import ConfigError, IllegalStateError
+from kclient.sync import Admin
+from kclient.sync import Gateway as SyncGateway
+
+IN_LOOP_ONLY = {"aclose", "connect_stream", "abandon"}
+"""What belongs to an event loop: another name for `close`, and the seams of the gateway inside the process."""
+
+
+def public(owner: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(member)
+        for name, member in inspect.getmembers(owner, inspect.isfunction)
+        if not name.startswith("_") or name == "__init__"
+    }
+
+
+def test_the_same_calls_with_the_same_arguments() -> None:
+    blocking, asynchronous = public(SyncGateway), public(Gateway)
+    assert blocking.keys() == asynchronous.keys() - IN_LOOP_ONLY
+    for name, signature in blocking.items():
+        assert asynchronous[name].parameters == signature.parameters, name
+
+
+def test_it_serves_and_closes(tmp_path: Path) -> None:
+    gateway = SyncGateway(f"embedded:{tmp_path}", "127.0.0.1:0")
+    with gateway:
+        with Admin(bootstrap_servers=gateway.bootstrap) as admin:
+            admin.create_topic("t", partitions=3)
+            assert [listing.name for listing in admin.list_topics()] == ["t"]
+        assert gateway.failure is None
+    gateway.close()
+    gateway.wait()
+    with SyncGateway(f"embedded:{tmp_path}", "127.0.0.1:0") as again, pytest.raises(IllegalStateError):
+        again.start()
+
+
+def test_what_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError):
+        SyncGateway("memory:x", config={"no.such.setting": 1})

@@ -1,0 +1,110 @@
+"""Each call of the admin client cancelled at its first checkpoint, its second, and so on: the client still works."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import kclient
+from kclient.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
+from kclient.testing import memory_broker
+from kclient.testing.cancellation import Cancelled, at_every_checkpoint
+from kclient.types import OffsetAndMetadata, TopicPartition
+
+pytestmark = pytest.mark.anyio
+
+T0 = TopicPartition("t", 0)
+TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
+
+CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
+    "alter_configs": lambda admin: admin.alter_configs({TOPIC: {"retention.ms": "1000000"}}),
+    "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {T0: 2}),
+    "create_partitions": lambda admin: admin.create_partitions({"t": 2}),
+    "create_topic": lambda admin: admin.create_topic("new"),
+    "create_topics": lambda admin: admin.create_topics([NewTopic("new"), NewTopic("newer")]),
+    "delete_group_offsets": lambda admin: admin.delete_group_offsets("g", [T0]),
+    "delete_groups": lambda admin: admin.delete_groups(["g"]),
+    "delete_records": lambda admin: admin.delete_records({T0: 1}),
+    "delete_topic": lambda admin: admin.delete_topic("old"),
+    "delete_topics": lambda admin: admin.delete_topics(["old", "older"]),
+    "describe_cluster": lambda admin: admin.describe_cluster(),
+    "describe_configs": lambda admin: admin.describe_configs([TOPIC]),
+    "describe_groups": lambda admin: admin.describe_groups(["g"]),
+    "describe_topics": lambda admin: admin.describe_topics(["t"]),
+    "group_lag": lambda admin: admin.group_lag("g"),
+    "list_group_offsets": lambda admin: admin.list_group_offsets("g"),
+    "list_groups": lambda admin: admin.list_groups(),
+    "list_offsets": lambda admin: admin.list_offsets({T0: OffsetSpec.LATEST}),
+    "list_topics": lambda admin: admin.list_topics(),
+    "reset_group_offsets": lambda admin: admin.reset_group_offsets("g", OffsetSpec.EARLIEST),
+}
+
+
+def test_every_call_is_here() -> None:
+    public = {name for name, _ in inspect.getmembers(kclient.Admin, inspect.iscoroutinefunction) if name[0] != "_"}
+    assert public == {*CALLS, "start", "close"}
+
+
+async def prepare(admin: kclient.Admin, address: str) -> None:
+    await admin.create_topics([NewTopic("t"), NewTopic("old"), NewTopic("older")])
+    async with kclient.Producer(bootstrap_servers=address) as producer:
+        await (await producer.send_batch("t", [b"0", b"1", b"2"]))
+    await admin.alter_group_offsets("g", {T0: 1})
+
+
+async def check(admin: kclient.Admin) -> None:
+    """Everything can be asked and done, on the same connections and whatever the call has done."""
+    names = {topic.name for topic in await admin.list_topics()}
+    assert "t" in names
+    await admin.create_topic("after")
+    assert len((await admin.describe_topics(["t"]))["t"].partitions) in (1, 2)
+    await admin.alter_group_offsets("g", {T0: 3})
+    assert await admin.list_group_offsets("g") == {T0: OffsetAndMetadata(3)}
+    end = (await admin.list_offsets({T0: OffsetSpec.LATEST}))[T0]
+    assert end is not None
+    assert end.offset == 3
+    await admin.delete_topics(["t", "after"])
+    assert not {"t", "after"} & {topic.name for topic in await admin.list_topics()}
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+async def test_a_cancelled_call(name: str) -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        with memory_broker() as address:
+            async with kclient.Admin(bootstrap_servers=address) as preparing:
+                await prepare(preparing, address)
+                async with kclient.Admin(bootstrap_servers=address) as admin:  # whose first call has to connect too
+                    await cancelled(CALLS[name](admin))
+                    await check(admin)
+
+    assert await at_every_checkpoint(scenario) >= 2
+
+
+async def test_a_cancelled_start() -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        async def use(admin: kclient.Admin) -> None:
+            async with admin:
+                await admin.create_topic("t")
+
+        with memory_broker() as address:
+            await cancelled(use(kclient.Admin(bootstrap_servers=address)))
+            async with kclient.Admin(bootstrap_servers=address) as admin:
+                assert {topic.name for topic in await admin.list_topics()} <= {"t"}
+
+    assert await at_every_checkpoint(scenario) >= 2
+
+
+async def test_a_cancelled_close() -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        with memory_broker() as address:
+            async with kclient.Admin(bootstrap_servers=address) as admin:
+                await admin.list_topics()
+                await cancelled(admin.close())
+                await admin.close()
+                with pytest.raises(kclient.errors.ClosedError):
+                    await admin.list_topics()
+
+    await at_every_checkpoint(scenario)

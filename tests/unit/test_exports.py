@@ -1,0 +1,89 @@
+"""The public face: every name is there, and importing one costs no optional package."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PUBLIC = [
+    "kclient",
+    "kclient.admin",
+    "kclient.consumer",
+    "kclient.gateway",
+    "kclient.htp",
+    "kclient.producer",
+    "kclient.serialization",
+    "kclient.spark",
+    "kclient.sync",
+    "kclient.testing",
+]
+HEAVY = ["pyarrow", "sqlalchemy", "pyspark", "typer", "rich", "pandas", "httpx", "numpy"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("module_name", PUBLIC)
+def test_every_exported_name_is_there(module_name: str) -> None:
+    module = importlib.import_module(module_name)
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is not None, name
+
+
+@pytest.mark.parametrize("module_name", PUBLIC)
+def test_type_checkers_see_the_same_names(module_name: str) -> None:
+    """The imports under TYPE_CHECKING are what the checkers read, `__all__` is what runs."""
+    module = importlib.import_module(module_name)
+    tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+    seen = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kclient")
+        for alias in node.names
+    }
+    defined = {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    defined |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    assert set(module.__all__) <= seen | defined
+
+
+def loaded_after(code: str) -> set[str]:
+    """The top-level packages in `sys.modules` after running the code in a fresh interpreter."""
+    result = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    return {name.split(".")[0] for name in result.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import kclient",
+        "from kclient import Producer, Consumer, Admin",
+        "import kclient.sync; kclient.sync.Producer; kclient.sync.Consumer; kclient.sync.Admin",
+        "from kclient import Gateway",
+        "import kclient.inprocess",
+        "import kclient.testing.plugin",
+    ],
+)
+def test_optional_packages_are_imported_on_use_only(code: str) -> None:
+    assert loaded_after(code).isdisjoint(HEAVY)
+
+
+def test_importing_the_package_imports_neither_client_nor_gateway() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "import kclient, sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    rooms = {name.split(".")[1] for name in result.stdout.split() if name.startswith("kclient.")}
+    assert rooms.isdisjoint({"producer", "consumer", "admin", "gateway", "htp", "protocol", "records", "sync"})
