@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, settings
 from tests.kafka_artifacts import KAFKA_3, KAFKA_4, missing_tools
 
 if TYPE_CHECKING:
-    from tests.kafka_server import KafkaServer
+    from tests.kafka_listeners import SecureListeners
+    from tests.kafka_server import KafkaServer, ServerListener
 
 # Shared machines stall at times, so a slow example is no failure; the run is bounded by the number of examples.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,11 +39,11 @@ def require_java() -> None:
     pytest.skip(message)
 
 
-def _server(version: str, folder: Path) -> Iterator[KafkaServer]:
+def _server(version: str, folder: Path, listeners: Iterable[ServerListener] = ()) -> Iterator[KafkaServer]:
     require_java()
     from tests.kafka_server import KafkaServer
 
-    server = KafkaServer(version, folder)
+    server = KafkaServer(version, folder, listeners=listeners)
     server.format()
     server.start()
     try:
@@ -52,9 +53,17 @@ def _server(version: str, folder: Path) -> Iterator[KafkaServer]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+def secure_listeners(tmp_path_factory: pytest.TempPathFactory) -> SecureListeners:
+    """What `kafka` listens on beside PLAINTEXT, with the certificates that belong to it."""
+    from tests.kafka_listeners import SecureListeners
+
+    return SecureListeners(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory, secure_listeners: SecureListeners) -> Iterator[KafkaServer]:
     """Apache Kafka 4.3.1, started once for all tests; use topic and group names of your own."""
-    yield from _server(KAFKA_4, tmp_path_factory.mktemp("kafka4"))
+    yield from _server(KAFKA_4, tmp_path_factory.mktemp("kafka4"), secure_listeners.listeners)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""A real Apache Kafka broker as a child process: one node, KRaft, on ports that the system chose."""
+"""A real Apache Kafka broker as a child process: one node, KRaft, on ports that the system chose.
+
+Beside PLAINTEXT it listens as a table says: one `ServerListener` for each further listener.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.kafka_artifacts import kafka_jars
@@ -26,10 +31,11 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=CONTROLLER://127.0.0.1:{controller},{listeners}
+advertised.listeners={advertised}
+inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,{protocols}
 log.dirs={data}
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
@@ -43,9 +49,48 @@ num.partitions=4
 """
 
 
+@dataclass(frozen=True)
+class ServerListener:
+    """Where a broker listens, and with which security."""
+
+    name: str
+    """In capitals; the key of `KafkaServer.addresses`."""
+    protocol: str = "PLAINTEXT"
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The listener's own settings, without their prefix `listener.name.NAME.`."""
+    host: str = "127.0.0.1"
+    """The name that clients are told; it listens on 127.0.0.1 whatever it is."""
+
+    def lines(self) -> Iterable[str]:
+        """Its settings as they stand in `server.properties`."""
+        return (f"listener.name.{self.name.lower()}.{name}={value}" for name, value in self.properties.items())
+
+
+def tls_properties(keystore: Path, truststore: Path | None = None) -> dict[str, str]:
+    """A listener's TLS from PEM files; with `truststore` clients must show a certificate of that authority."""
+    properties = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keystore)}
+    if truststore is not None:
+        properties |= {
+            "ssl.client.auth": "required",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(truststore),
+        }
+    return properties
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports that nobody listens on now."""
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [int(server.getsockname()[1]) for server in servers]
+    finally:
+        for server in servers:
+            server.close()
 
 
 class JavaTools:
@@ -80,17 +125,37 @@ class JavaTools:
 
 
 class KafkaServer:
-    """One broker; `bootstrap` is its address. `restart` keeps data and port."""
+    """One broker; `bootstrap` is its address without security, `addresses` has one for each listener.
 
-    def __init__(self, version: str, folder: Path, overrides: dict[str, str] | None = None) -> None:
+    `restart` keeps data and ports.
+    """
+
+    def __init__(
+        self,
+        version: str,
+        folder: Path,
+        overrides: dict[str, str] | None = None,
+        listeners: Iterable[ServerListener] = (),
+    ) -> None:
         self.version = version
         self.folder = folder
         self.tools = JavaTools(version, folder)
-        self.port = free_port()
-        self.bootstrap = f"127.0.0.1:{self.port}"
+        self.listeners = [ServerListener("PLAINTEXT"), *listeners]
+        controller, *ports = free_ports(1 + len(self.listeners))
+        self.ports = dict(zip((item.name for item in self.listeners), ports, strict=True))
+        self.addresses = {item.name: f"{item.host}:{self.ports[item.name]}" for item in self.listeners}
+        self.port = self.ports["PLAINTEXT"]
+        self.bootstrap = self.addresses["PLAINTEXT"]
         self._log = folder / "server.log"
         self._properties = folder / "server.properties"
-        text = _PROPERTIES.format(port=self.port, controller=free_port(), data=folder / "data")
+        text = _PROPERTIES.format(
+            listeners=",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()),
+            advertised=",".join(f"{name}://{address}" for name, address in self.addresses.items()),
+            protocols=",".join(f"{item.name}:{item.protocol}" for item in self.listeners),
+            controller=controller,
+            data=folder / "data",
+        )
+        text += "".join(f"{line}\n" for item in self.listeners for line in item.lines())
         text += "".join(f"{name}={value}\n" for name, value in (overrides or {}).items())
         self._properties.write_text(text)
         self._process: subprocess.Popen[bytes] | None = None
@@ -115,7 +180,8 @@ class KafkaServer:
 
     def _accepts(self) -> bool:
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=0.5).close()
+            for port in self.ports.values():
+                socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
         except OSError:
             return False
         return True

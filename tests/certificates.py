@@ -1,0 +1,66 @@
+"""Certificates of a throw-away authority, as PEM texts and files: for servers, and for clients that show one."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A private key (PKCS#8, which is what Java reads) with its certificate chain."""
+
+    chain: str
+    key: str
+    encrypted_key: str
+    password: str
+
+    def write(self, path: Path, *, encrypted: bool = False) -> Path:
+        """Key and chain in one PEM file, as `ssl.keystore.location` expects them."""
+        path.write_text((self.encrypted_key if encrypted else self.key) + self.chain)
+        return path
+
+
+class Authority:
+    """Signs certificates that only it vouches for."""
+
+    def __init__(self) -> None:
+        self._ca = trustme.CA()
+        self.pem: str = self._ca.cert_pem.bytes().decode()
+        """Its own certificate: what `ssl.truststore.certificates` trusts."""
+
+    def issue(self, *names: str) -> Identity:
+        """A certificate for host names, addresses or (for clients) `user@host`."""
+        leaf = self._ca.issue_cert(*names)
+        key = serialization.load_pem_private_key(leaf.private_key_pem.bytes(), None)
+        password = "not for the logs"
+        return Identity(
+            "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems),
+            _pem(key, serialization.NoEncryption()),
+            _pem(key, serialization.BestAvailableEncryption(password.encode())),
+            password,
+        )
+
+    def server_context(self, folder: Path, *names: str, client_authority: Authority | None = None) -> ssl.SSLContext:
+        """A server's context with a certificate for `names`; with `client_authority` clients must show one of its."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.issue(*names).write(folder / f"{'-'.join(names).replace(':', '_')}.pem"))
+        if client_authority is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(cadata=client_authority.pem)
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """A client's context that trusts this authority only."""
+        return ssl.create_default_context(cadata=self.pem)
+
+
+def _pem(key: object, encryption: serialization.KeySerializationEncryption) -> str:
+    blob: bytes = key.private_bytes(  # type: ignore[attr-defined]
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+    )
+    return blob.decode()

@@ -1,0 +1,34 @@
+"""The listeners that the one Kafka of the tests has beside PLAINTEXT, and what clients need to talk to them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from tests.certificates import Authority, Identity
+from tests.kafka_server import ServerListener, tls_properties
+
+
+class SecureListeners:
+    """The table of listeners, with the certificates that belong to them.
+
+    Brokers are called `localhost` by their certificates: who connects to 127.0.0.1 finds the wrong name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority()
+        """Signed the broker's certificate."""
+        self.client_authority = Authority()
+        """Signs the certificates that the listener SSL_CLIENT asks clients for."""
+        keystore = self.authority.issue("localhost").write(folder / "broker.pem")
+        truststore = folder / "clients.pem"
+        truststore.write_text(self.client_authority.pem)
+        self.listeners: tuple[ServerListener, ...] = (
+            ServerListener("SSL", "SSL", tls_properties(keystore), host="localhost"),
+            ServerListener("SSL_CLIENT", "SSL", tls_properties(keystore, truststore), host="localhost"),
+        )
+
+    @cached_property
+    def client(self) -> Identity:
+        """What a client of SSL_CLIENT shows."""
+        return self.client_authority.issue("client@example.org")
