@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kclient.config.secret import Secret
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Password, PythonObject, Text, setting
 
 __all__ = ["SecuritySettings"]
@@ -26,7 +27,7 @@ class SecuritySettings:
     )
     # --- SASL
     sasl_mechanism: str = setting(Text(), "GSSAPI", "SASL mechanism.", served=False)
-    sasl_jaas_config: str | None = setting(
+    sasl_jaas_config: Secret | None = setting(
         Password(), None, "User, password and the like, in Java's JAAS format.", served=False
     )
     sasl_client_callback_handler_class: object = setting(
@@ -119,7 +120,7 @@ class SecuritySettings:
     sasl_oauthbearer_client_credentials_client_id: str | None = setting(
         Text(), None, "Client id at the identity provider.", served=False
     )
-    sasl_oauthbearer_client_credentials_client_secret: str | None = setting(
+    sasl_oauthbearer_client_credentials_client_secret: Secret | None = setting(
         Password(), None, "Client secret at the identity provider.", served=False
     )
     sasl_oauthbearer_assertion_algorithm: str = setting(
@@ -141,7 +142,7 @@ class SecuritySettings:
     sasl_oauthbearer_assertion_private_key_file: str | None = setting(
         Text(), None, "File with the key that signs assertions.", served=False
     )
-    sasl_oauthbearer_assertion_private_key_passphrase: str | None = setting(
+    sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = setting(
         Password(), None, "Passphrase of that key.", served=False
     )
     sasl_oauthbearer_assertion_template_file: str | None = setting(
@@ -165,11 +166,11 @@ class SecuritySettings:
     ssl_trustmanager_algorithm: str = setting(Text(), "PKIX", "Algorithm of the trust manager.", served=False)
     ssl_keystore_type: str = setting(Text(), "JKS", "Format of the key store.", served=False)
     ssl_keystore_location: str | None = setting(Text(), None, "File of the key store.", served=False)
-    ssl_keystore_password: str | None = setting(Password(), None, "Password of the key store.", served=False)
-    ssl_keystore_key: str | None = setting(Password(), None, "Private key as PEM.", served=False)
-    ssl_keystore_certificate_chain: str | None = setting(Password(), None, "Certificate chain as PEM.", served=False)
-    ssl_key_password: str | None = setting(Password(), None, "Password of the private key.", served=False)
+    ssl_keystore_password: Secret | None = setting(Password(), None, "Password of the key store.", served=False)
+    ssl_keystore_key: Secret | None = setting(Password(), None, "Private key as PEM.", served=False)
+    ssl_keystore_certificate_chain: Secret | None = setting(Password(), None, "Certificate chain as PEM.", served=False)
+    ssl_key_password: Secret | None = setting(Password(), None, "Password of the private key.", served=False)
     ssl_truststore_type: str = setting(Text(), "JKS", "Format of the trust store.", served=False)
     ssl_truststore_location: str | None = setting(Text(), None, "File of the trust store.", served=False)
-    ssl_truststore_password: str | None = setting(Password(), None, "Password of the trust store.", served=False)
-    ssl_truststore_certificates: str | None = setting(Password(), None, "Trusted certificates as PEM.", served=False)
+    ssl_truststore_password: Secret | None = setting(Password(), None, "Password of the trust store.", served=False)
+    ssl_truststore_certificates: Secret | None = setting(Password(), None, "Trusted certificates as PEM.", served=False)

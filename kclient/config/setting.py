@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kclient.config.secret import Secret
 from kclient.errors import ConfigError
 
 __all__ = [
@@ -134,8 +135,22 @@ class Text(Kind):
 
 
 @dataclass(frozen=True)
-class Password(Text):
-    """A text that is never shown."""
+class Password(Kind):
+    """A text that is never shown: a `Secret`."""
+
+    exact: bool = False
+    """Whether blanks around it belong to it; the Java client cuts them off."""
+
+    @property
+    def text(self) -> str:
+        return "text"
+
+    def parse(self, value: Any) -> Secret:
+        if isinstance(value, Secret):
+            return value
+        if not isinstance(value, str):
+            raise ValueError(self.text)
+        return Secret(value if self.exact else value.strip())
 
 
 @dataclass(frozen=True)

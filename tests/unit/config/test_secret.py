@@ -1,0 +1,44 @@
+"""What is never shown: not by itself, not in a configuration, not in an error."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from kclient.config import ProducerConfig
+from kclient.config.secret import Secret
+from kclient.config.setting import Password
+
+
+def test_a_secret_is_not_shown() -> None:
+    secret = Secret("geheim")
+    assert secret.reveal() == "geheim"
+    shown = [repr(secret), str(secret), f"{secret}", "%s %r" % (secret, [secret]), repr({"a": secret})]
+    assert not any("geheim" in text for text in shown)
+    assert repr(secret) == "[hidden]"
+
+
+def test_secrets_compare_and_travel() -> None:
+    secret = Secret("geheim")
+    assert secret == Secret("geheim") == Secret(secret)
+    assert hash(secret) == hash(Secret("geheim"))
+    assert secret != Secret("Geheim")
+    assert secret != "geheim"
+    assert not Secret("")
+    assert secret
+    assert pickle.loads(pickle.dumps(secret)) == secret
+
+
+def test_passwords_are_secrets() -> None:
+    assert Password().parse(" geheim ") == Secret("geheim")
+    assert Password(exact=True).parse(" geheim ") == Secret(" geheim ")
+    assert Password().parse(Secret("x")) == Secret("x")
+    with pytest.raises(ValueError, match="text"):
+        Password().parse(5)
+
+
+def test_a_configuration_does_not_show_them() -> None:
+    config = ProducerConfig(bootstrap_servers=("a:1",), ssl_key_password=Secret("geheim"))
+    assert "geheim" not in repr(config)
+    assert "ssl_key_password=[hidden]" in repr(config)
