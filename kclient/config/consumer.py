@@ -1,7 +1,5 @@
 """The settings of the consumer."""
 
-# ruff: noqa: RUF009  (the fields hold no mutable defaults)
-
 from __future__ import annotations
 
 import re

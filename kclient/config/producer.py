@@ -1,7 +1,5 @@
 """The settings of the producer."""
 
-# ruff: noqa: RUF009  (the fields hold no mutable defaults)
-
 from __future__ import annotations
 
 from dataclasses import dataclass
