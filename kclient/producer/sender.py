@@ -271,7 +271,7 @@ class Sender:
         """The connection broke, or the answer makes no sense: nobody knows whether the batches were stored."""
         self._remove(request)
         for batch in request.batches.values():
-            self._handle_error(batch, error, PartitionOutcome(error.code or 0), now)
+            self._handle_error(batch, error, PartitionOutcome(error.code or 0), now, answered=False)
             self._unmute(batch)
 
     def _remove(self, request: InFlight) -> None:
@@ -293,7 +293,7 @@ class Sender:
         elif outcome.code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.done:
             self._split(batch)
         else:
-            self._handle_error(batch, _error(batch, outcome), outcome, now)
+            self._handle_error(batch, _error(batch, outcome), outcome, now, answered=True)
 
     def _succeed(self, batch: ProducerBatch, outcome: PartitionOutcome) -> None:
         duplicate = outcome.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
@@ -319,7 +319,9 @@ class Sender:
                 if child.has_sequence:
                     self.transactions.adopt(child)
 
-    def _handle_error(self, batch: ProducerBatch, error: KafkaError, outcome: PartitionOutcome, now: float) -> None:
+    def _handle_error(
+        self, batch: ProducerBatch, error: KafkaError, outcome: PartitionOutcome, now: float, *, answered: bool
+    ) -> None:
         if error.refresh_metadata:
             self._refresh = True
         if batch.done:
@@ -332,7 +334,8 @@ class Sender:
             batch.error = error
             self.accumulator.reenqueue(batch, now + self._backoff.seconds(batch.attempts + 1))
             return
-        refused = not error.retriable
+        # a batch that was sent before may have been stored then, and only the answer went astray
+        refused = answered and not error.retriable and not batch.attempts
         if error.retriable and not in_time:
             batch.error = error
             error = self._expired(batch)

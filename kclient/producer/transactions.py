@@ -5,8 +5,9 @@ A port of the rules of Java's `TransactionManager` and `TxnPartitionMap` for pro
 recognises the last five batches when they come again. So:
 
 - a batch keeps its sequence through its retries, and only the first batch in flight may be retried;
-- when a batch is lost for good, its sequence would leave a gap: the epoch is bumped, and what is still in flight for
-  that partition is renumbered from 0.
+- when a batch is lost for good, its sequence leaves a gap: the epoch is bumped, and what is still in flight for that
+  partition is renumbered from 0. What comes before the gap is settled under its old numbers first: it may be stored
+  already with only the answer lost, and under new numbers the broker would not recognise it (Java's does not wait).
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ class PartitionSequences:
         if batch in self.in_flight:
             self.in_flight.remove(batch)
 
+    def reaches(self, gap: int) -> bool:
+        """Whether no batch in flight comes before a gap in the sequence."""
+        return not any(is_later(gap, batch.base_sequence) for batch in self.in_flight)
+
 
 class TransactionManager:
     """Assigns sequences and decides what an error means for them."""
@@ -123,10 +128,10 @@ class TransactionManager:
         self.error: KafkaError | None = None
         """Why no batch can be sent any more, in FATAL_ERROR."""
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
-        self._unresolved: dict[TopicPartition, int] = {}
-        """Partitions where a batch timed out and may have been stored: the sequence after it."""
-        self._rewrite: set[TopicPartition] = set()
-        self._bump_required = False
+        self._unresolved: set[TopicPartition] = set()
+        """Partitions where a batch was given up that may have been stored."""
+        self._gaps: dict[TopicPartition, int] = {}
+        """Partitions whose leader lacks a batch that was given up: its sequence."""
 
     def _move(self, state: State) -> None:
         if state not in _TRANSITIONS[self.state]:
@@ -185,7 +190,7 @@ class TransactionManager:
                 return False
             if entry.in_flight and entry.identity != self.identity:
                 return False  # wait until what has the old epoch is through
-            return batch.tp not in self._unresolved
+            return batch.tp not in self._unresolved and batch.tp not in self._gaps
         # of those with a sequence only the first may be sent again, or a gap appears
         return not entry.in_flight or entry.in_flight[0].base_sequence == batch.base_sequence
 
@@ -239,7 +244,7 @@ class TransactionManager:
         if self.state is State.FATAL_ERROR or not batch.has_sequence:
             return
         if refused or error.code in {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}:
-            self._request_bump(batch.tp)
+            self._gap(batch.tp, batch.base_sequence)
 
     def split(self, batch: ProducerBatch) -> None:
         """The batch is replaced by smaller ones, which take over its sequence numbers."""
@@ -248,7 +253,7 @@ class TransactionManager:
     def lost(self, batch: ProducerBatch) -> None:
         """A batch is given up and nobody knows whether the broker has it (if it was ever sent)."""
         if batch.has_sequence:
-            self._unresolved[batch.tp] = increment_sequence(batch.last_sequence, 1)
+            self._unresolved.add(batch.tp)
 
     def may_retry(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
         """Whether a batch that the broker refused may be sent again; may ask for a new epoch."""
@@ -264,15 +269,15 @@ class TransactionManager:
         """The broker forgot us: the log was truncated by retention, or the partition moved (KIP-360)."""
         if log_start_offset == -1 or batch.sequence_reset:
             return  # not known yet why, or renumbered already: just again
-        self._request_bump(batch.tp)
+        self._gap(batch.tp, batch.base_sequence)
 
     def _on_out_of_order(self, batch: ProducerBatch) -> None:
         entry = self.partition(batch.tp)
-        unresolved = self._unresolved.get(batch.tp)
-        if unresolved is None and (batch.sequence_reset or not self._is_next(entry, batch.base_sequence)):
+        unresolved = batch.tp in self._unresolved
+        if not unresolved and (batch.sequence_reset or not self._is_next(entry, batch.base_sequence)):
             return  # an earlier batch comes first; this one is right after it
-        if unresolved is None or batch.base_sequence == unresolved:
-            self._request_bump(batch.tp)  # a real gap
+        if not unresolved or (entry.in_flight and entry.in_flight[0] is batch):
+            self._gap(batch.tp, batch.base_sequence)  # nothing can come any more that would fill it
 
     @staticmethod
     def _is_next(entry: PartitionSequences, sequence: int) -> bool:
@@ -281,40 +286,46 @@ class TransactionManager:
         return sequence == increment_sequence(entry.last_acked_sequence, 1)
 
     def resolve(self) -> None:
-        """Settle partitions where a batch timed out, once nothing is in flight there any more."""
+        """Settle partitions where a batch was lost, once nothing is in flight there any more."""
         for tp in list(self._unresolved):
             entry = self.partition(tp)
             if entry.in_flight:
                 continue
-            # a later batch was acknowledged, so the one that timed out must have been stored
+            # a later batch was acknowledged, so the lost one must have been stored
             if not self._is_next(entry, entry.next_sequence):
-                self._request_bump(tp)
-            del self._unresolved[tp]
+                self._gap(tp, entry.next_sequence)
+            self._unresolved.discard(tp)
 
     # ------------------------------------------------------------------ epochs
 
-    def _request_bump(self, tp: TopicPartition) -> None:
-        self._bump_required = True
-        self._rewrite.add(tp)
+    def _gap(self, tp: TopicPartition, sequence: int) -> None:
+        """The leader will never have what has this sequence: what follows needs new numbers."""
+        known = self._gaps.get(tp)
+        if known is None or is_later(known, sequence):
+            self._gaps[tp] = sequence
 
     def bump_if_required(self) -> None:
         """Start a new epoch if a partition needs one; what is in flight there is renumbered.
 
         A batch on its way keeps its old bytes; it is encoded anew if it has to be sent again.
         """
-        if not self._bump_required or self.state is not State.READY:
+        if self.state is not State.READY or not self._gaps:
             return
-        self._bump_required = False
-        if self.identity.epoch >= MAX_EPOCH:
-            # epochs are used up: what is in flight goes out under a new id, once there is one
-            self.identity = NONE
-            self._move(State.UNINITIALIZED)
-            return
-        self.identity = self.identity._replace(epoch=self.identity.epoch + 1)
+        if any(self.partition(tp).identity == self.identity for tp in self._settled_gaps()):
+            if self.identity.epoch >= MAX_EPOCH:
+                # epochs are used up: what is in flight goes out under a new id, once there is one
+                self.identity = NONE
+                self._move(State.UNINITIALIZED)
+                return
+            self.identity = self.identity._replace(epoch=self.identity.epoch + 1)
         self._renumber()
 
+    def _settled_gaps(self) -> list[TopicPartition]:
+        """The partitions with a gap where all that comes before it is settled."""
+        return [tp for tp, gap in self._gaps.items() if self.partition(tp).reaches(gap)]
+
     def _renumber(self) -> None:
-        for tp in self._rewrite:
+        for tp in self._settled_gaps():
             self.partition(tp).restart(self.identity)
-            self._unresolved.pop(tp, None)
-        self._rewrite.clear()
+            self._unresolved.discard(tp)
+            del self._gaps[tp]

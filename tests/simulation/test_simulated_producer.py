@@ -36,7 +36,7 @@ def trouble(random: Random, final: bool) -> Fault | None:
         return Fault(drop=True, append=True)
     if draw < 0.9 or not final:
         return Fault(random.choice(RETRIABLE), partition=random.choice([None, *range(PARTITIONS)]))
-    return Fault(random.choice(FINAL), partition=random.randrange(PARTITIONS), once=True)
+    return Fault(random.choice(FINAL), partition=random.randrange(PARTITIONS), once=bool(random.getrandbits(1)))
 
 
 async def run(seed: int, *, final: bool) -> None:

@@ -281,6 +281,22 @@ def test_an_answer_lost_after_the_append_does_not_duplicate() -> None:
     assert bytes(only(again).data or b"") == stamped, "same id, epoch and sequence: the broker recognises it"
 
 
+def test_a_refusal_after_a_lost_answer_leaves_open_whether_it_was_stored() -> None:
+    parts = idempotent()
+    parts.send(b"a")
+    (repeated,) = parts.requests()
+    parts.send(b"b")
+    (behind,) = parts.requests()
+    for request in (repeated, behind):
+        parts.sender.on_failure(request, LOST, parts.now)
+    parts.now += 1
+    (again,) = parts.requests()
+    parts.answer(again, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    (last,) = parts.requests()
+    header = read_header(only(last).data or b"")
+    assert (header.producer_epoch, header.base_sequence) == (0, 1), "it may follow what is stored: not renumbered"
+
+
 # --------------------------------------------------------------------------- too large
 
 

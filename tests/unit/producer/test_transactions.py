@@ -214,6 +214,44 @@ def test_out_of_order_right_behind_a_lost_batch_is_a_gap(manager: TransactionMan
     assert (stamp(second), stamp(third)) == ((7, 1, 0), (7, 1, 1))
 
 
+def test_of_two_lost_batches_the_first_behind_one_shows_the_gap(known: TransactionManager) -> None:
+    manager = known
+    first, second, third = (assigned(manager, value) for value in (b"a", b"b", b"c"))
+    for batch in (first, third):
+        manager.lost(batch)
+        manager.failed(batch, KafkaTimeoutError(), refused=False)
+    assert manager.may_retry(second, OutOfOrderSequenceError(), -1)
+    manager.bump_if_required()
+    assert stamp(second) == (7, 1, 0), "nothing in flight can fill the gap before it any more"
+
+
+def test_what_comes_before_a_gap_is_settled_under_its_old_numbers(known: TransactionManager) -> None:
+    manager = known
+    unanswered, refused, behind = (assigned(manager, value) for value in (b"a", b"b", b"c"))
+    before = stamp(unanswered)
+    manager.failed(refused, InvalidRecordError(), refused=True)
+    manager.bump_if_required()
+    assert stamp(unanswered) == before, "it may be stored: under new numbers it would be stored twice"
+    assert manager.may_send(unanswered, 1)
+    assert not manager.may_send(behind, 1)
+    assert not manager.may_send(batch_of(b"d"), 1)
+    manager.completed(unanswered, 0)
+    manager.bump_if_required()
+    assert stamp(behind) == (7, 1, 0)
+
+
+def test_a_gap_that_waits_takes_an_epoch_bumped_meanwhile(known: TransactionManager) -> None:
+    manager = known
+    unanswered, refused, behind = (assigned(manager, value) for value in (b"a", b"b", b"c"))
+    manager.failed(refused, InvalidRecordError(), refused=True)
+    manager.failed(assigned(manager, b"x", partition=1), InvalidRecordError(), refused=True)
+    manager.bump_if_required()
+    assert manager.identity.epoch == 1
+    manager.completed(unanswered, 0)
+    manager.bump_if_required()
+    assert stamp(behind) == (7, 1, 0), "one new epoch is enough"
+
+
 def test_used_up_epochs_end_in_a_new_id(manager: TransactionManager) -> None:
     manager = TransactionManager()
     manager.initializing()
