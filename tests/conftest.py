@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Shared machines stall at times, so a slow example is no failure; the run is bounded by the number of examples.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=20)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
