@@ -149,7 +149,9 @@ class ClientConfig(SecuritySettings):
         explicit = frozenset(values)
         cls._reconcile(values)
         attributes = {known[name].attribute: value for name, value in values.items()}
-        return cls(**attributes, explicit=explicit)
+        made = cls(**attributes, explicit=explicit)
+        _ = made.tls_context  # files that are missing are told now, not when the first connection is made
+        return made
 
     @classmethod
     def settings(cls) -> dict[str, Setting]:
@@ -160,6 +162,10 @@ class ClientConfig(SecuritySettings):
         """The same configuration with some settings changed, checked as in `parse`."""
         mine = {name: getattr(self, self.settings()[name].attribute) for name in self.explicit}
         return self.parse(mine, **settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was made of the settings, which is made anew."""
+        return {name: value for name, value in vars(self).items() if name != "tls_context"}
 
     @classmethod
     def _named(cls, source: Mapping[str, Any]) -> dict[str, Any]:

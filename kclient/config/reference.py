@@ -33,6 +33,10 @@ raises `NotYetSupportedError` when it is set to anything but its default: no set
 Times are in milliseconds, sizes in bytes.
 """
 
+_SECURITY = """\
+The `ssl.` settings take effect with `security.protocol` `SSL` and `SASL_SSL`; the guide's page on security shows them.
+"""
+
 
 def render() -> str:
     """The whole reference."""
@@ -44,7 +48,7 @@ def render() -> str:
     parts.append("## All clients\n\nThe producer's and the consumer's defaults; the admin client's own are above.\n")
     parts.append(_table(common))
     security = {name: item for name, item in ClientConfig.settings().items() if _is_security(name)}
-    parts.append(f"## Security\n\nNone of these is supported yet.\n\n{_table(security)}")
+    parts.append(f"## Security\n\n{_SECURITY}\n{_table(security)}")
     return "\n".join(parts)
 
 
@@ -64,6 +68,8 @@ def _table(settings: dict[str, Setting]) -> str:
 
 def _row(item: Setting) -> str:
     notes = [item.doc]
+    if item.own:
+        notes.append("The Java client has no such setting.")
     if item.differs_from_java:
         notes.append(f"Java's default is {_shown(item.java_default, item)}.")
     if not item.served:

@@ -1,11 +1,16 @@
-"""The settings of TLS and SASL, the same for all clients. None is served yet: they raise when set."""
+"""The settings of security, the same for all clients; those of TLS are in `kclient.config.tls`."""
 
 from __future__ import annotations
 
+import dataclasses
+import ssl
 from dataclasses import dataclass
+from functools import cached_property
 
 from kclient.config.secret import Secret
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Password, PythonObject, Text, setting
+from kclient.config.tls import TlsSettings
+from kclient.config.tls_context import make_context
 
 __all__ = ["SecuritySettings"]
 
@@ -13,14 +18,14 @@ _CLASS = PythonObject("a Python class", strict=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecuritySettings:
-    """TLS and SASL."""
+class SecuritySettings(TlsSettings):
+    """What `security.protocol` turns on: TLS (see `TlsSettings`) and SASL."""
 
     security_protocol: str = setting(
         Choice(("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
         "PLAINTEXT",
         "How brokers are talked to: in the clear, by TLS, with SASL.",
-        served=False,
+        served_values=("PLAINTEXT",),
     )
     security_providers: str | None = setting(
         Text(), None, "Java security providers; without meaning in Python.", served=False
@@ -148,29 +153,15 @@ class SecuritySettings:
     sasl_oauthbearer_assertion_template_file: str | None = setting(
         Text(), None, "File with a template of assertions.", served=False
     )
-    # --- TLS
-    ssl_protocol: str = setting(Text(), "TLSv1.3", "TLS version to use.", served=False)
-    ssl_enabled_protocols: tuple[str, ...] = setting(
-        List(), ("TLSv1.2", "TLSv1.3"), "TLS versions that may be used.", served=False
-    )
-    ssl_cipher_suites: tuple[str, ...] = setting(List(), (), "Cipher suites that may be used.", served=False)
-    ssl_endpoint_identification_algorithm: str = setting(
-        Text(), "https", "How the broker's name is checked against its certificate.", served=False
-    )
-    ssl_engine_factory_class: object = setting(_CLASS, None, "What makes TLS engines.", served=False)
-    ssl_provider: str | None = setting(Text(), None, "Java security provider of TLS.", served=False)
-    ssl_secure_random_implementation: str | None = setting(
-        Text(), None, "Source of random numbers for TLS.", served=False
-    )
-    ssl_keymanager_algorithm: str = setting(Text(), "SunX509", "Algorithm of the key manager.", served=False)
-    ssl_trustmanager_algorithm: str = setting(Text(), "PKIX", "Algorithm of the trust manager.", served=False)
-    ssl_keystore_type: str = setting(Text(), "JKS", "Format of the key store.", served=False)
-    ssl_keystore_location: str | None = setting(Text(), None, "File of the key store.", served=False)
-    ssl_keystore_password: Secret | None = setting(Password(), None, "Password of the key store.", served=False)
-    ssl_keystore_key: Secret | None = setting(Password(), None, "Private key as PEM.", served=False)
-    ssl_keystore_certificate_chain: Secret | None = setting(Password(), None, "Certificate chain as PEM.", served=False)
-    ssl_key_password: Secret | None = setting(Password(), None, "Password of the private key.", served=False)
-    ssl_truststore_type: str = setting(Text(), "JKS", "Format of the trust store.", served=False)
-    ssl_truststore_location: str | None = setting(Text(), None, "File of the trust store.", served=False)
-    ssl_truststore_password: Secret | None = setting(Password(), None, "Password of the trust store.", served=False)
-    ssl_truststore_certificates: Secret | None = setting(Password(), None, "Trusted certificates as PEM.", served=False)
+
+    @cached_property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What connections are encrypted with; None if `security.protocol` says that they are not.
+
+        Raises:
+            ConfigError: If a file cannot be read, a certificate or key makes no sense, or settings contradict.
+            NotYetSupportedError: For key stores in Java's formats, and what Python's `ssl` cannot do.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(TlsSettings)}
+        given = [name.replace("_", ".") for name, value in defaults.items() if getattr(self, name) != value]
+        return make_context(self, given)

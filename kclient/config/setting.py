@@ -165,7 +165,7 @@ class Choice(Kind):
 
     @property
     def text(self) -> str:
-        return "one of " + ", ".join(f"`{choice}`" for choice in self.choices)
+        return "one of " + ", ".join(f"`{choice}`" if choice else "empty" for choice in self.choices)
 
     def parse(self, value: Any) -> Any:
         word = "" if isinstance(value, bool) else str(value).strip().lower()
@@ -259,6 +259,8 @@ class Setting:
     """The values that are served, if not all are."""
     java_default: Any = _SAME
     """The Java client's default, see `differs_from_java`."""
+    own: bool = False
+    """Whether it is kclient's own, and unknown to the Java client."""
 
     @property
     def differs_from_java(self) -> bool:
@@ -306,6 +308,7 @@ def setting(
     served: bool = True,
     served_values: tuple[Any, ...] | None = None,
     java_default: Any = _SAME,
+    own: bool = False,
 ) -> Any:
     """Declares a setting as a field of a configuration dataclass; its name is the field's, with dots for underscores.
 
@@ -316,9 +319,10 @@ def setting(
         served: See `Setting`.
         served_values: See `Setting`.
         java_default: See `Setting`.
+        own: See `Setting`.
     """
     facts = {"kind": kind, "doc": " ".join(doc.split()), "served": served, "served_values": served_values}
-    facts["java_default"] = java_default
+    facts |= {"java_default": java_default, "own": own}
     if default is REQUIRED:
         return dataclasses.field(metadata=facts)
     return dataclasses.field(default=default, metadata=facts)

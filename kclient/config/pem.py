@@ -1,0 +1,78 @@
+"""PEM texts as settings carry them: found among comments, with line ends restored that a properties file took."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kclient.errors import ConfigError, NotYetSupportedError
+
+__all__ = ["certificates", "is_encrypted", "private_key", "read_pem"]
+
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_JKS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+
+
+def read_pem(path: str, setting: str, remedy: str) -> str:
+    """The text of a PEM file.
+
+    Args:
+        path: Of the file.
+        setting: What named it, for error messages.
+        remedy: What makes a PEM file of a Java key store.
+
+    Raises:
+        ConfigError: If the file cannot be read, or holds no PEM text.
+        NotYetSupportedError: If it is a key store in one of Java's formats.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{setting}: the file {path} cannot be read: {reason}") from error
+    if content.startswith(_JKS) or (content.startswith(b"0") and b"-----BEGIN" not in content):
+        kind = "JKS" if content.startswith(_JKS) else "PKCS12"
+        raise NotYetSupportedError(f"{setting}: {path} looks like a {kind} key store; kclient reads PEM. {remedy}")
+    text = content.decode("utf-8", "replace")
+    if not _BLOCK.search(text):
+        raise ConfigError(f"{setting}: {path} holds no PEM text (-----BEGIN ...)")
+    return text
+
+
+def certificates(text: str, setting: str) -> str:
+    """All certificates in a text, one PEM block after the other.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    found = [_normal(match) for match in _BLOCK.finditer(text) if match[1].endswith("CERTIFICATE")]
+    if not found:
+        raise ConfigError(f"{setting} holds no certificate (-----BEGIN CERTIFICATE-----)")
+    return "".join(found)
+
+
+def private_key(text: str, setting: str) -> str:
+    """The private key in a text, as a PEM block.
+
+    Raises:
+        ConfigError: If there is none, or more than one.
+    """
+    found = [_normal(match) for match in _BLOCK.finditer(text) if match[1].endswith("PRIVATE KEY")]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{setting} holds {len(found) or 'no'} private key{'s' if len(found) > 1 else ''} in PEM form"
+        )
+    return found[0]
+
+
+def is_encrypted(key: str) -> bool:
+    """Whether a private key needs a password."""
+    return "BEGIN ENCRYPTED PRIVATE KEY" in key or "Proc-Type: 4,ENCRYPTED" in key
+
+
+def _normal(match: re.Match[str]) -> str:
+    label, body = match[1], match[2]
+    if ":" not in body:  # the old format has headers, whose line ends matter
+        base64 = "".join(body.split())
+        body = "\n" + "".join(f"{base64[start : start + 64]}\n" for start in range(0, len(base64), 64))
+    return f"-----BEGIN {label}-----{body}-----END {label}-----\n"
