@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from kclient.concurrency import Completion, Supervisor, Timer, loop_clock
 from kclient.errors import (
+    AuthenticationError,
     BrokerConnectionError,
     ErrorCode,
     KafkaError,
@@ -25,6 +26,7 @@ from kclient.errors import (
 from kclient.net.address import Address, parse_address
 from kclient.net.channel import Channel, open_channel
 from kclient.net.connectors import connect
+from kclient.net.sasl.authentication import ClientAuthentication, session_end
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
 from kclient.net.streams import ByteStream
 from kclient.protocol import framing
@@ -32,6 +34,9 @@ from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from kclient.protocol.registry import ApiKey, response_class
 from kclient.types import Buffer
+
+if TYPE_CHECKING:
+    from kclient.net.sasl.login import Login
 
 __all__ = ["Connection", "Pending"]
 
@@ -101,6 +106,12 @@ class Connection:
         self._correlation_id = 0
         self._in_flight: deque[Pending] = deque()
         self._unwritten: list[Pending] = []  # requests without response, until their bytes have left
+        self._held: list[tuple[Pending, list[Buffer]]] | None = None  # while it authenticates again
+        self._login: Login | None = None
+        self._session_end = float("inf")  # when to authenticate again
+        self._supervisor = supervisor
+        self._answered = 0  # responses since the versions were negotiated
+        self._hint = ""
         self._local = False  # whether this side closed it
         self._stalled = False  # whether a late timer has been given its grace
         self._close_callbacks: list[Callable[[Connection], object]] = []
@@ -118,28 +129,33 @@ class Connection:
         *,
         supervisor: Supervisor,
         negotiate: bool = True,
+        login: Login | None = None,
     ) -> Self:
-        """Connect, and ask the broker for its versions.
+        """Connect, ask the broker for its versions, and authenticate.
 
         Args:
             address: Where to; `host:port`, or a scheme with a connector.
             config: Timeouts, buffer sizes and the client id; the defaults if None.
             supervisor: Runs the tasks, where tasks are needed; its owner outlives the connection.
-            negotiate: Whether to fill `api_versions`.
+            negotiate: Whether to fill `api_versions`; with a login it always does.
+            login: What to authenticate with (SASL); None for listeners that do not ask for it.
 
         Raises:
             BrokerConnectionError: If it failed, with every address that was tried and why.
             KafkaTimeoutError: If the broker accepted, and then did not answer.
+            AuthenticationError: If the broker refused the login; one of its subclasses.
         """
         address = parse_address(address) if isinstance(address, str) else address
         config = config or ConnectionSettings()
         connection = cls.over(await connect(address, config), address, config, supervisor=supervisor)
-        if negotiate:
-            try:
+        try:
+            if negotiate or login is not None:
                 await connection.negotiate()
-            except BaseException:
-                connection.close()
-                raise
+            if login is not None:
+                await connection.authenticate(login)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     @classmethod
@@ -161,7 +177,7 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """Requests whose response has not come yet."""
-        return len(self._in_flight)
+        return len(self._in_flight) + (0 if self._held is None else len(self._held))
 
     @property
     def pending_bytes(self) -> int:
@@ -186,22 +202,35 @@ class Connection:
         """
         if self.closed:
             raise self._ended("the request was not sent")
+        if self._now() >= self._session_end:
+            self._begin_reauthentication()
+        return self._submit(message, version, timeout, expect_response, hold=self._held is not None)
+
+    def _submit(
+        self, message: ApiMessage, version: int, timeout: float | None, expect_response: bool, *, hold: bool
+    ) -> Pending:
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts = framing.encode_request(message, version, correlation_id, self._client_id)
         seconds = self._request_timeout if timeout is None else timeout
         now = self.last_used = self._now()
         response = response_class(cast("int", message.API_KEY)) if expect_response else None
         pending = Pending(type(message).__name__, version, correlation_id, response, seconds, now + seconds)
-        if response is not None:
+        if self._timer.when is None or pending.deadline < self._timer.when:
+            self._timer.set(pending.deadline)
+        if hold and self._held is not None:
+            self._held.append((pending, parts))
+        else:
+            self._write(pending, parts)
+        return pending
+
+    def _write(self, pending: Pending, parts: list[Buffer]) -> None:
+        if pending.response is not None:
             self._in_flight.append(pending)
         else:
             self._unwritten.append(pending)
-        if self._timer.when is None or pending.deadline < self._timer.when:
-            self._timer.set(pending.deadline)
         self._channel.write(parts)
         if self._unwritten and not self._channel.pending_bytes:
             self.write_drained()
-        return pending
 
     async def request(self, message: ApiMessage, version: int, *, timeout: float | None = None) -> Any:
         """Send a request and wait for its response.
@@ -221,11 +250,7 @@ class Connection:
             BrokerConnectionError: If the connection ended first.
             ProtocolError: If the response made no sense; the connection has ended then.
         """
-        pending = self.send_nowait(message, version, timeout=timeout)
-        try:
-            return await pending.wait()
-        finally:
-            pending.abandoned = not pending.done
+        return await _response_of(self.send_nowait(message, version, timeout=timeout))
 
     async def negotiate(self) -> dict[int, tuple[int, int]]:
         """Ask the broker for its version ranges (KIP-35), and tell it who we are (KIP-511).
@@ -242,6 +267,7 @@ class Connection:
         if answer.error_code:
             raise error_for(answer.error_code, f"{self.address} did not tell its versions")
         self.api_versions = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
+        self._answered = 0
         return self.api_versions
 
     async def _ask_versions(self, version: int) -> ApiVersionsResponse:
@@ -250,6 +276,55 @@ class Connection:
         request = ApiVersionsRequest(client_software_name="kclient", client_software_version=__version__)
         answer: ApiVersionsResponse = await self.request(request, version)
         return answer
+
+    async def authenticate(self, login: Login) -> None:
+        """Authenticate with SASL, before any other request; it is repeated when the broker asks for that (KIP-368).
+
+        While it is repeated, new requests wait, and are sent when it has succeeded; if it fails, they fail with its
+        error, and the connection ends.
+
+        Args:
+            login: What to authenticate with.
+
+        Raises:
+            AuthenticationError: If the broker refused: `SaslAuthenticationError`, `UnsupportedSaslMechanismError`,
+                or `IllegalSaslStateError` if it does not use SASL on this listener.
+            BrokerConnectionError: If the connection ended.
+            KafkaTimeoutError: If the broker did not answer.
+        """
+        exchange = ClientAuthentication(await login.begin(), self.address, self.api_versions)
+        outgoing: tuple[ApiMessage, int] | None = exchange.start()
+        while outgoing is not None:
+            if self.closed:
+                raise self._ended("authentication was not completed")
+            pending = self._submit(*outgoing, None, expect_response=True, hold=False)
+            outgoing = exchange.answered(await _response_of(pending))
+        self._login = login
+        self._session_end = session_end(exchange.session_lifetime_ms, self._now())
+        logger.debug("%s: authenticated by %s", self.address, login.mechanism)
+
+    def _begin_reauthentication(self) -> None:
+        """The session is about to end: authenticate again, behind what is on its way and before what follows."""
+        login = self._login
+        assert login is not None
+        self._supervisor.spawn(self._reauthenticate, login, name=f"authenticate again {self.address}")
+        self._session_end = float("inf")
+        self._held = []
+
+    async def _reauthenticate(self, login: Login) -> None:
+        cause: BaseException | None = ConnectionAbortedError("the task that authenticates again was cancelled")
+        try:
+            await self.authenticate(login)
+            cause = None
+        except Exception as error:  # noqa: BLE001  (it fails those who wait)
+            cause = error
+        finally:
+            if cause is not None:
+                self._channel.close(cause)
+        held, self._held = self._held or [], None
+        for pending, parts in held:
+            if not self.closed:
+                self._write(pending, parts)
 
     def on_close(self, callback: Callable[[Connection], object]) -> None:
         """Call `callback(connection)` when the connection ends, at once if it has; it must not raise."""
@@ -285,7 +360,11 @@ class Connection:
         self.closed = True
         self.cause = cause
         self._timer.cancel()
-        waiting, self._in_flight, self._unwritten = [*self._in_flight, *self._unwritten], deque(), []
+        waiting = self._waiting()
+        if waiting and not self._local and self.api_versions and not self._answered and self._login is None:
+            # so does a listener that asks for SASL: it answers ApiVersions, then hangs up
+            self._hint = " at the first request; does this listener ask for SASL? (security.protocol)"
+        self._in_flight, self._unwritten, self._held = deque(), [], None
         if cause is not None and not isinstance(cause, KafkaTimeoutError):
             logger.debug("%s", self._ended("connection ended"))
         for pending in waiting:
@@ -318,6 +397,7 @@ class Connection:
             pending.set_error(error)
             raise
         self._in_flight.popleft()
+        self._answered += 1
         pending.set_result(message)
 
     def _decode(self, pending: Pending, frame: Buffer) -> ApiMessage:
@@ -327,6 +407,9 @@ class Connection:
         assert pending.response is not None
         return framing.decode_response(pending.response, frame, version)[1]
 
+    def _waiting(self) -> list[Pending]:
+        return [*self._in_flight, *self._unwritten, *(pending for pending, _ in self._held or ())]
+
     # Time.
 
     def _deadline_passed(self) -> None:
@@ -335,7 +418,7 @@ class Connection:
         if self.closed:
             return
         now = self._now()
-        late = [pending for pending in (*self._in_flight, *self._unwritten) if pending.deadline <= now]
+        late = [pending for pending in self._waiting() if pending.deadline <= now]
         if not late:
             self._stalled = False
             self._arm()
@@ -348,7 +431,7 @@ class Connection:
 
     def _arm(self) -> None:
         """Set the timer for the earliest deadline, or for the end of an idle connection."""
-        waiting = (*self._in_flight, *self._unwritten)
+        waiting = self._waiting()
         deadline = min((pending.deadline for pending in waiting), default=float("inf"))
         if self._max_idle > 0:
             now = self._now()
@@ -373,14 +456,19 @@ class Connection:
             pending.set_error(error)
         self._channel.close(errors[0])
 
-    def _ended(self, what: str) -> BrokerConnectionError:
+    def _ended(self, what: str) -> KafkaError:
         """A new exception for each waiter: raising one object in several tasks mixes up their tracebacks."""
+        if isinstance(self.cause, AuthenticationError):
+            # a new connection would meet the same refusal: it must not look like one that is worth a retry
+            refusal = type(self.cause)(self.cause.message, retriable=self.cause.retriable, fatal=self.cause.fatal)
+            refusal.__cause__ = self.cause
+            return refusal
         if self.cause is not None:
-            reason = str(self.cause) or type(self.cause).__name__
+            reason = (str(self.cause) or type(self.cause).__name__) + self._hint
         elif self._local:
             reason = "it was closed by this client"
         else:
-            reason = "the broker closed it"
+            reason = f"the broker closed it{self._hint}"
         where = str(self.address) if self.peer == str(self.address) else f"{self.address} ({self.peer})"
         error = BrokerConnectionError(f"{what}: the connection to {where} ended: {reason}")
         error.__cause__ = self.cause
@@ -389,3 +477,10 @@ class Connection:
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"<Connection {self.address} {state}, {len(self._in_flight)} in flight>"
+
+
+async def _response_of(pending: Pending) -> Any:
+    try:
+        return await pending.wait()
+    finally:
+        pending.abandoned = not pending.done

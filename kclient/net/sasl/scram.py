@@ -1,0 +1,317 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the password is proved, never sent, and both sides prove.
+
+As in Kafka, names and passwords are taken as they are, in UTF-8: its broker and tools do not apply SASLprep, and who
+did would be refused for some passwords. There is no channel binding.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from kclient.config.secret import Secret
+from kclient.errors import ConfigError, SaslAuthenticationError
+from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
+
+__all__ = [
+    "MIN_ITERATIONS",
+    "SCRAM_MECHANISMS",
+    "ScramClient",
+    "ScramCredential",
+    "ScramCredentials",
+    "ScramServer",
+]
+
+SCRAM_MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""The mechanisms, and the hash functions they are built on."""
+
+MIN_ITERATIONS: Final = 4096
+"""The least number of iterations that client and server accept (RFC 7677, and Kafka)."""
+
+_MAX_ITERATIONS = 1_000_000
+"""About a second of hashing: no broker may ask for more. Kafka's tools go up to 16384."""
+
+_NONCE_BYTES = 24
+_TEXT_LIMIT = 4096
+_CLIENT_FIRST = re.compile(
+    r"(?P<header>(?P<binding>n|y|p=[A-Za-z0-9.-]+),(?:a=(?P<authzid>[^,\0]+))?,)"
+    r"(?P<bare>(?P<mandatory>m=[^,\0]*,)?n=(?P<name>[^,\0]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
+    r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*))"
+)
+_SERVER_FIRST = re.compile(
+    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>[1-9][0-9]{0,9})(?:,.*)?"
+)
+_CLIENT_FINAL = re.compile(
+    r"(?P<bare>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]+=[^,\0]+)*?)"
+    r",p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+_SERVER_FINAL = re.compile(r"(?:e=(?P<error>[^,\0]+)|v=(?P<verifier>[A-Za-z0-9+/=]+))(?:,.*)?")
+_SASL_NAME = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What a server keeps of a user: enough to check a proof, not enough to make one, and never the password."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+    @classmethod
+    def derive(
+        cls, mechanism: str, password: Secret | str, *, iterations: int = MIN_ITERATIONS, salt: bytes | None = None
+    ) -> ScramCredential:
+        """What to keep for a password.
+
+        Args:
+            mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+            password: The password.
+            iterations: How costly guessing is made, 4096 or more.
+            salt: Random bytes; made if None.
+
+        Raises:
+            ConfigError: If the mechanism is unknown, the password empty, or the iterations are too few or too many.
+        """
+        algorithm = _algorithm(mechanism)
+        if not MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS:
+            raise ConfigError(f"SCRAM takes {MIN_ITERATIONS} to {_MAX_ITERATIONS} iterations, not {iterations}")
+        text = Secret(password)
+        if not text:
+            raise ConfigError("SCRAM needs a password that is not empty")
+        salt = secrets.token_bytes(_NONCE_BYTES) if salt is None else salt
+        salted = hashlib.pbkdf2_hmac(algorithm, text.reveal().encode(), salt, iterations)
+        stored_key = hashlib.new(algorithm, _hmac(algorithm, salted, b"Client Key")).digest()
+        return cls(salt, iterations, stored_key, _hmac(algorithm, salted, b"Server Key"))
+
+
+ScramCredentials: TypeAlias = Callable[[str], ScramCredential | None]
+"""Finds what is kept of a user; None for users that do not exist. It must not wait."""
+
+
+class ScramClient(Exchange):
+    """The client's side.
+
+    Args:
+        mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+        username: The user, or the id of a delegation token.
+        password: The password, or the token's key.
+        token_auth: Whether it is a delegation token (KIP-48).
+        nonce: For tests; random if None.
+
+    Raises:
+        ConfigError: If name or password is empty, or the mechanism unknown.
+    """
+
+    def __init__(
+        self, mechanism: str, username: str, password: Secret, *, token_auth: bool = False, nonce: str | None = None
+    ) -> None:
+        super().__init__()
+        self.name = mechanism
+        self._algorithm = _algorithm(mechanism)
+        if not username or not password:
+            raise ConfigError(f"SASL {mechanism} needs a user name and a password that are not empty")
+        if "\0" in username:
+            raise ConfigError(f"SASL {mechanism} cannot send a user name with a zero character in it")
+        self._password = password
+        self._nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
+        self._first = f"n={_escape(username)},r={self._nonce}{',tokenauth=true' if token_auth else ''}"
+        self._server_signature = b""
+
+    def start(self) -> bytes:
+        """See `ClientMechanism`."""
+        self._move(ExchangeState.FIRST)
+        return f"n,,{self._first}".encode()
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """See `ClientMechanism`."""
+        self._expect(ExchangeState.FIRST, ExchangeState.FINAL)
+        text = self._decode(challenge)
+        if self.state is ExchangeState.FINAL:
+            self._verify(text)
+            self._move(ExchangeState.DONE)
+            return None
+        answer = self._prove(text)
+        self._move(ExchangeState.FINAL)
+        return answer
+
+    def _prove(self, text: str) -> bytes:
+        match = _SERVER_FIRST.fullmatch(text)
+        if match is None:
+            error = _SERVER_FINAL.fullmatch(text)
+            if error is not None and error["error"]:
+                raise self._failed(f"The broker refused the SCRAM exchange: {error['error']}")
+            raise self._failed("The broker's first SCRAM message is malformed")
+        nonce, iterations = match["nonce"], int(match["iterations"])
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise self._failed("The broker's SCRAM nonce does not continue the client's: somebody may be in between")
+        if not MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS:
+            raise self._failed(
+                f"The broker asks for {iterations} SCRAM iterations; this client takes {MIN_ITERATIONS} to "
+                f"{_MAX_ITERATIONS}"
+            )
+        salt = self._decode_base64(match["salt"])
+        final = f"c=biws,r={nonce}"
+        message = f"{self._first},{text},{final}".encode()
+        algorithm = self._algorithm
+        salted = hashlib.pbkdf2_hmac(algorithm, self._password.reveal().encode(), salt, iterations)
+        client_key = _hmac(algorithm, salted, b"Client Key")
+        signature = _hmac(algorithm, hashlib.new(algorithm, client_key).digest(), message)
+        self._server_signature = _hmac(algorithm, _hmac(algorithm, salted, b"Server Key"), message)
+        return f"{final},p={base64.b64encode(_xor(client_key, signature)).decode()}".encode()
+
+    def _verify(self, text: str) -> None:
+        match = _SERVER_FINAL.fullmatch(text)
+        if match is None:
+            raise self._failed("The broker's last SCRAM message is malformed")
+        if match["error"]:
+            raise self._failed(f"The broker refused the SCRAM proof: {match['error']}")
+        if not hmac.compare_digest(self._decode_base64(match["verifier"]), self._server_signature):
+            raise self._failed("The broker did not prove that it knows the password: somebody may be in its place")
+
+    def _decode(self, challenge: bytes) -> str:
+        try:
+            return bytes(challenge[:_TEXT_LIMIT]).decode()
+        except UnicodeDecodeError:
+            raise self._failed("The broker's SCRAM message is no UTF-8") from None
+
+    def _decode_base64(self, text: str) -> bytes:
+        data = _from_base64(text)
+        if data is None:
+            raise self._failed("The broker's SCRAM message holds malformed base64")
+        return data
+
+    def _failed(self, text: str) -> SaslAuthenticationError:
+        self._move(ExchangeState.FAILED)
+        return SaslAuthenticationError(text)
+
+
+class ScramServer(Exchange):
+    """The server's side.
+
+    A user who does not exist is given a salt all the same, and refused at the proof like a wrong password: the
+    exchange does not tell which names exist.
+
+    Args:
+        mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+        credentials: Finds what is kept of a user.
+        nonce: For tests; random if None.
+    """
+
+    def __init__(self, mechanism: str, credentials: ScramCredentials, *, nonce: str | None = None) -> None:
+        super().__init__()
+        self.name = mechanism
+        self.identity: Identity | None = None
+        self._algorithm = _algorithm(mechanism)
+        self._credentials = credentials
+        self._nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
+        self._credential: ScramCredential | None = None
+        self._username = ""
+        self._binding = ""
+        self._messages = ""
+
+    def respond(self, response: bytes) -> bytes:
+        """See `ServerMechanism`."""
+        self._expect(ExchangeState.NEW, ExchangeState.FIRST)
+        try:
+            text = bytes(response[:_TEXT_LIMIT]).decode()
+        except UnicodeDecodeError:
+            raise self._refused("Invalid SCRAM message: it is no UTF-8") from None
+        if self.state is ExchangeState.NEW:
+            answer = self._begin(text)
+            self._move(ExchangeState.FIRST)
+            return answer
+        answer = self._check(text)
+        self._move(ExchangeState.DONE)
+        self.identity = Identity(self._username, self.name)
+        return answer
+
+    def _begin(self, text: str) -> bytes:
+        match = _CLIENT_FIRST.fullmatch(text)
+        if match is None or _SASL_NAME.fullmatch(match["name"]) is None:
+            raise self._refused("Invalid SCRAM client first message")
+        if match["binding"].startswith("p"):
+            raise self._refused("Authentication failed: channel binding is not offered")
+        if match["mandatory"]:
+            raise self._refused("Authentication failed: an unknown mandatory SCRAM extension")
+        if re.search(",tokenauth=true(,|$)", match["extensions"] or ""):
+            raise self._refused("Authentication failed: delegation tokens are not known here")
+        self._username = _unescape(match["name"])
+        if match["authzid"] and _unescape(match["authzid"]) != self._username:
+            raise self._refused("Authentication failed: the authorization id differs from the user name")
+        self._binding = base64.b64encode(match["header"].encode()).decode()
+        self._credential = self._credentials(self._username)
+        self._nonce = match["nonce"] + self._nonce
+        shown = self._credential or _decoy(self._algorithm, self._username)
+        answer = f"r={self._nonce},s={base64.b64encode(shown.salt).decode()},i={shown.iterations}"
+        self._messages = f"{match['bare']},{answer}"
+        return answer.encode()
+
+    def _check(self, text: str) -> bytes:
+        match = _CLIENT_FINAL.fullmatch(text)
+        if match is None:
+            raise self._refused("Invalid SCRAM client final message")
+        if match["binding"] != self._binding or match["nonce"] != self._nonce:
+            raise self._refused("Invalid SCRAM client final message: nonce or channel binding differ")
+        algorithm = self._algorithm
+        credential = self._credential or _decoy(algorithm, self._username)
+        message = f"{self._messages},{match['bare']}".encode()
+        signature = _hmac(algorithm, credential.stored_key, message)
+        proof = _from_base64(match["proof"]) or b""
+        client_key = _xor(proof, signature) if len(proof) == len(signature) else b""
+        stored_key = hashlib.new(algorithm, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key) or self._credential is None:
+            raise self._refused(f"Authentication failed due to invalid credentials with SASL mechanism {self.name}")
+        verifier = _hmac(algorithm, credential.server_key, message)
+        return f"v={base64.b64encode(verifier).decode()}".encode()
+
+    def _refused(self, text: str) -> SaslAuthenticationError:
+        self._move(ExchangeState.FAILED)
+        return SaslAuthenticationError(text)
+
+
+_decoy_key = secrets.token_bytes(32)
+
+
+def _decoy(algorithm: str, username: str) -> ScramCredential:
+    """The credential of nobody: the same salt for the same name, and keys that no password has."""
+    salt = _hmac("sha256", _decoy_key, username.encode())[:_NONCE_BYTES]
+    nothing = bytes(hashlib.new(algorithm).digest_size)
+    return ScramCredential(salt, MIN_ITERATIONS, nothing, nothing)
+
+
+def _algorithm(mechanism: str) -> str:
+    try:
+        return SCRAM_MECHANISMS[mechanism]
+    except KeyError:
+        raise ConfigError(f"{mechanism} is no SCRAM mechanism; there are {', '.join(SCRAM_MECHANISMS)}") from None
+
+
+def _hmac(algorithm: str, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, algorithm)
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
+
+
+def _escape(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unescape(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _from_base64(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None

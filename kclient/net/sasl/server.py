@@ -1,0 +1,193 @@
+"""Authentication in front of a server's request handler.
+
+```python
+handler = SaslHandler(inner, server_mechanisms(plain=fixed_passwords({"alice": "..."})))
+server = Server(handler, supervisor)
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+from kclient.errors import ConfigError, ProtocolError
+from kclient.net.sasl.mechanism import Identity
+from kclient.net.sasl.session import Mechanisms, SaslSession, SessionState
+from kclient.net.server import Reply, RequestHandler
+from kclient.net.server_connection import ServerConnection
+from kclient.protocol.framing import (
+    RequestHeader,
+    decode_request_header,
+    decode_response,
+    encode_response,
+)
+from kclient.protocol.messages import (
+    ApiVersion,
+    ApiVersionsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
+from kclient.protocol.registry import ApiKey
+
+__all__ = ["SASL_VERSIONS", "SaslHandler"]
+
+logger: logging.Logger = logging.getLogger("kclient.net.server")
+
+SASL_VERSIONS: Final = {
+    ApiKey.SASL_HANDSHAKE: SaslHandshakeRequest.VERSIONS,
+    ApiKey.SASL_AUTHENTICATE: SaslAuthenticateRequest.VERSIONS,
+}
+"""The APIs that authentication adds, and their versions."""
+
+
+class SaslHandler:
+    """Lets only authenticated clients through to another handler.
+
+    Before a client is authenticated, ApiVersions goes through, and the two requests of SASL are answered; anything else
+    closes the connection. A client that is refused is told why, and closed after a delay that slows down guessing. A
+    session that has ended is closed at its next request, unless that begins a new authentication (KIP-368). The other
+    handler's answers to ApiVersions are completed by the APIs of SASL.
+
+    Args:
+        handler: Answers everything else; it finds out who asks by `identity_of`.
+        mechanisms: What is offered, see `server_mechanisms`.
+        max_session_ms: `connections.max.reauth.ms`: how long an authentication counts at most; 0 for no limit.
+        failure_delay: `connection.failed.authentication.delay.ms`, in seconds.
+        clock: Seconds since the epoch.
+
+    Raises:
+        ConfigError: If no mechanism is offered.
+    """
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        mechanisms: Mechanisms,
+        *,
+        max_session_ms: int = 0,
+        failure_delay: float = 0.1,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not mechanisms:
+            raise ConfigError("SASL without a mechanism lets nobody in; offer one at least")
+        self.handler = handler
+        self._mechanisms = dict(mechanisms)
+        self._max_session_ms = max_session_ms
+        self._failure_delay = failure_delay
+        self._clock = clock
+        self._sessions: dict[ServerConnection, SaslSession] = {}
+
+    def identity_of(self, connection: ServerConnection) -> Identity | None:
+        """Who a connection's client is; None before it is authenticated."""
+        session = self._sessions.get(connection)
+        return None if session is None else session.identity
+
+    # What the network calls
+
+    def connected(self, connection: ServerConnection) -> None:
+        """See `RequestHandler`."""
+        self._sessions[connection] = SaslSession(self._mechanisms, self._max_session_ms, self._clock)
+        self.handler.connected(connection)
+
+    def disconnected(self, connection: ServerConnection) -> None:
+        """See `RequestHandler`."""
+        self._sessions.pop(connection, None)
+        self.handler.disconnected(connection)
+
+    def begin(self, frame: memoryview, connection: ServerConnection) -> Reply | Awaitable[Reply | None] | None:
+        """See `RequestHandler`."""
+        session = self._sessions[connection]
+        if session.raw:
+            return self._raw(bytes(frame), session, connection)
+        # the key alone: reading a whole header here would cost every request that goes through
+        api_key = int.from_bytes(frame[:2], "big", signed=True)
+        if api_key == ApiKey.SASL_HANDSHAKE or api_key == ApiKey.SASL_AUTHENTICATE:
+            return self._authenticate(frame, session, connection)
+        if api_key == ApiKey.API_VERSIONS:
+            return self._with_sasl(self.handler.begin(frame, connection), frame)
+        if session.may_ask():
+            return self.handler.begin(frame, connection)
+        what = "its session has ended" if session.identity is not None else "it is not authenticated"
+        logger.warning("%s asks for the API %d, but %s: the connection is closed", connection.peer, api_key, what)
+        connection.close()
+        return None
+
+    # SASL
+
+    def _authenticate(
+        self, frame: memoryview, session: SaslSession, connection: ServerConnection
+    ) -> Reply | Awaitable[Reply | None]:
+        header, position = decode_request_header(frame)
+        low, high = SASL_VERSIONS[ApiKey(header.api_key)]
+        if not low <= header.api_version <= high:
+            raise ProtocolError(f"version {header.api_version} of the API {header.api_key} is not served")
+        if header.api_key == ApiKey.SASL_HANDSHAKE:
+            choice, _ = SaslHandshakeRequest.decode_from(frame, position, header.api_version)
+            response, goes_on = session.choose(choice.mechanism, header.api_version)
+        else:
+            message, _ = SaslAuthenticateRequest.decode_from(frame, position, header.api_version)
+            response, goes_on = session.authenticate(bytes(message.auth_bytes))
+            self._log(session, response, connection)
+        reply = encode_response(response, header.api_version, header.correlation_id)
+        return reply if goes_on else self._refuse(reply, connection)
+
+    def _raw(
+        self, data: bytes, session: SaslSession, connection: ServerConnection
+    ) -> Reply | Awaitable[Reply | None] | None:
+        """After SaslHandshake v0 the mechanism's messages come without a header, and refusal is silence."""
+        response, goes_on = session.authenticate(data)
+        self._log(session, response, connection)
+        if not goes_on:
+            return self._refuse(None, connection)
+        session.raw = session.state is SessionState.EXCHANGE
+        return [len(response.auth_bytes).to_bytes(4, "big"), bytes(response.auth_bytes)]
+
+    async def _refuse(self, reply: Reply | None, connection: ServerConnection) -> Reply | None:
+        """The connection ends with this reply; it is read no more from now on."""
+        connection.drain()
+        await anyio.sleep(self._failure_delay)
+        return reply
+
+    @staticmethod
+    def _log(session: SaslSession, response: SaslAuthenticateResponse, connection: ServerConnection) -> None:
+        if response.error_code:
+            logger.warning("%s failed to authenticate: %s", connection.peer, response.error_message)
+        elif session.identity is not None and session.may_ask():
+            logger.debug("%s is %s (%s)", connection.peer, session.identity.principal, session.identity.mechanism)
+
+    # ApiVersions
+
+    def _with_sasl(
+        self, answer: Reply | Awaitable[Reply | None] | None, frame: memoryview
+    ) -> Reply | Awaitable[Reply | None] | None:
+        header, _ = decode_request_header(frame)
+        if answer is None:
+            return None
+        if isinstance(answer, Awaitable):
+            return self._later(answer, header)
+        return _add_sasl(answer, header)
+
+    @staticmethod
+    async def _later(answer: Awaitable[Reply | None], header: RequestHeader) -> Reply | None:
+        reply = await answer
+        return None if reply is None else _add_sasl(reply, header)
+
+
+def _add_sasl(reply: Reply, header: RequestHeader) -> Reply:
+    """An answer to ApiVersions that names the APIs of SASL too."""
+    frame = b"".join(map(bytes, reply))[4:]
+    # an unknown version is answered in the format of v0 with UNSUPPORTED_VERSION, which stands behind the header
+    known = header.api_version <= ApiVersionsResponse.VERSIONS[1] and frame[4:6] != b"\x00\x23"
+    version = header.api_version if known else 0
+    correlation_id, answer = decode_response(ApiVersionsResponse, frame, version)
+    ranges = {item.api_key: item for item in answer.api_keys}
+    for key, (low, high) in SASL_VERSIONS.items():
+        ranges[key] = ApiVersion(api_key=key, min_version=low, max_version=high)
+    answer.api_keys = [ranges[key] for key in sorted(ranges)]
+    return encode_response(answer, version, correlation_id)

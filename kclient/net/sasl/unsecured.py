@@ -1,0 +1,90 @@
+"""Tokens without a signature (RFC 7515, `alg` none): Kafka's default for trying out OAUTHBEARER, never for more."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kclient.net.sasl.mechanism import Identity
+from kclient.net.sasl.oauthbearer import InvalidTokenError, TokenCheck
+from kclient.net.sasl.token import OAuthToken, read_claims
+
+__all__ = ["accept_unsecured", "unsecured_token"]
+
+
+def unsecured_token(
+    claims: Mapping[str, Any],
+    *,
+    lifetime: float = 3600.0,
+    extensions: Mapping[str, str] | None = None,
+    principal_claim: str = "sub",
+    scope_claim: str = "scope",
+    now: float | None = None,
+) -> OAuthToken:
+    """A token that says whatever it is told.
+
+    Args:
+        claims: Its claims; `iat` and `exp` are added.
+        lifetime: Seconds.
+        extensions: SASL extensions.
+        principal_claim: The claim that names the user.
+        scope_claim: The claim that holds the scope.
+        now: Seconds since the epoch; the present time if None.
+    """
+    issued = time.time() if now is None else now
+    body = {"iat": issued, "exp": issued + lifetime, **claims}
+    text = f"{_encode({'alg': 'none'})}.{_encode(body)}."
+    token = OAuthToken.from_jwt(text, subject_claim=principal_claim, scope_claim=scope_claim)
+    return OAuthToken(
+        value=token.value,
+        expires_at=token.expires_at,
+        issued_at=token.issued_at,
+        principal=token.principal,
+        scope=token.scope,
+        extensions=dict(extensions or {}),
+    )
+
+
+def accept_unsecured(
+    *,
+    principal_claim: str = "sub",
+    required_scope: str | None = None,
+    clock_skew: float = 0.0,
+    clock: Callable[[], float] = time.time,
+) -> TokenCheck:
+    """A server's check that believes unsigned tokens: for tests.
+
+    Args:
+        principal_claim: The claim that names the user.
+        required_scope: A scope that the token must have.
+        clock_skew: Seconds by which the clocks may differ.
+        clock: Seconds since the epoch.
+    """
+
+    def check(text: str, extensions: dict[str, str]) -> Identity:
+        head, _, rest = text.partition(".")
+        claims = read_claims(text)
+        if claims is None or not rest.endswith(".") or _algorithm(head) != "none":
+            raise InvalidTokenError("it is no unsecured JWT")
+        token = OAuthToken.from_jwt(text, subject_claim=principal_claim)
+        if token.expires_at is None or token.expires_at + clock_skew <= clock():
+            raise InvalidTokenError("it has ended")
+        if not token.principal:
+            raise InvalidTokenError(f"it has no claim {principal_claim}")
+        if required_scope is not None and required_scope not in token.scope:
+            raise InvalidTokenError("the scope is too small", status="insufficient_scope", scope=required_scope)
+        return Identity(token.principal, "OAUTHBEARER", token.expires_at, tuple(extensions.items()))
+
+    return check
+
+
+def _encode(value: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def _algorithm(head: str) -> object:
+    claims = read_claims(f".{head}.")
+    return None if claims is None else claims.get("alg")

@@ -1,0 +1,177 @@
+"""OAUTHBEARER: both sides, unsecured tokens, and when tokens are renewed."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from kclient.config.secret import Secret
+from kclient.errors import ConfigError, SaslAuthenticationError
+from kclient.net.sasl.mechanism import Identity
+from kclient.net.sasl.oauthbearer import InvalidTokenError, OAuthBearerClient, OAuthBearerServer
+from kclient.net.sasl.token import OAuthToken, RefreshPolicy
+from kclient.net.sasl.unsecured import accept_unsecured, unsecured_token
+
+
+def accept(token: str, extensions: dict[str, str]) -> Identity:
+    if token != "good":
+        raise InvalidTokenError("never seen", scope="kafka", openid_configuration="https://id/x")
+    return Identity("alice", "OAUTHBEARER", extensions=tuple(extensions.items()))
+
+
+def test_a_good_token() -> None:
+    client = OAuthBearerClient(OAuthToken(value=Secret("good"), extensions={"traceId": "123", "logicalCluster": "l c"}))
+    server = OAuthBearerServer(accept)
+    first = client.start()
+    assert first == b"n,,\x01auth=Bearer good\x01traceId=123\x01logicalCluster=l c\x01\x01"
+    assert client.respond(server.respond(first)) is None
+    assert client.done
+    assert server.identity is not None
+    assert dict(server.identity.extensions) == {"traceId": "123", "logicalCluster": "l c"}
+
+
+def test_a_bad_token_is_refused_in_two_steps() -> None:
+    client, server = OAuthBearerClient(OAuthToken(value=Secret("bad"))), OAuthBearerServer(accept)
+    challenge = server.respond(client.start())
+    assert json.loads(challenge) == {
+        "status": "invalid_token",
+        "scope": "kafka",
+        "openid-configuration": "https://id/x",
+    }
+    answer = client.respond(challenge)
+    assert answer == b"\x01"
+    assert client.refusal == "status invalid_token, scope kafka, openid-configuration https://id/x"
+    with pytest.raises(SaslAuthenticationError, match="invalid_token"):
+        server.respond(answer)
+    assert server.identity is None
+    with pytest.raises(SaslAuthenticationError, match="refused the OAuth token: status invalid_token"):
+        client.respond(b"")  # a server that says yes in the end has not
+
+
+def test_a_refusal_that_is_no_json() -> None:
+    client = OAuthBearerClient(OAuthToken(value=Secret("bad")))
+    client.start()
+    client.respond(b"go\naway\xff")
+    assert client.refusal == "go away�"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"", "Invalid OAUTHBEARER"),
+        (b"\xff", "Invalid OAUTHBEARER"),
+        (b"n,,\x01\x01", "no bearer token"),
+        (b"n,,\x01auth=Basic x\x01\x01", "no bearer token"),
+        (b"n,,\x01auth=Bearer\x01\x01", "no bearer token"),
+        (b"n,,\x01auth=Bearer good\x01", "Invalid OAUTHBEARER"),
+        (b"p=tls-unique,,\x01auth=Bearer good\x01\x01", "channel binding"),
+        (b"n,a=root,\x01auth=Bearer good\x01\x01", "authorization id"),
+        (b"n,,\x01auth=Bearer good\x01x1=y\x01\x01", "Invalid OAUTHBEARER"),
+    ],
+)
+def test_messages_that_a_server_refuses(message: bytes, reason: str) -> None:
+    server = OAuthBearerServer(accept)
+    with pytest.raises(SaslAuthenticationError, match=reason):
+        server.respond(message)
+    assert server.identity is None
+
+
+@pytest.mark.parametrize("message", [b"n,,\x01auth=bearer good\x01\x01", b"y,a=alice,\x01auth=BEARER  good\x01\x01"])
+def test_messages_that_a_server_accepts(message: bytes) -> None:
+    assert OAuthBearerServer(accept).respond(message) == b""
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        OAuthToken(value=Secret("")),
+        OAuthToken(value=Secret("a b")),
+        OAuthToken(value=Secret("a\x01b")),
+        OAuthToken(value=Secret("a"), extensions={"auth": "x"}),
+        OAuthToken(value=Secret("a"), extensions={"a1": "x"}),
+        OAuthToken(value=Secret("a"), extensions={"a": ""}),
+        OAuthToken(value=Secret("a"), extensions={"a": "x\x01y"}),
+    ],
+)
+def test_what_cannot_be_sent(token: OAuthToken) -> None:
+    with pytest.raises(ConfigError):
+        OAuthBearerClient(token)
+
+
+# --- tokens
+
+
+def jwt(**claims: Any) -> str:
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({"alg": "x"}, claims)
+    ]
+    return ".".join([*parts, "c2lnbmF0dXJl"])
+
+
+def test_the_claims_of_a_jwt() -> None:
+    text = jwt(sub="alice", exp=2000, iat=1000.5, scope="a b")
+    token = OAuthToken.from_jwt(text)
+    assert token.value.reveal() == text
+    assert (token.expires_at, token.issued_at, token.principal, token.scope) == (2000, 1000.5, "alice", {"a", "b"})
+    assert text not in repr(token)
+    assert OAuthToken.from_jwt(
+        jwt(client="bob", roles=["x"]), subject_claim="client", scope_claim="roles"
+    ) == OAuthToken(value=Secret(jwt(client="bob", roles=["x"])), principal="bob", scope=frozenset({"x"}))
+    for opaque in ("opaque", "a.b.c", "a.e30.c.d", "a.WzFd.c"):
+        assert OAuthToken.from_jwt(opaque) == OAuthToken(value=Secret(opaque))
+    assert OAuthToken(value="text").value == Secret("text")  # type: ignore[arg-type]
+
+
+def test_unsecured_tokens() -> None:
+    token = unsecured_token({"sub": "alice", "scope": ["kafka"]}, lifetime=10, now=100, extensions={"a": "b"})
+    assert (token.principal, token.expires_at, token.issued_at, token.scope) == ("alice", 110, 100, {"kafka"})
+    check = accept_unsecured(clock=lambda: 105)
+    assert check(token.value.reveal(), {"a": "b"}) == Identity("alice", "OAUTHBEARER", 110, (("a", "b"),))
+    assert accept_unsecured(required_scope="kafka", clock=lambda: 105)(token.value.reveal(), {}).principal == "alice"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "reason"),
+    [
+        ("opaque", {}, "no unsecured JWT"),
+        (jwt(sub="alice", exp=200), {}, "no unsecured JWT"),
+        (unsecured_token({"sub": "a"}, lifetime=5, now=100).value.reveal(), {}, "ended"),
+        (unsecured_token({}, now=100).value.reveal(), {}, "no claim sub"),
+        (unsecured_token({"sub": "a"}, now=100).value.reveal(), {"required_scope": "x"}, "scope"),
+    ],
+)
+def test_tokens_that_are_not_believed(text: str, options: Any, reason: str) -> None:
+    with pytest.raises(InvalidTokenError, match=reason):
+        accept_unsecured(clock=lambda: 105, **options)(text, {})
+
+
+def test_a_skewed_clock_is_forgiven() -> None:
+    text = unsecured_token({"sub": "a"}, lifetime=5, now=100).value.reveal()
+    assert accept_unsecured(clock=lambda: 105, clock_skew=1)(text, {}).principal == "a"
+
+
+@pytest.mark.parametrize(
+    ("life", "policy", "expected"),
+    [
+        (10_000, {}, 8_250),  # 0.8 and half of the jitter
+        (10_000, {"window_factor": 0.5, "window_jitter": 0.0}, 5_000),
+        (1_000, {}, 700),  # 300 s before the end
+        (400, {}, 100),  # 0.825 would be 330, the end of the buffer 100, and 60 the least
+        (361, {}, 61),
+        (359, {}, 359 * 0.825),  # buffer and period do not fit into it: they give way
+        (30, {"min_period": 0.0, "buffer": 0.0}, 30 * 0.825),
+    ],
+)
+def test_when_tokens_are_renewed(life: int, policy: Any, expected: float) -> None:
+    token = OAuthToken(value=Secret("x"), expires_at=1000 + life, issued_at=1000)
+    assert RefreshPolicy(**policy).refresh_at(token, 1000, chance=0.5) == pytest.approx(1000 + expected)
+
+
+def test_a_token_without_end_is_not_renewed() -> None:
+    assert RefreshPolicy().refresh_at(OAuthToken(value=Secret("x")), 1000) is None
+    # issued long ago: at once rather than in the past
+    old = OAuthToken(value=Secret("x"), expires_at=1010, issued_at=0)
+    assert RefreshPolicy().refresh_at(old, 1000) == 1000

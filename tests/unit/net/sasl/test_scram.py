@@ -1,0 +1,228 @@
+"""SCRAM: the RFC's examples, both sides against each other, and everything that one side must not accept."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kclient.config.secret import Secret
+from kclient.errors import ConfigError, IllegalStateError, SaslAuthenticationError
+from kclient.net.sasl.mechanism import ExchangeState, Identity
+from kclient.net.sasl.scram import SCRAM_MECHANISMS, ScramClient, ScramCredential, ScramServer
+
+MECHANISMS = sorted(SCRAM_MECHANISMS)
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+# RFC 7677, section 3
+CLIENT_FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+CLIENT_FINAL = (
+    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+)
+SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def client(password: str = "pencil") -> ScramClient:
+    return ScramClient("SCRAM-SHA-256", "user", Secret(password), nonce="rOprNGfwEbeRWgbNEkqO")
+
+
+def server(**users: str) -> ScramServer:
+    table = {
+        name: ScramCredential.derive("SCRAM-SHA-256", password, salt=SALT)
+        for name, password in (users or {"user": "pencil"}).items()
+    }
+    return ScramServer("SCRAM-SHA-256", table.get, nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+
+
+def test_the_rfc_example_as_client() -> None:
+    exchange = client()
+    assert exchange.start() == CLIENT_FIRST
+    assert exchange.respond(SERVER_FIRST) == CLIENT_FINAL
+    assert not exchange.done
+    assert exchange.respond(SERVER_FINAL) is None
+    assert exchange.done
+    with pytest.raises(IllegalStateError, match="DONE"):
+        exchange.respond(b"")
+
+
+def test_the_rfc_example_as_server() -> None:
+    exchange = server()
+    assert exchange.respond(CLIENT_FIRST) == SERVER_FIRST
+    assert exchange.identity is None
+    assert exchange.respond(CLIENT_FINAL) == SERVER_FINAL
+    assert exchange.identity == Identity("user", "SCRAM-SHA-256")
+    with pytest.raises(IllegalStateError):
+        exchange.respond(CLIENT_FIRST)
+
+
+def run(mechanism: str, name: str, password: str, known: dict[str, ScramCredential]) -> ScramServer:
+    mine = ScramClient(mechanism, name, Secret(password))
+    theirs = ScramServer(mechanism, known.get)
+    message: bytes | None = mine.start()
+    while message is not None:
+        message = mine.respond(theirs.respond(message))
+    assert mine.done
+    return theirs
+
+
+@settings(max_examples=25)
+@given(
+    mechanism=st.sampled_from(MECHANISMS),
+    name=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20),
+    password=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20),
+)
+def test_any_name_and_password(mechanism: str, name: str, password: str) -> None:
+    exchange = run(mechanism, name, password, {name: ScramCredential.derive(mechanism, password)})
+    assert exchange.identity is not None
+    assert exchange.identity.principal == name
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_wrong_password_and_unknown_user_look_alike(mechanism: str) -> None:
+    known = {"alice": ScramCredential.derive(mechanism, "right")}
+    texts = []
+    for name, password in (("alice", "wrong"), ("nobody", "right")):
+        with pytest.raises(SaslAuthenticationError, match="invalid credentials") as caught:
+            run(mechanism, name, password, known)
+        texts.append(str(caught.value))
+        assert password not in texts[-1]
+    assert texts[0] == texts[1]
+    salts = {ScramServer(mechanism, known.get).respond(b"n,,n=nobody,r=abc").split(b",")[1] for _ in range(3)}
+    assert len(salts) == 1  # else who asks twice would know
+
+
+def test_the_decoy_has_no_password() -> None:
+    """The keys of the decoy are known; a proof that fits them must not get anybody in."""
+    exchange = ScramServer("SCRAM-SHA-256", lambda name: None)
+    first = exchange.respond(b"n,,n=nobody,r=abc").decode()
+    nonce = first.split(",")[0]
+    for proof in (bytes(32), b""):
+        with pytest.raises(SaslAuthenticationError):
+            exchange.respond(f"c=biws,{nonce},p={base64.b64encode(proof).decode() or '='}".encode())
+        exchange.state = ExchangeState.FIRST
+
+
+def test_kafka_encodings() -> None:
+    """A comma and an equals sign in a name; a delegation token."""
+    assert ScramClient("SCRAM-SHA-512", "a=b,c", Secret("x"), nonce="N").start() == b"n,,n=a=3Db=2Cc,r=N"
+    token = ScramClient("SCRAM-SHA-256", "id", Secret("x"), token_auth=True, nonce="N")
+    assert token.start() == b"n,,n=id,r=N,tokenauth=true"
+
+
+@pytest.mark.parametrize(
+    ("challenge", "reason"),
+    [
+        (b"", "malformed"),
+        (b"\xff\xfe", "UTF-8"),
+        (b"r=other,s=AAAA,i=4096", "nonce"),
+        (b"r=rOprNGfwEbeRWgbNEkqO,s=AAAA,i=4096", "nonce"),
+        (b"r=rOprNGfwEbeRWgbNEkqOx,s=AAAA,i=4095", "4095 SCRAM iterations"),
+        (b"r=rOprNGfwEbeRWgbNEkqOx,s=AAAA,i=9999999", "9999999 SCRAM iterations"),
+        (b"r=rOprNGfwEbeRWgbNEkqOx,s=A,i=4096", "base64"),
+        (b"r=rOprNGfwEbeRWgbNEkqOx,s=AAAA,i=-1", "malformed"),
+        (b"m=ext,r=rOprNGfwEbeRWgbNEkqOx,s=AAAA,i=4096", "malformed"),
+        (b"e=other-error", "other-error"),
+    ],
+)
+def test_first_challenges_that_a_client_refuses(challenge: bytes, reason: str) -> None:
+    exchange = client()
+    exchange.start()
+    with pytest.raises(SaslAuthenticationError, match=reason):
+        exchange.respond(challenge)
+    assert exchange.state is ExchangeState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("challenge", "reason"),
+    [
+        (b"v=AAAA", "did not prove"),
+        (SERVER_FINAL.replace(b"6", b"7"), "did not prove"),
+        (b"v=A", "base64"),
+        (b"", "malformed"),
+        (b"e=invalid-proof", "invalid-proof"),
+    ],
+)
+def test_last_challenges_that_a_client_refuses(challenge: bytes, reason: str) -> None:
+    """Above all a server that only says yes: it has to prove that it knows the password."""
+    exchange = client()
+    exchange.start()
+    exchange.respond(SERVER_FIRST)
+    with pytest.raises(SaslAuthenticationError, match=reason):
+        exchange.respond(challenge)
+    assert not exchange.done
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"", "Invalid SCRAM"),
+        (b"\xff", "UTF-8"),
+        (b"n,,n=,r=abc", "Invalid SCRAM"),
+        (b"n,,n=a=b,r=abc", "Invalid SCRAM"),
+        (b"n,,r=abc", "Invalid SCRAM"),
+        (b"p=tls-unique,,n=user,r=abc", "channel binding"),
+        (b"n,,m=x,n=user,r=abc", "mandatory"),
+        (b"n,a=root,n=user,r=abc", "authorization id"),
+        (b"n,,n=user,r=abc,tokenauth=true", "delegation tokens"),
+        (b"n,,n=" + b"u" * 5000 + b",r=abc", "Invalid SCRAM"),
+    ],
+)
+def test_first_messages_that_a_server_refuses(message: bytes, reason: str) -> None:
+    exchange = server()
+    with pytest.raises(SaslAuthenticationError, match=reason):
+        exchange.respond(message)
+    assert exchange.state is ExchangeState.FAILED
+    assert exchange.identity is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        CLIENT_FINAL.replace(b"biws", b"eSws"),
+        CLIENT_FINAL.replace(b"hvYD", b"hvYE"),
+        CLIENT_FINAL.replace(b"dHzb", b"dHza"),
+        CLIENT_FINAL.split(b",p=")[0],
+        CLIENT_FINAL.split(b",p=")[0] + b",p=A",
+        CLIENT_FINAL.split(b",p=")[0] + b",p=AAAA",
+        CLIENT_FINAL.replace(b"rOpr", b"xOpr"),
+    ],
+)
+def test_last_messages_that_a_server_refuses(message: bytes) -> None:
+    exchange = server()
+    exchange.respond(CLIENT_FIRST)
+    with pytest.raises(SaslAuthenticationError):
+        exchange.respond(message)
+    assert exchange.identity is None
+
+
+def test_gs2_headers_that_a_server_accepts() -> None:
+    """A client that could bind channels (y), and one that names itself as who it wants to be."""
+    for header, binding in ((b"y,,", b"eSws"), (b"n,a=user,", base64.b64encode(b"n,a=user,"))):
+        exchange = server()
+        assert exchange.respond(header + CLIENT_FIRST[3:]) == SERVER_FIRST
+        with pytest.raises(SaslAuthenticationError, match="invalid credentials"):
+            exchange.respond(CLIENT_FINAL.replace(b"biws", binding))  # right binding, but the proof is for another
+
+
+def test_credentials_hold_no_password_and_show_no_key() -> None:
+    made = ScramCredential.derive("SCRAM-SHA-256", "geheim")
+    assert len(made.salt) >= 16
+    assert made.salt != ScramCredential.derive("SCRAM-SHA-256", "geheim").salt
+    assert "key" not in repr(made)
+    assert "geheim" not in repr(made)
+    for wrong in (4095, 0, 2_000_000):
+        with pytest.raises(ConfigError, match=str(wrong)):
+            ScramCredential.derive("SCRAM-SHA-256", "geheim", iterations=wrong)
+    with pytest.raises(ConfigError, match="not empty"):
+        ScramCredential.derive("SCRAM-SHA-256", "")
+    with pytest.raises(ConfigError, match="SCRAM-SHA-1 is no SCRAM mechanism"):
+        ScramCredential.derive("SCRAM-SHA-1", "x")
+
+
+@pytest.mark.parametrize(("name", "password"), [("", "x"), ("x", ""), ("a\0b", "x")])
+def test_names_and_passwords_that_cannot_be_sent(name: str, password: str) -> None:
+    with pytest.raises(ConfigError, match="SCRAM-SHA-256"):
+        ScramClient("SCRAM-SHA-256", name, Secret(password))
