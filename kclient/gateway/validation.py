@@ -5,12 +5,11 @@ from __future__ import annotations
 from kclient.errors import (
     InvalidRecordError,
     InvalidTimestampError,
-    NotYetSupportedError,
     RecordTooLargeError,
     UnsupportedCompressionTypeError,
 )
 from kclient.gateway.config import TopicConfig
-from kclient.records import BatchHeader, CompressionType, check_batch
+from kclient.records import CURRENT_MAGIC, BatchHeader, CompressionType, check_batch
 from kclient.types import Buffer
 
 ZSTD_SINCE = 7
@@ -37,12 +36,11 @@ def check_produced(records: Buffer | None, version: int, config: TopicConfig, no
         raise InvalidRecordError(
             f"Produce requests with version {version} must have at least one record batch per partition"
         )
-    try:
-        header = check_batch(records)
-    except NotYetSupportedError:
+    header = check_batch(records)
+    if header.magic != CURRENT_MAGIC:
         raise InvalidRecordError(
             f"Produce requests with version {version} are only allowed to contain record batches with magic version 2"
-        ) from None
+        )
     if header.length != len(records):
         raise InvalidRecordError(
             f"Produce requests with version {version} are only allowed to contain exactly one record batch per "

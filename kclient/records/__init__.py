@@ -1,4 +1,4 @@
-"""Record batches v2: building, reading, checking and hashing; bytes to values and back, no I/O.
+"""Record batches v2 and message sets v0 and v1: building, reading, converting, checking; bytes to values and back.
 
 The work per record is done by one of two implementations with the same behaviour, compiled or interpreted;
 `IMPLEMENTATION` names the one that is loaded. The environment variable `KCLIENT_RECORDS` forces one and makes
@@ -13,21 +13,18 @@ from crc32c import crc32c
 
 from kclient.records.arguments import MAX_BATCH_SIZE
 from kclient.records.arrow import ArrowChunk, ArrowDecoder, arrow_schema
-from kclient.records.batch_header import (
-    HEADER_SIZE,
-    BatchHeader,
-    CompressionType,
-    check_batch,
-    iter_headers,
-    read_header,
-    restamp,
-)
+from kclient.records.arrow_source import ArrowEncoder, record_columns
+from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, BatchHeader, CompressionType
 from kclient.records.chooser import choose
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, check_level
-from kclient.records.contract import Deserialize
+from kclient.records.contract import BinaryColumn, Deserialize, RecordColumns
 from kclient.records.control import ABORT, COMMIT, decode_control_type, encode_end_marker
+from kclient.records.conversion import Magic, RecordConverter
 from kclient.records.framing import BatchInfo, RecordBatchFraming
+from kclient.records.headers import check_batch, iter_headers, read_header
+from kclient.records.message_builder import MessageSetBuilder, size_of_message
 from kclient.records.reader import RecordReader
+from kclient.records.restamping import restamp
 from kclient.records.sizes import size_of_record
 
 IMPLEMENTATION, _implementation = choose()
@@ -56,10 +53,13 @@ _reader = RecordReader(_implementation)
 decode_records: Final = _reader.decode_records
 iter_batches: Final = _reader.iter_batches
 decode_arrow: Final = ArrowDecoder(_implementation).decode_arrow
+encode_arrow: Final = ArrowEncoder(BatchBuilder).encode_arrow
+convert_records: Final = RecordConverter(_implementation).convert_records
 
 __all__ = [
     "ABORT",
     "COMMIT",
+    "CURRENT_MAGIC",
     "DEFAULT_MAX_DECOMPRESSED",
     "HEADER_SIZE",
     "IMPLEMENTATION",
@@ -69,25 +69,33 @@ __all__ = [
     "BatchBuilder",
     "BatchHeader",
     "BatchInfo",
+    "BinaryColumn",
     "CompressionType",
     "ConsumerRecord",
     "Deserialize",
     "LazyDelivery",
+    "Magic",
+    "MessageSetBuilder",
     "RecordBatchFraming",
+    "RecordColumns",
     "TopicSlots",
     "arrow_schema",
     "check_batch",
     "check_level",
+    "convert_records",
     "crc32c",
     "decode_arrow",
     "decode_control_type",
     "decode_records",
+    "encode_arrow",
     "encode_end_marker",
     "iter_batches",
     "iter_headers",
     "murmur2",
     "partition_for_key",
     "read_header",
+    "record_columns",
     "restamp",
+    "size_of_message",
     "size_of_record",
 ]

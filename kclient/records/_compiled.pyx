@@ -33,11 +33,15 @@ from operator import index as operator_index
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
     as_bytes,
+    bad_column,
+    bad_offset_delta,
     bad_start,
     bad_timestamp,
     builder_busy,
     builder_closed,
     builder_empty,
+    check_delete_horizon,
+    check_last_delta,
     check_limit,
     check_partition,
     check_partitions,
@@ -128,6 +132,7 @@ cdef object _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 include "_cython/record.pxi"
 include "_cython/builder.pxi"
+include "_cython/sources.pxi"
 include "_cython/appender.pxi"
 include "_cython/reading.pxi"
 include "_cython/columns.pxi"

@@ -75,6 +75,42 @@ def bad_timestamp(timestamp: int) -> ValueError:
     return ValueError(f"a record's timestamp must be -1 (none) or milliseconds since the epoch, not {timestamp}")
 
 
+def check_delete_horizon(delete_horizon: int | None) -> int:
+    """The base timestamp of a batch with a delete horizon, and -1 for one without.
+
+    Raises:
+        ConfigError: The horizon is before the epoch.
+    """
+    if delete_horizon is None:
+        return -1
+    if delete_horizon < 0:
+        raise ConfigError(f"a delete horizon must be milliseconds since the epoch, not {delete_horizon}")
+    return delete_horizon
+
+
+def check_last_delta(wanted: int | None, least: int) -> int:
+    """The last offset delta of a batch: as wanted, or that of its last record.
+
+    Raises:
+        ValueError: The wanted one lies before the last record, or beyond 31 bits.
+    """
+    if wanted is None:
+        return least
+    if not least <= wanted < 2**31:
+        raise ValueError(f"the last offset delta must be between {least} and {2**31 - 1}, not {wanted}")
+    return wanted
+
+
+def bad_offset_delta(delta: int, least: int) -> ValueError:
+    """The exception for an offset that is not behind the one before."""
+    return ValueError(f"the record's offset delta must be between {least} and {2**31 - 1}, not {delta}")
+
+
+def bad_column(row: int) -> ValueError:
+    """The exception for a column whose buffers contradict each other."""
+    return ValueError(f"the buffers of a column make no sense at row {row}")
+
+
 def bad_start(start: int) -> ValueError:
     """The exception for a negative start index."""
     return ValueError(f"start must not be negative ({start})")

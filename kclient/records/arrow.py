@@ -21,7 +21,7 @@ class ArrowChunk(NamedTuple):
     topic: str
     partition: int
     buffer: Buffer
-    """Record batches; a partial one at the end is left out."""
+    """Record batches or message sets; a partial one at the end is left out."""
     start_offset: int = 0
     """First offset wanted."""
     end_offset: int | None = None
@@ -57,7 +57,7 @@ class ArrowDecoder:
     """
 
     def __init__(self, implementation: Implementation) -> None:
-        self._parse = implementation.parse_records
+        self._implementation = implementation
         self._columns = implementation.ColumnBuilder
 
     def decode_arrow(
@@ -85,7 +85,6 @@ class ArrowDecoder:
             MissingExtraError: pyarrow is not installed.
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`, or all together are larger than 2 GiB.
-            NotYetSupportedError: A batch is a message set of format v0 or v1.
         """
         pa = _pyarrow()
         builder = self._columns(include_headers)
@@ -95,7 +94,7 @@ class ArrowDecoder:
             end = END_OF_OFFSETS if wanted_end is None else wanted_end
             with memoryview(buffer) as view:
                 for position, header, payload in open_batches(
-                    view, self._parse, start, end, check_crcs, max_decompressed, aborted
+                    view, self._implementation, start, end, check_crcs, max_decompressed, aborted
                 ):
                     if payload is None:
                         continue

@@ -1,4 +1,4 @@
-"""The header of a record batch v2: reading, checking, writing and re-stamping it.
+"""The header of a record batch v2: reading, checking and writing it.
 
 Layout (big-endian; KIP-98):
 
@@ -7,7 +7,8 @@ Layout (big-endian; KIP-98):
     byte 12  partition leader epoch   int32    assigned by the broker, outside the checksum
     byte 16  magic                    int8     2
     byte 17  CRC-32C                  uint32   of byte 21 to the batch's end
-    byte 21  attributes               int16    bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control
+    byte 21  attributes               int16    bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control,
+                                               6 the base timestamp is the delete horizon (KIP-534)
     byte 23  last offset delta        int32
     byte 27  base timestamp           int64    milliseconds; records carry differences to it
     byte 35  max timestamp            int64
@@ -20,14 +21,13 @@ Layout (big-endian; KIP-98):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from kclient.errors import CorruptRecordError, NotYetSupportedError
+from kclient.errors import CorruptRecordError
 from kclient.types import Buffer, TimestampType
 
 HEADER_SIZE: Final = 61
@@ -37,6 +37,7 @@ MEASURE_SIZE: Final = 12
 MIN_RECORD_SIZE: Final = 7
 """Bytes of the smallest record: six fields of one byte each behind its length."""
 CURRENT_MAGIC: Final = 2
+"""The format of record batches; the formats of message sets are 0 and 1."""
 
 _FIELDS: Final = Struct(">qiibIhiqqqhii")
 _MEASURE: Final = Struct(">qi")
@@ -44,16 +45,15 @@ _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
 _STAMP: Final = Struct(">hiqqqhii")
-_ATTRIBUTES: Final = Struct(">h")
 
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _CHECKED_AT: Final = 21
-_MAX_TIMESTAMP_AT: Final = 35
 _COMPRESSION_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
+_DELETE_HORIZON: Final = 0x40
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -74,27 +74,37 @@ _new_header: Final = tuple.__new__
 
 
 class BatchHeader(NamedTuple):
-    """The fields in front of a batch's records."""
+    """The fields in front of a batch's records.
+
+    A message of the formats v0 and v1 is told of by the same fields: one that is not compressed is a batch of one
+    record; of a compressed one the header knows the offset of the last record inside, and that alone.
+    """
 
     base_offset: int
-    """Offset of the first record that was written into the batch; compaction may have removed it since."""
+    """Offset of the first record that was written into the batch; compaction may have removed it since. In front of
+    a compressed message of an old format: the offset of the last record."""
     length: int
     """Bytes of the whole batch, header included."""
     partition_leader_epoch: int
     """Epoch of the leader that appended the batch, or -1."""
     magic: int
+    """The format: 2, or 1 or 0 for the message sets of old."""
     crc: int
+    """CRC-32C of a batch, CRC-32 of a message of an old format."""
     attributes: int
     last_offset_delta: int
     """Offset of the last record less `base_offset`; compaction keeps it."""
     base_timestamp: int
+    """What the records' timestamps are counted from, in milliseconds since the epoch: the first record's timestamp,
+    or the delete horizon."""
     max_timestamp: int
+    """The greatest timestamp of the records; with log-append time, that of all of them."""
     producer_id: int
     """Id of the idempotent producer, or -1."""
     producer_epoch: int
     base_sequence: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
-    """Number of records."""
+    """Number of records; -1 in front of a compressed message of an old format."""
 
     @property
     def last_offset(self) -> int:
@@ -113,10 +123,10 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Who stamped the records."""
+        """Who stamped the records; nobody in format v0."""
         if self.attributes & _LOG_APPEND_TIME:
             return TimestampType.LOG_APPEND_TIME
-        return TimestampType.CREATE_TIME
+        return TimestampType.CREATE_TIME if self.magic else TimestampType.NO_TIMESTAMP
 
     @property
     def is_transactional(self) -> bool:
@@ -128,6 +138,12 @@ class BatchHeader(NamedTuple):
         """Whether the batch holds a control record (a transaction's end) instead of data."""
         return bool(self.attributes & _CONTROL)
 
+    @property
+    def delete_horizon(self) -> int | None:
+        """From when compaction may remove tombstones and markers of the batch, in milliseconds since the epoch; None
+        before compaction has seen the batch (KIP-534)."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+
 
 def measure(buffer: Buffer, position: int = 0) -> int:
     """Whole length in bytes of the batch at `position`, of which 12 bytes must be there.
@@ -136,28 +152,21 @@ def measure(buffer: Buffer, position: int = 0) -> int:
         CorruptRecordError: Fewer bytes are there, or the length is impossible.
     """
     if len(buffer) - position < MEASURE_SIZE:
-        raise _truncated(buffer, position, MEASURE_SIZE)
+        raise truncated(buffer, position, MEASURE_SIZE)
     base_offset, length = _MEASURE.unpack_from(buffer, position)
     if length < HEADER_SIZE - MEASURE_SIZE:
-        raise _absurd_length(base_offset, length, position)
+        raise absurd_length(base_offset, length, position)
     return int(length) + MEASURE_SIZE
 
 
-def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch at `position`; of the batch only these 61 bytes need to be there.
+def read_batch_header(buffer: Buffer, position: int) -> BatchHeader:
+    """The header of the batch v2 at `position`, of which these 61 bytes are known to be there.
 
     Raises:
-        CorruptRecordError: The header is truncated or makes no sense.
-        NotYetSupportedError: The batch is a message set of format v0 or v1.
+        CorruptRecordError: The header makes no sense.
     """
-    if len(buffer) - position < HEADER_SIZE:
-        if len(buffer) - position > _MAGIC_AT:
-            _check_magic(buffer, position)
-        raise _truncated(buffer, position, HEADER_SIZE)
     fields = _FIELDS.unpack_from(buffer, position)
-    base_offset, length, _, magic, _, attributes, last_delta, _, _, _, _, _, count = fields
-    if magic != CURRENT_MAGIC:
-        _check_magic(buffer, position)
+    base_offset, length, _, _, _, attributes, last_delta, _, _, _, _, _, count = fields
     header = _new_header(BatchHeader, (base_offset, length + MEASURE_SIZE, *fields[2:]))
     if (
         length < HEADER_SIZE - MEASURE_SIZE
@@ -167,25 +176,6 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     ):
         raise _absurd_header(header, position)
     return header
-
-
-def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch from `position` on; a partial batch at the end is left out.
-
-    Raises:
-        CorruptRecordError: A header makes no sense.
-        NotYetSupportedError: A batch is a message set of format v0 or v1.
-    """
-    end = len(buffer)
-    while end - position >= HEADER_SIZE:
-        header = read_header(buffer, position)
-        length = header.length
-        if length > end - position:
-            return
-        yield position, header
-        position += length
-    if end - position > _MAGIC_AT:
-        _check_magic(buffer, position)
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
@@ -202,24 +192,6 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
             offset=header.base_offset,
             position=position,
         )
-
-
-def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Header of the batch at `position`, once the batch is whole, makes sense and has the right checksum.
-
-    The records themselves are not looked at.
-
-    Raises:
-        CorruptRecordError: The batch is truncated, makes no sense, or has a wrong checksum.
-        NotYetSupportedError: The batch is a message set of format v0 or v1.
-    """
-    header = read_header(buffer, position)
-    if header.length > len(buffer) - position:
-        raise _truncated(buffer, position, header.length)
-    check_crc(buffer, position, header)
-    if not header.attributes & _COMPRESSION_MASK:
-        check_count(header, position, header.length - HEADER_SIZE)
-    return header
 
 
 def check_count(header: BatchHeader, position: int, size: int) -> None:
@@ -259,36 +231,24 @@ def write_header(
     _MEASURE.pack_into(batch, 0, base_offset, len(batch) - MEASURE_SIZE)
     _EPOCH.pack_into(batch, MEASURE_SIZE, partition_leader_epoch)
     batch[_MAGIC_AT] = CURRENT_MAGIC
-    _CRC.pack_into(batch, _CRC_AT, _crc_of(batch, 0, len(batch)))
+    recompute_crc(batch, 0, len(batch))
 
 
-def attributes_of(compression: CompressionType, *, is_transactional: bool, is_control: bool) -> int:
+def attributes_of(
+    compression: CompressionType, *, is_transactional: bool, is_control: bool, has_delete_horizon: bool = False
+) -> int:
     """The attribute bits of a batch that its producer stamped."""
-    return int(compression) | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
+    return (
+        int(compression)
+        | (_TRANSACTIONAL if is_transactional else 0)
+        | (_CONTROL if is_control else 0)
+        | (_DELETE_HORIZON if has_delete_horizon else 0)
+    )
 
 
-def restamp(
-    buffer: bytearray | memoryview,
-    position: int = 0,
-    *,
-    base_offset: int,
-    partition_leader_epoch: int,
-    log_append_time: int | None = None,
-) -> None:
-    """Give the batch at `position` its place in a log, in the buffer itself.
-
-    Base offset and leader epoch are outside the checksum, so this costs two writes. With `log_append_time`
-    (milliseconds since the epoch; the topic's `message.timestamp.type=LogAppendTime`) the header says that
-    all records have that timestamp, and the checksum is computed anew; the records stay as they are.
-    """
-    _OFFSET.pack_into(buffer, position, base_offset)
-    _EPOCH.pack_into(buffer, position + MEASURE_SIZE, partition_leader_epoch)
-    if log_append_time is None:
-        return
-    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _CHECKED_AT)
-    _ATTRIBUTES.pack_into(buffer, position + _CHECKED_AT, attributes | _LOG_APPEND_TIME)
-    _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_AT, log_append_time)
-    _CRC.pack_into(buffer, position + _CRC_AT, _crc_of(buffer, position, measure(buffer, position)))
+def recompute_crc(buffer: bytearray | memoryview, position: int, length: int) -> None:
+    """Write the checksum of the batch of `length` bytes at `position` anew."""
+    _CRC.pack_into(buffer, position + _CRC_AT, _crc_of(buffer, position, length))
 
 
 def _crc_of(buffer: Buffer, position: int, length: int) -> int:
@@ -296,23 +256,8 @@ def _crc_of(buffer: Buffer, position: int, length: int) -> int:
     return crc32c(memoryview(buffer)[position + _CHECKED_AT : position + length])
 
 
-def _check_magic(buffer: Buffer, position: int) -> None:
-    (offset,) = _OFFSET.unpack_from(buffer, position)
-    magic = buffer[position + _MAGIC_AT]
-    if magic in (0, 1):
-        raise NotYetSupportedError(
-            f"The messages at offset {offset} are in message format v{magic}; kclient does not read formats v0 and "
-            "v1 yet, only record batches (v2)."
-        )
-    if magic != CURRENT_MAGIC:
-        raise CorruptRecordError(
-            f"The batch at offset {offset} is corrupt: there is no message format v{magic} (position {position}).",
-            offset=offset,
-            position=position,
-        )
-
-
-def _truncated(buffer: Buffer, position: int, needed: int) -> CorruptRecordError:
+def truncated(buffer: Buffer, position: int, needed: int) -> CorruptRecordError:
+    """The exception for a batch of which `needed` bytes are needed and fewer are there."""
     offset = _OFFSET.unpack_from(buffer, position)[0] if len(buffer) - position >= _OFFSET.size else None
     return CorruptRecordError(
         f"A batch is truncated: {needed} bytes are needed and {max(len(buffer) - position, 0)} are there "
@@ -322,7 +267,8 @@ def _truncated(buffer: Buffer, position: int, needed: int) -> CorruptRecordError
     )
 
 
-def _absurd_length(offset: int, length: int, position: int) -> CorruptRecordError:
+def absurd_length(offset: int, length: int, position: int) -> CorruptRecordError:
+    """The exception for a batch whose length field cannot be."""
     return CorruptRecordError(
         f"The batch at offset {offset} is corrupt: its length field is {length} (position {position}).",
         offset=offset,
@@ -332,7 +278,7 @@ def _absurd_length(offset: int, length: int, position: int) -> CorruptRecordErro
 
 def _absurd_header(header: BatchHeader, position: int) -> CorruptRecordError:
     if header.length < HEADER_SIZE:
-        return _absurd_length(header.base_offset, header.length - MEASURE_SIZE, position)
+        return absurd_length(header.base_offset, header.length - MEASURE_SIZE, position)
     return CorruptRecordError(
         f"The batch at offset {header.base_offset} is corrupt: its header makes no sense ({header.count} records, "
         f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#06x}; position {position}).",

@@ -17,6 +17,7 @@ import zstandard
 
 from kclient.errors import ConfigError, CorruptRecordError, RecordTooLargeError
 from kclient.records.batch_header import CompressionType
+from kclient.records.old_lz4 import mend_checksum
 from kclient.types import Buffer
 
 DEFAULT_MAX_DECOMPRESSED: Final = 256 * 1024 * 1024
@@ -66,14 +67,28 @@ def compress(compression: CompressionType, data: Buffer, level: int | None = Non
     return _COMPRESSORS[compression](data, level)
 
 
-def decompress(compression: CompressionType, data: Buffer, limit: int = DEFAULT_MAX_DECOMPRESSED) -> bytes:
+def decompress(
+    compression: CompressionType,
+    data: Buffer,
+    limit: int = DEFAULT_MAX_DECOMPRESSED,
+    *,
+    ignore_lz4_checksum: bool = False,
+) -> bytes:
     """Decompress the records of a batch, up to `limit` bytes.
+
+    Args:
+        compression: Which compression; not NONE.
+        data: The compressed records.
+        limit: Greatest size in bytes after decompression.
+        ignore_lz4_checksum: Whether the checksum in front of an lz4 frame may be wrong, as it is in message format v0.
 
     Raises:
         CorruptRecordError: The data are damaged or truncated.
         RecordTooLargeError: There are more than `limit` bytes.
     """
     try:
+        if ignore_lz4_checksum and compression is CompressionType.LZ4:
+            return _unlz4(data, limit, mend_checksum)
         return _DECOMPRESSORS[compression](data, limit)
     except (zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError, EOFError) as error:
         raise CorruptRecordError(f"{compression.name.lower()} cannot decompress the records: {error}") from error
@@ -165,11 +180,13 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     )
 
 
-def _unlz4(data: Buffer, limit: int) -> bytes:
+def _unlz4(data: Buffer, limit: int, mend: Callable[[Buffer], Buffer] | None = None) -> bytes:
     parts = []
     room = limit
     rest: Buffer | None = data
     while rest:
+        if mend is not None:
+            rest = mend(rest)
         decompressor = lz4.frame.LZ4FrameDecompressor()
         part = decompressor.decompress(rest, max_length=room + 1)
         room -= len(part)

@@ -37,6 +37,32 @@ class Columns(NamedTuple):
     """The headers of each record (None for none), if they were asked for."""
 
 
+class BinaryColumn(NamedTuple):
+    """Keys or values in Arrow's memory layout."""
+
+    first: int
+    """Where row 0 is: the Arrow array's offset."""
+    validity: Buffer | None
+    """The bitmap of rows that are not null; None where no row is."""
+    ends: Buffer
+    """Positions in `data`, int32 in native byte order: row n is from number `first + n` to the next."""
+    data: Buffer
+
+
+class RecordColumns(NamedTuple):
+    """Records to be built into batches, as columns; made by `record_columns`."""
+
+    rows: int
+    keys: BinaryColumn | None
+    """None where no record has a key."""
+    values: BinaryColumn | None
+    timestamps: Buffer | None
+    """int64 in native byte order, milliseconds since the epoch; None where all have `timestamp`."""
+    timestamp: int
+    headers: list[Headers] | None
+    """None where no record has headers."""
+
+
 class ConsumerRecordType(Protocol):
     """A record as it was fetched. Immutable; equal to a record with equal fields."""
 
@@ -140,6 +166,7 @@ class BatchBuilderType(Protocol):
         level: int | None = None,
         is_transactional: bool = False,
         is_control: bool = False,
+        delete_horizon: int | None = None,
     ) -> None: ...
 
     limit: int
@@ -157,6 +184,9 @@ class BatchBuilderType(Protocol):
     @property
     def timestamp_runs(self) -> array[int]: ...
     def append(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int: ...
+    def append_at(
+        self, offset_delta: int, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()
+    ) -> int: ...
     def append_many(
         self,
         timestamp: int,
@@ -164,6 +194,7 @@ class BatchBuilderType(Protocol):
         keys: Sequence[Buffer | None] | None = None,
         start: int = 0,
     ) -> int: ...
+    def append_columns(self, columns: RecordColumns, start: int = 0) -> int: ...
     def build(
         self,
         base_offset: int = 0,
@@ -171,6 +202,7 @@ class BatchBuilderType(Protocol):
         producer_epoch: int = -1,
         base_sequence: int = -1,
         partition_leader_epoch: int = -1,
+        last_offset_delta: int | None = None,
     ) -> bytearray: ...
 
 

@@ -7,8 +7,9 @@ from typing import Generic, NamedTuple, cast
 
 from typing_extensions import TypeVar
 
-from kclient.errors import CorruptRecordError, NotYetSupportedError
-from kclient.records.batch_header import HEADER_SIZE, check_batch, measure, read_header
+from kclient.errors import CorruptRecordError
+from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, measure
+from kclient.records.headers import check_batch, read_header
 from kclient.types import Buffer
 
 
@@ -63,14 +64,15 @@ class RecordBatchFraming(Generic[Info]):
         """
         try:
             header = read_header(buffer, position)
-        except (CorruptRecordError, NotYetSupportedError) as error:
+        except CorruptRecordError as error:
             raise ValueError(str(error)) from error
+        if header.magic != CURRENT_MAGIC:
+            raise ValueError(f"messages of format v{header.magic} cannot be stored as they are; convert them first")
         return self._make_info(header.length, header.base_offset, header.last_offset, header.max_timestamp)
 
     def verify(self, buffer: Buffer, position: int = 0, /) -> bool:
         """Whether a whole batch is at `position` and its checksum is right; False for anything else."""
         try:
-            check_batch(buffer, position)
-        except (CorruptRecordError, NotYetSupportedError):
+            return check_batch(buffer, position).magic == CURRENT_MAGIC
+        except CorruptRecordError:
             return False
-        return True

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
 from kclient.records.batch_header import (
+    CURRENT_MAGIC,
     HEADER_SIZE,
     BatchHeader,
     CompressionType,
     check_count,
     check_crc,
-    iter_headers,
 )
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
 from kclient.records.control import AbortedFilter, decode_control_type
+from kclient.records.headers import iter_headers
+from kclient.records.message_set import MessageRuns
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class RecordReader:
     """
 
     def __init__(self, implementation: Implementation) -> None:
+        self._implementation = implementation
         self._parse = implementation.parse_records
 
     def iter_batches(
@@ -92,8 +95,11 @@ class RecordReader:
         records, so that the reader's position moves on (`header.next_offset`). Reading stops behind the batch that
         reaches `end_offset`. A partial batch at the end of the buffer is left out.
 
+        Formats may be mixed. Messages of the formats v0 and v1 that are not compressed come several to a batch, a
+        compressed one comes as one, and the header tells of what is inside.
+
         Args:
-            buffer: Record batches, as a fetch returned them.
+            buffer: Record batches or message sets, as a fetch returned them.
             topic: Topic of the records.
             partition: Partition of the records.
             start_offset: First offset wanted; a fetch returns whole batches and so may start earlier.
@@ -109,12 +115,11 @@ class RecordReader:
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`.
             RecordDeserializationError: A deserializer failed.
-            NotYetSupportedError: A batch is a message set of format v0 or v1.
         """
         end = END_OF_OFFSETS if end_offset is None else end_offset
         with memoryview(buffer) as view:
             for position, header, payload in open_batches(
-                view, self._parse, start_offset, end, check_crcs, max_decompressed, aborted
+                view, self._implementation, start_offset, end, check_crcs, max_decompressed, aborted
             ):
                 records: list[Any] = []
                 if payload is not None:
@@ -143,7 +148,7 @@ class RecordReader:
         records: list[Any] = []
         with memoryview(buffer) as view:
             for position, header, payload in open_batches(
-                view, self._parse, start_offset, end, check_crcs, max_decompressed, aborted
+                view, self._implementation, start_offset, end, check_crcs, max_decompressed, aborted
             ):
                 if payload is not None:
                     self._parse(
@@ -155,36 +160,60 @@ class RecordReader:
 
 def open_batches(
     view: memoryview,
-    parse: Any,
+    implementation: Implementation,
     start: int,
     end: int,
     check_crcs: bool,
     max_decompressed: int,
     aborted: Iterable[tuple[int, int]] | None,
+    begin: int = 0,
 ) -> Iterator[tuple[int, BatchHeader, Buffer | None]]:
-    """Position, header and payload of each batch up to offset `end`; None for a batch without wanted data."""
+    """Position, header and payload of each batch up to offset `end`, from position `begin` on; a payload is None
+    where the batch holds no wanted data, and of an old format it is what a batch v2 would hold."""
     hidden = None if aborted is None else AbortedFilter(aborted)
-    for position, header in iter_headers(view):
-        if header.base_offset >= end:
-            return
-        if header.is_control:
-            if hidden is not None:
-                payload = read_payload(view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed)
-                hidden.end(header, _control_type(payload, header, position, parse))
-            yield position, header, None
-        elif (hidden is not None and hidden.hides(header)) or header.last_offset < start:
-            yield position, header, None
-        else:
-            yield (
-                position,
-                header,
-                read_payload(view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed),
-            )
+    runs: MessageRuns | None = None
+    try:
+        for position, header in iter_headers(view, begin):
+            if header.magic != CURRENT_MAGIC:
+                if runs is None:
+                    runs = MessageRuns(
+                        implementation, view, start=start, end=end, check_crcs=check_crcs,
+                        max_decompressed=max_decompressed,
+                    )  # fmt: skip
+                yield from runs.take(position, header)
+                if runs.done:
+                    break
+                continue
+            if runs is not None:
+                yield from runs.flush()
+            if header.base_offset >= end:
+                break
+            if header.is_control:
+                if hidden is not None:
+                    payload = read_payload(
+                        view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed
+                    )
+                    hidden.end(header, _control_type(payload, header, position, implementation))
+                yield position, header, None
+            elif (hidden is not None and hidden.hides(header)) or header.last_offset < start:
+                yield position, header, None
+            else:
+                yield (
+                    position,
+                    header,
+                    read_payload(view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed),
+                )
+    except CorruptRecordError:
+        if runs is not None:
+            yield from runs.flush()  # what comes before the damage is fine
+        raise
+    if runs is not None:
+        yield from runs.flush()
 
 
-def _control_type(payload: Buffer, header: BatchHeader, position: int, parse: Any) -> int:
+def _control_type(payload: Buffer, header: BatchHeader, position: int, implementation: Implementation) -> int:
     records: list[Any] = []
-    parse(payload, header, position, "", -1, 0, END_OF_OFFSETS, None, None, records)
+    implementation.parse_records(payload, header, position, "", -1, 0, END_OF_OFFSETS, None, None, records)
     if not records:
         return -1  # compaction removed the marker and left the batch
     return decode_control_type(records[0].key)

@@ -108,6 +108,8 @@ cdef class BatchBuilder:
         level: Compression level, or None for Kafka's default.
         is_transactional: Whether the batch belongs to a transaction.
         is_control: Whether the batch holds a control record.
+        delete_horizon: Milliseconds since the epoch from when compaction may remove the batch's tombstones and
+            markers (KIP-534), which takes the place of the base timestamp; None for a batch without.
 
     Raises:
         ConfigError: The limit or the level is impossible.
@@ -121,6 +123,9 @@ cdef class BatchBuilder:
     cdef readonly int64_t max_timestamp
     cdef object _level
     cdef object _attributes
+    cdef bint _has_horizon
+    cdef int64_t _base_timestamp
+    cdef int64_t _next_delta  # of the next record's offset
     # Timestamps as runs: pairs of int64, the first index of a run and the timestamp that holds from there on.
     cdef bytearray _runs
     cdef int64_t _last_timestamp
@@ -128,12 +133,27 @@ cdef class BatchBuilder:
     cdef bytearray _buffer
     cdef bytearray _batch
 
-    def __init__(self, *, limit, compression=_NO_COMPRESSION, level=None, is_transactional=False, is_control=False):
+    def __init__(
+        self,
+        *,
+        limit,
+        compression=_NO_COMPRESSION,
+        level=None,
+        is_transactional=False,
+        is_control=False,
+        delete_horizon=None,
+    ):
         self.limit = check_limit(limit)
         self.compression = CompressionType(compression)
         self._level = check_level(self.compression, level)
+        self._has_horizon = delete_horizon is not None
+        self._base_timestamp = check_delete_horizon(delete_horizon)
+        self._next_delta = 0
         self._attributes = attributes_of(
-            self.compression, is_transactional=bool(is_transactional), is_control=bool(is_control)
+            self.compression,
+            is_transactional=bool(is_transactional),
+            is_control=bool(is_control),
+            has_delete_horizon=self._has_horizon,
         )
         self.count = 0
         self.size = HEADER_BYTES
@@ -169,6 +189,34 @@ cdef class BatchBuilder:
         """
         return self._append(_milliseconds(timestamp), key, value, headers)
 
+    def append_at(self, int64_t offset_delta, timestamp, key, value, headers=()):
+        """Append a record at an offset of its own, as compaction leaves gaps.
+
+        Args:
+            offset_delta: The record's offset less the batch's base offset; greater than that of the record before.
+            timestamp: Milliseconds since the epoch, or -1 for none.
+            key: The key, or None.
+            value: The value, or None (a tombstone).
+            headers: Pairs of str and bytes or None.
+
+        Returns:
+            The record's index in the batch, or -1 if it would exceed the limit; then nothing has changed.
+
+        Raises:
+            ValueError: The offset is not behind that of the record before, or beyond 31 bits; else as `append`.
+        """
+        cdef int64_t before = self._next_delta
+        cdef int32_t index = -1
+        if offset_delta < before or offset_delta > INT32_MAX:
+            raise bad_offset_delta(offset_delta, before)
+        self._next_delta = offset_delta
+        try:
+            index = self._append(_milliseconds(timestamp), key, value, headers)
+        finally:
+            if index < 0:
+                self._next_delta = before
+        return index
+
     def append_many(self, timestamp, values, keys=None, Py_ssize_t start=0):
         """Append records without headers from `values[start]` on, until the batch is full.
 
@@ -199,6 +247,71 @@ cdef class BatchBuilder:
                 if self._append(stamp, key, values[index], ()) < 0:
                     return index - start
         return max(total - start, 0)
+
+    def append_columns(self, columns, int64_t start=0):
+        """Append the rows of columns (as `record_columns` makes them) from row `start` on, until the batch is full.
+
+        Args:
+            columns: The columns, in Arrow's layout.
+            start: The first row to take.
+
+        Returns:
+            How many rows were taken. On an error those before the faulty one have been taken.
+
+        Raises:
+            ValueError: `start` is negative, or positions in a column make no sense; else as `append`.
+        """
+        cdef ColumnSource keys
+        cdef ColumnSource values
+        cdef StampSource stamps
+        if start < 0:
+            raise bad_start(start)
+        if self._buffer is None:
+            raise builder_closed()
+        keys = ColumnSource(columns.keys, columns.rows)
+        values = ColumnSource(columns.values, columns.rows)
+        stamps = StampSource(columns.timestamps, columns.timestamp, columns.rows)
+        if columns.headers is None:
+            return self._append_rows(keys, values, stamps, start, columns.rows)
+        return self._append_rows_with_headers(keys, values, stamps, columns.headers, start, columns.rows)
+
+    cdef int64_t _append_rows(
+        self, ColumnSource keys, ColumnSource values, StampSource stamps, int64_t start, int64_t rows
+    ) except -1:
+        cdef int64_t row
+        cdef int64_t timestamp
+        cdef Field key
+        cdef Field value
+        for row in range(start, rows):
+            if not keys.look(row, &key) or not values.look(row, &value):
+                raise bad_column(row)
+            timestamp = stamps.look(row)
+            if timestamp < -1:
+                raise bad_timestamp(timestamp)
+            if self._put(timestamp, &key, &value, None) < 0:
+                return row - start
+        return max(rows - start, 0)
+
+    cdef int64_t _append_rows_with_headers(
+        self, ColumnSource keys, ColumnSource values, StampSource stamps, list headers, int64_t start, int64_t rows
+    ) except -1:
+        cdef int64_t row
+        cdef int64_t timestamp
+        cdef Field key
+        cdef Field value
+        cdef bytes encoded
+        for row in range(start, rows):
+            encoded = _encode_headers(headers[row]) if headers[row] else None
+            if self._buffer is None:  # user code may have run in between
+                raise builder_closed()
+            if not keys.look(row, &key) or not values.look(row, &value):
+                raise bad_column(row)
+            timestamp = stamps.look(row)
+            if timestamp < -1:
+                raise bad_timestamp(timestamp)
+            if self._put(timestamp, &key, &value, encoded) < 0:
+                return row - start
+        return max(rows - start, 0)
 
     cdef int32_t _append(self, int64_t timestamp, object key, object value, object headers) except? -1:
         cdef Field key_field
@@ -247,17 +360,18 @@ cdef class BatchBuilder:
 
     cdef int32_t _put(self, int64_t timestamp, Field* key, Field* value, bytes headers) except? -1:
         cdef int32_t index = self.count
-        cdef int64_t first = timestamp if index == 0 else self.first_timestamp
-        cdef uint64_t delta = _zigzag(timestamp - first)  # both are at least -1: no overflow
+        cdef int64_t base = self._base_timestamp if index or self._has_horizon else timestamp
+        cdef uint64_t delta = _zigzag(timestamp - base)  # both are at least -1: no overflow
+        cdef uint64_t offset_delta = <uint64_t>self._next_delta << 1
         cdef int64_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
         cdef int64_t body = (
-            1 + kclient_varint_size(delta) + kclient_varint_size(<uint64_t>index << 1)
+            1 + kclient_varint_size(delta) + kclient_varint_size(offset_delta)
             + _field_size(key) + _field_size(value) + headers_size
         )
         cdef int64_t record = kclient_varint_size(<uint64_t>body << 1) + body
         cdef int64_t size = self.size + record
         cdef uint8_t* at
-        if size > self.limit or size > _MAX_BATCH_SIZE:
+        if size > self.limit or size > _MAX_BATCH_SIZE or self._next_delta > INT32_MAX:
             if index:
                 return -1
             if size > _MAX_BATCH_SIZE:
@@ -270,7 +384,7 @@ cdef class BatchBuilder:
         at = _put_varint(at, <uint64_t>body << 1)
         at[0] = 0
         at = _put_varint(at + 1, delta)
-        at = _put_varint(at, <uint64_t>index << 1)
+        at = _put_varint(at, offset_delta)
         at = _put_field(at, key)
         at = _put_field(at, value)
         if headers is None:
@@ -279,7 +393,10 @@ cdef class BatchBuilder:
             memcpy(at, PyBytes_AS_STRING(headers), <size_t>headers_size)
         self.size = size
         self.count = index + 1
-        self.first_timestamp = first
+        self._next_delta += 1
+        if index == 0:
+            self.first_timestamp = timestamp
+            self._base_timestamp = base
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         return index
@@ -310,16 +427,26 @@ cdef class BatchBuilder:
         producer_epoch=-1,
         base_sequence=-1,
         partition_leader_epoch=-1,
+        last_offset_delta=None,
     ):
         """Compress the records and write the header; the builder is closed then.
 
         Called again, it writes the header of the same bytearray anew, without compressing again.
+
+        Args:
+            base_offset: Offset of the first record.
+            producer_id: Id of the idempotent producer, or -1.
+            producer_epoch: Its epoch, or -1.
+            base_sequence: Sequence number of the first record, or -1.
+            partition_leader_epoch: Epoch of the leader that appends the batch, or -1.
+            last_offset_delta: Where the batch ends, if compaction removed its last records; None for the last one.
 
         Returns:
             The batch. It belongs to the builder until the builder is dropped.
 
         Raises:
             IllegalStateError: There are no records.
+            ValueError: `last_offset_delta` lies before the last record, or beyond 31 bits.
         """
         if self.count == 0:
             raise builder_empty()
@@ -330,8 +457,8 @@ cdef class BatchBuilder:
             base_offset=base_offset,
             partition_leader_epoch=partition_leader_epoch,
             attributes=self._attributes,
-            last_offset_delta=self.count - 1,
-            base_timestamp=self.first_timestamp,
+            last_offset_delta=check_last_delta(last_offset_delta, self._next_delta - 1),
+            base_timestamp=self._base_timestamp,
             max_timestamp=self.max_timestamp,
             producer_id=producer_id,
             producer_epoch=producer_epoch,

@@ -6,13 +6,17 @@ from array import array
 from collections.abc import Sequence
 from operator import index as operator_index
 
+from kclient.records._interpreted.sources import ColumnSource, stamps_of
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
     as_bytes,
+    bad_offset_delta,
     bad_start,
     bad_timestamp,
     builder_closed,
     builder_empty,
+    check_delete_horizon,
+    check_last_delta,
     check_limit,
     header_key,
     keys_mismatch,
@@ -20,9 +24,11 @@ from kclient.records.arguments import (
 )
 from kclient.records.batch_header import HEADER_SIZE, CompressionType, attributes_of, write_header
 from kclient.records.compression import check_level, compress
+from kclient.records.contract import RecordColumns
 from kclient.records.varint import encode_varint
 from kclient.types import Buffer, Headers
 
+_INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
 
@@ -38,14 +44,16 @@ class BatchBuilder:
         level: Compression level, or None for Kafka's default.
         is_transactional: Whether the batch belongs to a transaction.
         is_control: Whether the batch holds a control record.
+        delete_horizon: Milliseconds since the epoch from when compaction may remove the batch's tombstones and
+            markers (KIP-534), which takes the place of the base timestamp; None for a batch without.
 
     Raises:
         ConfigError: The limit or the level is impossible.
     """
 
     __slots__ = (
-        "_attributes", "_batch", "_buffer", "_last_timestamp", "_level", "_runs", "compression", "count",
-        "first_timestamp", "limit", "max_timestamp", "size",
+        "_attributes", "_base_timestamp", "_batch", "_buffer", "_has_horizon", "_last_timestamp", "_level",
+        "_next_delta", "_runs", "compression", "count", "first_timestamp", "limit", "max_timestamp", "size",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +64,7 @@ class BatchBuilder:
         level: int | None = None,
         is_transactional: bool = False,
         is_control: bool = False,
+        delete_horizon: int | None = None,
     ) -> None:
         self.limit: int = check_limit(limit)
         self.compression: CompressionType = CompressionType(compression)
@@ -66,7 +75,15 @@ class BatchBuilder:
         self.first_timestamp: int = -1
         self.max_timestamp: int = -1
         self._level = check_level(self.compression, level)
-        self._attributes = attributes_of(self.compression, is_transactional=is_transactional, is_control=is_control)
+        self._has_horizon = delete_horizon is not None
+        self._base_timestamp = check_delete_horizon(delete_horizon)
+        self._next_delta = 0
+        self._attributes = attributes_of(
+            self.compression,
+            is_transactional=is_transactional,
+            is_control=is_control,
+            has_delete_horizon=self._has_horizon,
+        )
         # timestamps as runs: the first index of a run and the timestamp that holds from there on
         self._runs = array("q")
         self._last_timestamp = -2
@@ -106,10 +123,10 @@ class BatchBuilder:
         if timestamp > _INT64_MAX:
             raise OverflowError("a record's timestamp must fit into 64 bits")
         index = self.count
-        first = timestamp if index == 0 else self.first_timestamp
-        record = _encode_record(timestamp - first, index, key, value, encoded)
+        base = self._base_timestamp if index or self._has_horizon else timestamp
+        record = _encode_record(timestamp - base, self._next_delta, key, value, encoded)
         size = self.size + len(record)
-        if size > self.limit or size > MAX_BATCH_SIZE:
+        if size > self.limit or size > MAX_BATCH_SIZE or self._next_delta > _INT32_MAX:
             if index:
                 return -1
             if size > MAX_BATCH_SIZE:
@@ -120,9 +137,42 @@ class BatchBuilder:
         self._buffer += record
         self.size = size
         self.count = index + 1
-        self.first_timestamp = first
+        self._next_delta += 1
+        if index == 0:
+            self.first_timestamp = timestamp
+            self._base_timestamp = base
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
+        return index
+
+    def append_at(
+        self, offset_delta: int, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()
+    ) -> int:
+        """Append a record at an offset of its own, as compaction leaves gaps.
+
+        Args:
+            offset_delta: The record's offset less the batch's base offset; greater than that of the record before.
+            timestamp: Milliseconds since the epoch, or -1 for none.
+            key: The key, or None.
+            value: The value, or None (a tombstone).
+            headers: Pairs of str and bytes or None.
+
+        Returns:
+            The record's index in the batch, or -1 if it would exceed the limit; then nothing has changed.
+
+        Raises:
+            ValueError: The offset is not behind that of the record before, or beyond 31 bits; else as `append`.
+        """
+        before = self._next_delta
+        if not before <= offset_delta <= _INT32_MAX:
+            raise bad_offset_delta(offset_delta, before)
+        self._next_delta = offset_delta
+        index = -1
+        try:
+            index = self.append(timestamp, key, value, headers)
+        finally:
+            if index < 0:
+                self._next_delta = before
         return index
 
     def append_many(
@@ -155,6 +205,35 @@ class BatchBuilder:
                 return index - start
         return max(len(values) - start, 0)
 
+    def append_columns(self, columns: RecordColumns, start: int = 0) -> int:
+        """Append the rows of columns (as `record_columns` makes them) from row `start` on, until the batch is full.
+
+        Args:
+            columns: The columns, in Arrow's layout.
+            start: The first row to take.
+
+        Returns:
+            How many rows were taken. On an error those before the faulty one have been taken.
+
+        Raises:
+            ValueError: `start` is negative, or positions in a column make no sense; else as `append`.
+        """
+        if start < 0:
+            raise bad_start(start)
+        if self._batch is not None:
+            raise builder_closed()
+        rows = columns.rows
+        keys, values = ColumnSource(columns.keys, rows), ColumnSource(columns.values, rows)
+        stamps = stamps_of(columns.timestamps, rows)
+        headers: Headers = ()
+        for row in range(start, rows):
+            if columns.headers is not None:
+                headers = columns.headers[row]
+            key, value = keys.look(row), values.look(row)
+            if self.append(columns.timestamp if stamps is None else stamps[row], key, value, headers) < 0:
+                return row - start
+        return max(rows - start, 0)
+
     def build(
         self,
         base_offset: int = 0,
@@ -162,16 +241,26 @@ class BatchBuilder:
         producer_epoch: int = -1,
         base_sequence: int = -1,
         partition_leader_epoch: int = -1,
+        last_offset_delta: int | None = None,
     ) -> bytearray:
         """Compress the records and write the header; the builder is closed then.
 
         Called again, it writes the header of the same bytearray anew, without compressing again.
+
+        Args:
+            base_offset: Offset of the first record.
+            producer_id: Id of the idempotent producer, or -1.
+            producer_epoch: Its epoch, or -1.
+            base_sequence: Sequence number of the first record, or -1.
+            partition_leader_epoch: Epoch of the leader that appends the batch, or -1.
+            last_offset_delta: Where the batch ends, if compaction removed its last records; None for the last one.
 
         Returns:
             The batch. It belongs to the builder until the builder is dropped.
 
         Raises:
             IllegalStateError: There are no records.
+            ValueError: `last_offset_delta` lies before the last record, or beyond 31 bits.
         """
         if self.count == 0:
             raise builder_empty()
@@ -182,8 +271,8 @@ class BatchBuilder:
             base_offset=base_offset,
             partition_leader_epoch=partition_leader_epoch,
             attributes=self._attributes,
-            last_offset_delta=self.count - 1,
-            base_timestamp=self.first_timestamp,
+            last_offset_delta=check_last_delta(last_offset_delta, self._next_delta - 1),
+            base_timestamp=self._base_timestamp,
             max_timestamp=self.max_timestamp,
             producer_id=producer_id,
             producer_epoch=producer_epoch,

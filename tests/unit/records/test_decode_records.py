@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from kclient.errors import NotYetSupportedError, RecordDeserializationError
+from kclient.errors import RecordDeserializationError
 from kclient.records import (
     CompressionType,
     check_batch,
     encode_end_marker,
     iter_headers,
-    read_header,
     restamp,
 )
 from kclient.types import TimestampType
@@ -248,16 +247,3 @@ def test_aborted_transactions_are_hidden(face: Face) -> None:
 def test_aborted_transaction_whose_data_are_gone(face: Face) -> None:
     log = marker(face, 5, 1, commit=False) + transactional(face, 6, 1) + marker(face, 7, 1, commit=True)
     assert [r.offset for r in face.decode_records(log, "t", 0, aborted=[(1, 2)])] == [6]
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats_are_refused_clearly(face: Face, magic: int) -> None:
-    batch = bytearray(numbered(face, 9, 1))
-    batch[16] = magic
-    for read in (read_header, check_batch, lambda data: list(iter_headers(data))):
-        with pytest.raises(NotYetSupportedError, match=f"offset 9 are in message format v{magic}"):
-            read(batch)
-    with pytest.raises(NotYetSupportedError):
-        face.decode_records(batch, "t", 0)
-    with pytest.raises(NotYetSupportedError):
-        face.decode_records(batch[:30], "t", 0)  # small message sets are shorter than a batch header

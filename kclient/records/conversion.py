@@ -1,0 +1,172 @@
+"""Batches from one message format into another, as a broker converts them for clients of old and for its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from kclient.errors import CorruptRecordError, InvalidTimestampError, UnsupportedCompressionTypeError
+from kclient.records.arguments import MAX_BATCH_SIZE
+from kclient.records.batch_header import CURRENT_MAGIC, BatchHeader, CompressionType
+from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
+from kclient.records.headers import iter_headers
+from kclient.records.message_builder import MessageSetBuilder
+from kclient.records.reader import END_OF_OFFSETS, open_batches
+from kclient.records.restamping import restamp
+from kclient.types import Buffer, TimestampType
+
+if TYPE_CHECKING:
+    from kclient.records.contract import Implementation
+
+Magic: TypeAlias = Literal[0, 1, 2]
+"""A message format."""
+
+
+class RecordConverter:
+    """Converts batches between formats.
+
+    Args:
+        implementation: Does the part that runs once per record.
+    """
+
+    def __init__(self, implementation: Implementation) -> None:
+        self._implementation = implementation
+
+    def convert_records(
+        self,
+        buffer: Buffer,
+        magic: Magic,
+        *,
+        first_offset: int = 0,
+        level: int | None = None,
+        check_crcs: bool = True,
+        max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
+    ) -> bytes:
+        """The batches of a buffer in message format `magic`.
+
+        Batches that are in it already are copied as they are, the others are built anew. Each keeps the offsets of its
+        records (gaps included), its compression, and its timestamps with their type. Downwards, record headers,
+        producer ids and leader epochs are lost, control batches are left out, and format v0 loses the timestamps.
+        Upwards, records out of format v0 have the timestamp -1. Messages that are not compressed come several to a
+        batch v2. A partial batch at the end is left out.
+
+        Args:
+            buffer: Record batches and message sets, in any mixture.
+            magic: The format that is wanted: 0, 1 or 2.
+            first_offset: The offset that a fetch asked for: downwards, records before it are left out of batches that
+                are not compressed, as Kafka's broker does, since clients of old do not look for them there.
+            level: Compression level, or None for Kafka's default.
+            check_crcs: Whether to compare checksums of what is converted.
+            max_decompressed: Greatest size in bytes of a batch's records after decompression.
+
+        Raises:
+            ValueError: There is no such format.
+            UnsupportedCompressionTypeError: A batch is compressed with zstd, which the old formats do not know.
+            CorruptRecordError: A batch or record is damaged or makes no sense.
+            RecordTooLargeError: A batch is larger than `max_decompressed`.
+            InvalidTimestampError: A record's timestamp is before the epoch and not -1.
+            ConfigError: A batch's compression does not have that level.
+        """
+        if magic not in (0, 1, 2):
+            raise ValueError(f"there is no message format v{magic}")
+        converted = bytearray()
+        with memoryview(buffer) as view:
+            for begin, end, found in _stretches(view):
+                if found == magic:
+                    converted += view[begin:end]
+                    continue
+                with view[:end] as stretch:
+                    for position, header, payload in open_batches(
+                        stretch, self._implementation, 0, END_OF_OFFSETS, check_crcs, max_decompressed, None, begin
+                    ):
+                        if payload is not None:
+                            converted += self._convert(position, header, payload, magic, first_offset, level)
+        return bytes(converted)
+
+    def _convert(
+        self, position: int, header: BatchHeader, payload: Buffer, magic: Magic, first_offset: int, level: int | None
+    ) -> bytes | bytearray:
+        compression = header.compression
+        if magic != CURRENT_MAGIC and compression is CompressionType.ZSTD:
+            raise UnsupportedCompressionTypeError(
+                f"the batch at offset {header.base_offset} is compressed with zstd, which message format v{magic} "
+                "does not know"
+            )
+        down = magic < header.magic
+        start = first_offset if down and compression is CompressionType.NONE else 0
+        records: list[Any] = []
+        self._implementation.parse_records(
+            payload, header, position, "", -1, start, END_OF_OFFSETS, None, None, records
+        )
+        if not records:
+            return b""
+        _check_records(records, header, position)
+        # Of what is left of a batch without compression, each message has its offset to itself.
+        base = records[0].offset if compression is CompressionType.NONE else header.base_offset
+        if magic == CURRENT_MAGIC:
+            return self._batch(header, records, base, level)
+        return _message_set(magic, header, records, base, level)
+
+    def _batch(self, header: BatchHeader, records: list[Any], base: int, level: int | None) -> bytearray:
+        builder = self._implementation.BatchBuilder(
+            limit=MAX_BATCH_SIZE, compression=header.compression, level=_level(header, level)
+        )
+        for record in records:
+            builder.append_at(record.offset - base, record.timestamp, record.key, record.value)
+        batch = builder.build(base)
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            restamp(batch, base_offset=base, partition_leader_epoch=-1, log_append_time=header.max_timestamp)
+        return batch
+
+
+def _message_set(
+    magic: Literal[0, 1], header: BatchHeader, records: list[Any], base: int, level: int | None
+) -> bytearray:
+    appended = magic and header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    builder = MessageSetBuilder(
+        magic=magic,
+        limit=MAX_BATCH_SIZE,
+        compression=header.compression,
+        level=_level(header, level),
+        log_append_time=header.max_timestamp if appended else None,
+    )
+    for record in records:
+        builder.append_at(record.offset - base, record.timestamp, record.key, record.value)
+    return builder.build(base)
+
+
+def _check_records(records: list[Any], header: BatchHeader, position: int) -> None:
+    """Refuse what no writer takes, though a reader gets by with it."""
+    before = -1
+    for record in records:
+        if record.offset <= before:
+            raise CorruptRecordError(
+                f"The batch at offset {header.base_offset} is corrupt: the offset {record.offset} follows {before} "
+                f"(position {position}).",
+                offset=header.base_offset,
+                position=position,
+            )
+        if record.timestamp < -1:
+            raise InvalidTimestampError(
+                f"the record at offset {record.offset} cannot be converted: its timestamp is {record.timestamp}"
+            )
+        before = record.offset
+
+
+def _level(header: BatchHeader, level: int | None) -> int | None:
+    """The level, for a batch that is compressed at all."""
+    return None if header.compression is CompressionType.NONE else level
+
+
+def _stretches(view: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Where batches of one format follow each other: begin, end and format."""
+    begin = end = 0
+    format_ = -1
+    for position, header in iter_headers(view):
+        if header.magic != format_:
+            if end > begin:
+                yield begin, end, format_
+            begin, format_ = position, header.magic
+        end = position + header.length
+    if end > begin:
+        yield begin, end, format_

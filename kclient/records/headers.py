@@ -1,0 +1,112 @@
+"""Reading buffers of batches by their headers, whichever format each is in: the byte at position 16 tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+from kclient.errors import CorruptRecordError
+from kclient.records.batch_header import (
+    CURRENT_MAGIC,
+    HEADER_SIZE,
+    BatchHeader,
+    check_count,
+    check_crc,
+    read_batch_header,
+    truncated,
+)
+from kclient.records.message_header import (
+    MESSAGE_HEADER_SIZE,
+    MESSAGE_OVERHEAD,
+    check_message_crc,
+    fields_of,
+    read_message_header,
+)
+from kclient.types import Buffer
+
+_MAGIC_AT: Final = 16
+_OFFSET: Final = Struct(">q")
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch, or of the message of an old format, at `position`.
+
+    Only the header needs to be there: 61 bytes of a batch, 26 bytes of a message.
+
+    Raises:
+        CorruptRecordError: The header is truncated or makes no sense.
+    """
+    left = len(buffer) - position
+    if left <= _MAGIC_AT:
+        raise truncated(buffer, position, HEADER_SIZE)
+    magic = buffer[position + _MAGIC_AT]
+    if magic == CURRENT_MAGIC:
+        if left < HEADER_SIZE:
+            raise truncated(buffer, position, HEADER_SIZE)
+        return read_batch_header(buffer, position)
+    if magic > CURRENT_MAGIC:
+        raise _unknown_magic(buffer, position)
+    if left < MESSAGE_HEADER_SIZE:
+        raise truncated(buffer, position, MESSAGE_OVERHEAD[magic])
+    return read_message_header(buffer, position)
+
+
+def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch from `position` on; a partial batch at the end is left out.
+
+    Formats may be mixed, as a fetch from an upgraded broker's log returns them. Each message of the formats v0 and v1
+    counts as a batch, a compressed one with everything inside.
+
+    Raises:
+        CorruptRecordError: A header makes no sense.
+    """
+    end = len(buffer)
+    while end - position > _MAGIC_AT:
+        magic = buffer[position + _MAGIC_AT]
+        if magic == CURRENT_MAGIC:
+            if end - position < HEADER_SIZE:
+                return
+            header = read_batch_header(buffer, position)
+        elif magic > CURRENT_MAGIC:
+            raise _unknown_magic(buffer, position)
+        else:
+            if end - position < MESSAGE_HEADER_SIZE:
+                return
+            header = read_message_header(buffer, position)
+        length = header.length
+        if length > end - position:
+            return
+        yield position, header
+        position += length
+
+
+def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Header of the batch at `position`, once the batch is whole, makes sense and has the right checksum.
+
+    The records themselves are not looked at, nor the messages inside a compressed message of an old format.
+
+    Raises:
+        CorruptRecordError: The batch is truncated, makes no sense, or has a wrong checksum.
+    """
+    header = read_header(buffer, position)
+    if header.length > len(buffer) - position:
+        raise truncated(buffer, position, header.length)
+    if header.magic != CURRENT_MAGIC:
+        check_message_crc(buffer, position, header)
+        fields_of(buffer, position, header)
+        return header
+    check_crc(buffer, position, header)
+    if not header.compression:
+        check_count(header, position, header.length - HEADER_SIZE)
+    return header
+
+
+def _unknown_magic(buffer: Buffer, position: int) -> CorruptRecordError:
+    (offset,) = _OFFSET.unpack_from(buffer, position)
+    return CorruptRecordError(
+        f"The batch at offset {offset} is corrupt: there is no message format v{buffer[position + _MAGIC_AT]} "
+        f"(position {position}).",
+        offset=offset,
+        position=position,
+    )
