@@ -90,7 +90,8 @@ class Cluster:
         self._allow_creation = allow_auto_topic_creation
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
         self._links: dict[tuple[int, str], BrokerLink] = {}
-        self._bootstrap = [self._new_link(address) for address in bootstrap_addresses(config.bootstrap_servers)]
+        addresses = bootstrap_addresses(config.bootstrap_servers, config.security_protocol)
+        self._bootstrap = [self._new_link(address) for address in addresses]
         self._wake = anyio.Event()
         self._news = anyio.Event()
         self._error: KafkaError | None = None

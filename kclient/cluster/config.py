@@ -19,6 +19,11 @@ class ClusterConfig(ConnectionConfig, Protocol):
         ...
 
     @property
+    def security_protocol(self) -> str:
+        """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
+        ...
+
+    @property
     def default_api_timeout_ms(self) -> int:
         """How long a whole operation may take, with its retries."""
         ...

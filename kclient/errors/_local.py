@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.errors._base import (
+    AuthenticationError,
     InvalidConfigurationError,
     InvalidOffsetError,
     KafkaError,
@@ -36,6 +37,7 @@ __all__ = [
     "RecordDeserializationError",
     "RetriableCommitFailedError",
     "SerializationError",
+    "SslAuthenticationError",
     "WakeupError",
 ]
 
@@ -104,6 +106,13 @@ class BrokerConnectionError(RetriableError, ConnectionError):
     def __str__(self) -> str:
         tried = "; ".join(f"{address}: {_reason(error)}" for address, error in self.attempts)
         return f"{self.message} (tried {tried})" if tried else self.message
+
+
+class SslAuthenticationError(AuthenticationError):
+    """The broker and this client found no way to trust each other (TLS); a new attempt would end the same way.
+
+    The text says which check failed and which `ssl.` setting to look at.
+    """
 
 
 class NoBrokersAvailableError(BrokerConnectionError):

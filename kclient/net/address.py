@@ -13,8 +13,7 @@ __all__ = ["DEFAULT_PORT", "Address", "parse_address", "parse_bootstrap"]
 DEFAULT_PORT = 9092
 """Kafka's port, for addresses that name none."""
 
-_LISTENERS = frozenset({"PLAINTEXT"})
-_SECURE_LISTENERS = frozenset({"SSL", "SASL_SSL", "SASL_PLAINTEXT"})
+_PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 # Words that name no host, whatever follows; other schemes must not look like host:port. A scheme has two letters at
 # least (a single one is a Windows drive), and no dots (those are host names).
 _SCHEME = re.compile(r"(memory|embedded|unix|[A-Za-z][A-Za-z0-9_+-]+(?=:(?!\d+$))):(.*)", re.DOTALL | re.IGNORECASE)
@@ -53,7 +52,9 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str, *, default_port: int | None = DEFAULT_PORT) -> Address:
+def parse_address(
+    text: str, *, default_port: int | None = DEFAULT_PORT, protocol: str = "PLAINTEXT", setting: str = ""
+) -> Address:
     """Read one address.
 
     Accepts `host:port`, `host`, `[::1]:9092`, `PLAINTEXT://host:port`, `tcp://host:port`, `unix:PATH`,
@@ -62,18 +63,23 @@ def parse_address(text: str, *, default_port: int | None = DEFAULT_PORT) -> Addr
     Args:
         text: The address.
         default_port: Port of addresses that name none; None to refuse such addresses.
+        protocol: The security protocol that is in use: the only one that may stand before `://`.
+        setting: What chooses the protocol, for error messages; empty if nothing does.
 
     Raises:
-        ConfigError: If it is no address.
-        NotYetSupportedError: For listener names that need security.
+        ConfigError: If it is no address, or names another security protocol than the setting.
+        NotYetSupportedError: If it names another security protocol, and no setting could change that.
     """
     text = text.strip()
     if not text:
         raise ConfigError("an address is empty; expected host:port")
     before, separator, rest = text.partition("://")
-    if separator and before.upper() in _LISTENERS | _SECURE_LISTENERS | {"TCP"}:
-        if before.upper() in _SECURE_LISTENERS:
-            raise NotYetSupportedError(f"{text}: listeners of type {before.upper()} are not supported yet")
+    if separator and before.upper() in _PROTOCOLS | {"TCP"}:
+        if before.upper() not in (protocol, "TCP"):
+            kind = before.upper()
+            if not setting:
+                raise NotYetSupportedError(f"{text}: listeners of type {kind} are not supported here yet")
+            raise ConfigError(f"{text} is a listener of type {kind}, but {setting}={protocol}; set {setting}={kind}")
         return _parse_tcp(rest, text, default_port)
     match = None if text.startswith("[") else _SCHEME.fullmatch(text)
     if match is not None and not _is_ipv6(text):
@@ -81,15 +87,21 @@ def parse_address(text: str, *, default_port: int | None = DEFAULT_PORT) -> Addr
     return _parse_tcp(text, text, default_port)
 
 
-def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
+def parse_bootstrap(servers: str | Iterable[str], *, protocol: str = "PLAINTEXT") -> list[Address]:
     """Read `bootstrap.servers`: a list of addresses, or one text with commas between them.
 
+    Args:
+        servers: The setting.
+        protocol: `security.protocol`.
+
     Raises:
-        ConfigError: If there is none, or one is no address.
+        ConfigError: If there is none, one is no address, or one names another security protocol.
     """
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
     try:
-        addresses = [parse_address(text) for text in texts if text.strip()]
+        addresses = [
+            parse_address(text, protocol=protocol, setting="security.protocol") for text in texts if text.strip()
+        ]
     except ConfigError as error:
         raise ConfigError(f"bootstrap.servers: {error}") from None
     if not addresses:

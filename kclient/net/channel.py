@@ -3,8 +3,9 @@
 A `Channel` reads all the frames that are ready in one wake and hands them to its owner in one call; writes never
 block: what the stream does not take now is kept, in order and uncopied, until it does. Four kinds behind one face:
 
-- `LoopChannel`: a socket on asyncio (uvloop too), by the loop's reader and writer callbacks; no task is involved.
-- `SocketChannel`: a socket on trio, by one reading task and, while writes are pending, one writing task.
+- `LoopChannel`: a socket on asyncio (uvloop too), with TLS or without, by the loop's reader and writer callbacks; no
+  task is involved.
+- `SocketChannel`: the same on trio, by one reading task and, while writes are pending, one writing task.
 - `MemoryChannel`: a memory stream, in the turn of the loop after a change; no task is involved.
 - `StreamChannel`: any other `ByteStream`, by two tasks.
 """
@@ -23,15 +24,11 @@ import anyio
 from kclient.concurrency import Supervisor, TaskHandle, current_backend, loop_soon
 from kclient.errors import ProtocolError
 from kclient.net.frames import FrameAssembler
-from kclient.net.streams import ByteStream, MemoryStream, SocketStream, buffer_size, send_parts
+from kclient.net.streams import FAIR_FRAMES, ByteStream, CutOffError, MemoryStream, SocketStream, buffer_size
 from kclient.protocol.framing import DEFAULT_LIMIT
 from kclient.types import Buffer
 
 __all__ = ["Channel", "ChannelOwner", "TruncatedError", "open_channel"]
-
-# Bytes and frames read from one connection before the others have their turn.
-_FAIR_SHARE = 4 * 1024 * 1024
-_FAIR_FRAMES = 512
 
 
 class TruncatedError(ConnectionError):
@@ -141,40 +138,30 @@ class Channel:
         else:
             self.close(TruncatedError(f"the other side closed the connection {self._assembler.pending}"))
 
-    def _receive_ready(self, sock: socket.socket) -> bool:
+    def _receive_ready(self, stream: SocketStream) -> bool:
         """Read all that is ready, up to a fair share; False if the channel ended with it."""
-        assembler = self._assembler
-        total = 0
         try:
-            while total < _FAIR_SHARE and len(assembler.frames) < _FAIR_FRAMES:
-                target = assembler.target()
-                count = sock.recv_into(target)
-                if count == 0:
-                    self._deliver()
-                    self._ended()
-                    return False
-                assembler.received(count)
-                total += count
-                if count < len(target):
-                    break  # more may have come since, but then the loop tells
-        except BlockingIOError:
-            pass
+            ended = stream.fill(self._assembler)
+        except CutOffError as error:
+            self._deliver()
+            self.close(error if self._assembler.idle else TruncatedError(f"{error}, {self._assembler.pending}"))
+            return False
         except (OSError, ProtocolError) as error:
             self._deliver()
-            self.close(error)
+            self.close(stream.explain(error) if isinstance(error, OSError) else error)
             return False
         self._deliver()
+        if ended:
+            self._ended()
         return not self.closed
 
-    def _send_ready(self, sock: socket.socket) -> bool:
-        """Write what the socket takes now; False if the channel broke."""
+    def _send_ready(self, stream: SocketStream) -> bool:
+        """Write what the stream takes now; False if the channel broke."""
         try:
-            while self._pending:
-                self._pending_bytes -= send_parts(sock, self._pending)
-        except BlockingIOError:
-            pass
+            while self._pending and (count := stream.flush(self._pending)):
+                self._pending_bytes -= count
         except OSError as error:
-            self.close(error)
+            self.close(stream.explain(error))
             return False
         return True
 
@@ -195,17 +182,17 @@ class LoopChannel(Channel):
     ) -> None:
         super().__init__(stream, owner, assembler)
         self._loop = loop
-        self._socket = stream.socket
+        self._stream = stream
         self._fd = stream.socket.fileno()
         self._writing = False
-        loop.add_reader(self._fd, self._on_readable)
+        self._read_on()
 
     def write(self, parts: Sequence[Buffer]) -> None:
         if self.closed:
             return
         self._pending.extend(parts)
         self._pending_bytes += buffer_size(parts)
-        if not self._writing and self._send_ready(self._socket) and self._pending:
+        if not self._writing and self._send_ready(self._stream) and self._pending:
             self._writing = True
             self._loop.add_writer(self._fd, self._on_writable)
 
@@ -216,19 +203,26 @@ class LoopChannel(Channel):
 
     def resume(self) -> None:
         if self._paused and not self.closed:
-            self._loop.add_reader(self._fd, self._on_readable)
+            self._read_on()
         self._paused = False
 
     def poll(self) -> None:
         if not self.closed and not self._paused:
-            self._receive_ready(self._socket)
+            self._receive_ready(self._stream)
+
+    def _read_on(self) -> None:
+        self._loop.add_reader(self._fd, self._on_readable)
+        if self._stream.unread:
+            self._loop.call_soon(self._on_readable)
 
     def _on_readable(self) -> None:
-        if not self.closed and not self._paused:
-            self._receive_ready(self._socket)
+        if self.closed or self._paused:
+            return
+        if self._receive_ready(self._stream) and self._stream.unread:
+            self._loop.call_soon(self._on_readable)  # the others have their turn first
 
     def _on_writable(self) -> None:
-        if not self.closed and self._send_ready(self._socket) and not self._pending:
+        if not self.closed and self._send_ready(self._stream) and not self._pending:
             self._writing = False
             self._loop.remove_writer(self._fd)
             self._owner.write_drained()
@@ -237,7 +231,8 @@ class LoopChannel(Channel):
         if not self._loop.is_closed():
             self._loop.remove_reader(self._fd)
             self._loop.remove_writer(self._fd)
-        self._socket.close()
+        self._stream.say_end()
+        self._stream.socket.close()
 
 
 class MemoryChannel(Channel):
@@ -287,7 +282,7 @@ class MemoryChannel(Channel):
     def _read(self) -> None:
         data: Buffer | None = None
         try:
-            while len(self._assembler.frames) < _FAIR_FRAMES and (data := self._memory.receive_nowait()):
+            while len(self._assembler.frames) < FAIR_FRAMES and (data := self._memory.receive_nowait()):
                 self._assembler.feed(data)
         except (OSError, ProtocolError) as error:
             self._deliver()
@@ -376,7 +371,7 @@ class SocketChannel(_TaskChannel):
     def __init__(
         self, stream: SocketStream, owner: ChannelOwner, assembler: FrameAssembler, supervisor: Supervisor
     ) -> None:
-        self._socket = stream.socket
+        self._stream = stream
         super().__init__(stream, owner, assembler, supervisor)
 
     def write(self, parts: Sequence[Buffer]) -> None:
@@ -384,30 +379,34 @@ class SocketChannel(_TaskChannel):
             return
         self._pending.extend(parts)
         self._pending_bytes += buffer_size(parts)
-        if self._writer is None and self._send_ready(self._socket) and self._pending:
+        if self._writer is None and self._send_ready(self._stream) and self._pending:
             self._start_writer()
 
     def poll(self) -> None:
         if not self.closed and not self._paused:
-            self._receive_ready(self._socket)
+            self._receive_ready(self._stream)
 
     def _release(self) -> None:
         # the other side learns it now; the descriptor is closed when the tasks have let go of it
+        self._stream.say_end()
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._stream.socket.shutdown(socket.SHUT_RDWR)
         super()._release()
 
     async def _read_all(self) -> None:
         while not self.closed:
             await self._wait_resumed()
-            await anyio.wait_readable(self._socket)
+            if self._stream.unread:
+                await anyio.lowlevel.checkpoint()  # the others have their turn first
+            else:
+                await anyio.wait_readable(self._stream.socket)
             if not self._paused and not self.closed:
-                self._receive_ready(self._socket)
+                self._receive_ready(self._stream)
 
     async def _write(self) -> None:
         while self._pending:
-            await anyio.wait_writable(self._socket)
-            if self.closed or not self._send_ready(self._socket):
+            await anyio.wait_writable(self._stream.socket)
+            if self.closed or not self._send_ready(self._stream):
                 return
         self._writer = None
         self._owner.write_drained()

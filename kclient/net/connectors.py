@@ -15,10 +15,11 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 
-from kclient.errors import BrokerConnectionError, ConfigError
+from kclient.errors import BrokerConnectionError, ConfigError, SslAuthenticationError
 from kclient.net.address import Address, parse_bootstrap
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
 from kclient.net.streams import ByteStream, SocketStream
+from kclient.net.tls import connect_tls
 
 __all__ = ["Connector", "bootstrap_addresses", "check_scheme", "connect", "register", "schemes"]
 
@@ -52,20 +53,32 @@ def check_scheme(address: Address) -> None:
         )
 
 
-def bootstrap_addresses(servers: str | Iterable[str]) -> list[Address]:
+def bootstrap_addresses(servers: str | Iterable[str], protocol: str = "PLAINTEXT") -> list[Address]:
     """Read `bootstrap.servers` for a client that is about to be made: addresses that something connects to.
 
+    Args:
+        servers: The setting.
+        protocol: `security.protocol`, which prefixes such as `SSL://` must not contradict.
+
     Raises:
-        ConfigError: If there is none, one is no address, or nothing connects to such addresses.
-        NotYetSupportedError: For listener names that need security.
+        ConfigError: If there is none, one is no address, nothing connects to such addresses, or not with this protocol.
     """
-    addresses = parse_bootstrap(servers)
+    addresses = parse_bootstrap(servers, protocol=protocol)
     for address in addresses:
         try:
             check_scheme(address)
+            if protocol.endswith("SSL"):
+                _check_tls(address)
         except ConfigError as error:
             raise ConfigError(f"bootstrap.servers: {error}") from None
     return addresses
+
+
+def _check_tls(address: Address) -> None:
+    if address.scheme != "tcp":
+        raise ConfigError(
+            f"{address} is not reached by TCP, and has no TLS: set security.protocol=PLAINTEXT (or SASL_PLAINTEXT)"
+        )
 
 
 async def connect(address: Address, config: ConnectionConfig | None = None) -> ByteStream:
@@ -77,16 +90,20 @@ async def connect(address: Address, config: ConnectionConfig | None = None) -> B
 
     Raises:
         BrokerConnectionError: If nobody could be reached; it lists every address that was tried and why it failed.
-        ConfigError: If the scheme is unknown.
+        SslAuthenticationError: If broker and client found no way to trust each other.
+        ConfigError: If the scheme is unknown, or cannot be encrypted and the configuration asks for it.
     """
     check_scheme(address)
+    config = config or ConnectionSettings()
+    if config.tls_context is not None:
+        _check_tls(address)
     connector = _connectors[address.scheme]
     if isinstance(connector, str):
         module, _, name = connector.partition(":")
         connector = cast("Connector", getattr(importlib.import_module(module), name))
         _connectors[address.scheme] = connector
     try:
-        return await connector(address, config or ConnectionSettings())
+        return await connector(address, config)
     except BrokerConnectionError:
         raise
     except OSError as error:
@@ -94,9 +111,10 @@ async def connect(address: Address, config: ConnectionConfig | None = None) -> B
 
 
 async def connect_tcp(address: Address, config: ConnectionConfig) -> ByteStream:
-    """Connect by TCP: the addresses that the name resolves to are tried one after the other.
+    """Connect by TCP, with TLS if so configured: the addresses of the name are tried one after the other.
 
     Raises:
+        SslAuthenticationError: If one answered, but broker and client found no way to trust each other.
         BrokerConnectionError: If none answered within `socket.connection.setup.timeout.ms` each.
     """
     seconds = config.socket_connection_setup_timeout_ms / 1000
@@ -108,13 +126,20 @@ async def connect_tcp(address: Address, config: ConnectionConfig) -> ByteStream:
         raise BrokerConnectionError(f"no connection to {address}", attempts=[(str(address), late)]) from error
     except OSError as error:
         raise BrokerConnectionError(f"no connection to {address}", attempts=[(str(address), error)]) from error
+    except UnicodeError as error:  # a label that is empty or too long
+        raise ConfigError(f"{address} cannot be connected to: {address.host!r} is no host name ({error})") from error
     attempts: list[tuple[str, BaseException]] = []
+    refusal: SslAuthenticationError | None = None
     for family, target in found:
         name = str(Address(target[0], target[1]))
         try:
-            return SocketStream(await _connect_socket(family, target, config, seconds), name)
+            return await _connect_stream(family, target, name, address.host, config, seconds)
         except OSError as error:
             attempts.append((name, error))
+        except SslAuthenticationError as error:
+            refusal = error
+    if refusal is not None:
+        raise SslAuthenticationError(f"no connection to {address}: {refusal.message}") from refusal
     raise BrokerConnectionError(f"no connection to {address}", attempts=attempts) from attempts[-1][1]
 
 
@@ -136,6 +161,23 @@ async def _resolve(address: Address) -> Sequence[tuple[int, Any]]:
     except socket.gaierror:
         found = await anyio.getaddrinfo(address.host, address.port, **kinds)
     return list(dict.fromkeys((family, target) for family, _, _, _, target in found))
+
+
+async def _connect_stream(
+    family: int, target: Any, name: str, host: str, config: ConnectionConfig, seconds: float
+) -> SocketStream:
+    start = anyio.current_time()
+    sock = await _connect_socket(family, target, config, seconds)
+    context = config.tls_context
+    if context is None:
+        return SocketStream(sock, name)
+    try:
+        with anyio.fail_after(max(start + seconds - anyio.current_time(), 0)):
+            return await connect_tls(sock, context, host, name)
+    except TimeoutError:
+        raise TimeoutError(
+            f"it accepted, but completed no TLS handshake within {seconds:g} s ({_SETUP_TIMEOUT})"
+        ) from None
 
 
 async def _connect_socket(family: int, target: Any, config: ConnectionConfig, seconds: float) -> socket.socket:

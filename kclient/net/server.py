@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from kclient.concurrency import Supervisor, TaskHandle
 from kclient.errors import ClosedError
 from kclient.net.address import Address
 from kclient.net.server_connection import Reply, ServerConnection, ServerSettings
-from kclient.net.streams import ByteStream, SocketStream
+from kclient.net.streams import ByteStream, SocketStream, describe_peer
+from kclient.net.tls import accept_tls
 
 __all__ = ["Listener", "Reply", "RequestHandler", "Server", "ServerConnection", "ServerSettings"]
 
@@ -75,6 +77,8 @@ class Listener:
     sockets: list[socket.socket]
     tasks: list[TaskHandle]
     path: Path | None = None
+    ssl_context: ssl.SSLContext | None = None
+    """What connections are encrypted with; None for those in the clear."""
 
     async def aclose(self) -> None:
         """Accept no more connections; those that are there go on."""
@@ -109,24 +113,38 @@ class Server:
         self._supervisor = supervisor
         self._guard: TaskHandle | None = None
         self._emptied: anyio.Event | None = None
+        self._handshakes: dict[TaskHandle, socket.socket] = {}
 
-    async def listen_tcp(self, host: str = "127.0.0.1", port: int = 0, *, label: object = None) -> Listener:
+    async def listen_tcp(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        label: object = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> Listener:
         """Accept TCP connections on every address that the host name has here.
 
         Args:
             host: A name or an address; an empty one means all addresses of the machine.
             port: 0 for any free one.
             label: See `Listener`.
+            ssl_context: A server's context with its certificate, to encrypt every connection; whether clients must
+                show a certificate is its `verify_mode`. The handler does not learn of connections before the
+                handshake is done.
 
         Raises:
             OSError: If it cannot be bound.
+            ValueError: If the context is a client's.
         """
+        if ssl_context is not None and ssl_context.protocol == ssl.PROTOCOL_TLS_CLIENT:
+            raise ValueError("ssl_context is a client's; a listener needs ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)")
         found = await anyio.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )
         sockets = _bind_all(list(dict.fromkeys((item[0], item[4]) for item in found)), self.settings.backlog)
         address = Address(host or sockets[0].getsockname()[0], sockets[0].getsockname()[1])
-        return self._listen(Listener(address, label, sockets, []))
+        return self._listen(Listener(address, label, sockets, [], ssl_context=ssl_context))
 
     async def listen_unix(self, path: str | Path, *, mode: int = 0o600, label: object = None) -> Listener:
         """Accept connections on a Unix socket; one that a dead process left behind is replaced.
@@ -188,7 +206,12 @@ class Server:
         finally:
             if self._guard is not None:
                 self._guard.cancel()
+            handshakes = list(self._handshakes)
+            for task in handshakes:
+                task.cancel()
             with anyio.CancelScope(shield=True):
+                for task in handshakes:
+                    await task.wait()
                 for connection in connections:
                     connection.abort()
                 for connection in connections:
@@ -201,6 +224,7 @@ class Server:
         """
         for listener in self.listeners:
             _close_all(listener.sockets)
+        _close_all(list(self._handshakes.values()))
         for connection in self.connections:
             if isinstance(connection.stream, SocketStream):
                 connection.stream.socket.close()
@@ -243,12 +267,44 @@ class Server:
     def _accepted(self, sock: socket.socket, listener: Listener) -> None:
         try:
             _configure(sock, self.settings)
-            self.attach(SocketStream(sock), label=listener.label)
+            if listener.ssl_context is not None:
+                self._begin_handshake(sock, listener, listener.ssl_context)
+            else:
+                self.attach(SocketStream(sock), label=listener.label)
         except (OSError, ClosedError):  # the client has gone already, or the server is about to
             sock.close()
         except Exception:
             logger.exception("%s: a connection could not be taken", listener.address)
             sock.close()
+
+    def _begin_handshake(self, sock: socket.socket, listener: Listener, context: ssl.SSLContext) -> None:
+        if self.closing:
+            raise ClosedError("the server is closing")
+        peer = describe_peer(sock)
+        task = self._supervisor.spawn(self._shake_hands, sock, listener, context, peer, name=f"TLS handshake {peer}")
+        self._handshakes[task] = sock
+        # nobody else would close it if the task is cancelled before it begins
+        task.on_done(lambda done: self._handshakes.pop(done).close())
+
+    async def _shake_hands(self, sock: socket.socket, listener: Listener, context: ssl.SSLContext, peer: str) -> None:
+        stream = None
+        seconds = self.settings.handshake_timeout
+        try:
+            with anyio.fail_after(seconds):
+                stream = await accept_tls(sock, context, peer)
+            self.attach(stream, label=listener.label)
+        except TimeoutError:
+            logger.warning("%s completed no TLS handshake within %g s: closed", peer, seconds)
+        except OSError as error:
+            level = logging.DEBUG if isinstance(error, ConnectionResetError) else logging.WARNING
+            logger.log(level, "%s: %s", peer, str(error))
+        except ClosedError:
+            if stream is not None:
+                stream.close()
+        except Exception:
+            logger.exception("%s: a connection could not be taken", listener.address)
+            if stream is not None:
+                stream.close()
 
     def _start_guard(self) -> None:
         if self._guard is None:

@@ -40,6 +40,8 @@ class ServerSettings:
     """Bytes of replies that a client may leave unread before it is not read any more."""
     idle_timeout: float | None = 600.0
     """A connection without requests for so long is closed (`connections.max.idle.ms`); None for never."""
+    handshake_timeout: float = 10.0
+    """A connection that has completed no TLS handshake after so long is closed."""
     send_buffer_bytes: int = -1
     """Of the sockets; -1 leaves it to the system."""
     receive_buffer_bytes: int = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,7 @@ class ConnectionConfig(Protocol):
 
     @property
     def socket_connection_setup_timeout_ms(self) -> int:
-        """How long to wait for each address to accept, in milliseconds."""
+        """How long to wait for each address to accept, and to complete the TLS handshake, in milliseconds."""
         ...
 
     @property
@@ -41,6 +42,11 @@ class ConnectionConfig(Protocol):
         """Close the connection when it was not used for so long, in milliseconds; never if 0 or below."""
         ...
 
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What connections are encrypted with (`security.protocol`, `ssl.`); None for connections in the clear."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
@@ -52,3 +58,4 @@ class ConnectionSettings:
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     connections_max_idle_ms: int = 540_000
+    tls_context: ssl.SSLContext | None = None

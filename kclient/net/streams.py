@@ -1,8 +1,8 @@
 """Byte streams: what a connector returns and a connection is made on.
 
 A `ByteStream` is all that a connection needs; tests and other transports implement it. A `SocketStream` (TCP, Unix
-sockets, socket pairs) also shows its socket, so that `kclient.net.channel` can read and write it without a task and
-without copies.
+sockets, socket pairs; with TLS see `kclient.net.tls`) also reads and writes what is ready without waiting, so that
+`kclient.net.channel` needs no task where the loop tells when the socket is ready, and no copies.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from typing import Protocol, runtime_checkable
 import anyio
 
 from kclient.errors import IllegalStateError
+from kclient.net.frames import FrameAssembler
 from kclient.types import Buffer
 
 __all__ = [
+    "FAIR_FRAMES",
+    "FAIR_SHARE",
     "ByteStream",
+    "CutOffError",
     "MemoryStream",
     "SocketStream",
     "buffer_size",
@@ -33,8 +37,17 @@ __all__ = [
 RECEIVE_SIZE = 256 * 1024
 """Bytes asked of a stream at once."""
 
+FAIR_SHARE = 4 * 1024 * 1024
+"""Bytes read from one connection before the others have their turn."""
+FAIR_FRAMES = 512
+"""Frames read from one connection before the others have their turn."""
+
 _MAX_PARTS = 512  # buffers per sendmsg; the systems' limit (IOV_MAX) is 1024
 _MEMORY_LIMIT = 1024 * 1024
+
+
+class CutOffError(ConnectionError):
+    """The bytes ended, but the other side did not say that this is the end (TLS)."""
 
 
 @runtime_checkable
@@ -88,11 +101,12 @@ def send_parts(sock: socket.socket, parts: deque[Buffer]) -> int:
         count = sock.send(parts[0])
     else:
         count = sock.sendmsg([parts[i] for i in range(min(len(parts), _MAX_PARTS))])
-    _remove(parts, count)
+    remove_sent(parts, count)
     return count
 
 
-def _remove(parts: deque[Buffer], count: int) -> None:
+def remove_sent(parts: deque[Buffer], count: int) -> None:
+    """Remove bytes from the left of `parts`."""
     while parts:
         first = parts[0]
         size = first.nbytes if isinstance(first, memoryview) else len(first)
@@ -119,22 +133,77 @@ class SocketStream:
         self.peer: str = peer if peer is not None else describe_peer(sock)
         self._closed = False
 
+    @property
+    def unread(self) -> bool:
+        """Whether received bytes wait in the stream itself: the loop does not tell of them."""
+        return False
+
+    def fill(self, assembler: FrameAssembler) -> bool:
+        """Read all that is ready, up to a fair share; does not wait.
+
+        Returns:
+            True if the other side ended the stream.
+
+        Raises:
+            OSError: If the stream broke; `CutOffError` if it ended in a way that the other side did not mean.
+            ProtocolError: If what was received is no frame.
+        """
+        total = 0
+        try:
+            while total < FAIR_SHARE and len(assembler.frames) < FAIR_FRAMES:
+                target = assembler.target()
+                count = self.socket.recv_into(target)
+                if count == 0:
+                    return True
+                assembler.received(count)
+                total += count
+                if count < len(target):
+                    break  # more may have come since, but then the loop tells
+        except BlockingIOError:
+            pass
+        return False
+
+    def flush(self, parts: deque[Buffer]) -> int:
+        """Send what is taken now, from the left of `parts`; what was sent is removed.
+
+        Returns:
+            How many bytes were sent; 0 if nothing is taken now.
+
+        Raises:
+            OSError: If the stream broke.
+        """
+        try:
+            return send_parts(self.socket, parts)
+        except BlockingIOError:
+            return 0
+
+    def explain(self, error: OSError) -> Exception:
+        """The error to report for one of `fill` or `flush`."""
+        return error
+
+    def say_end(self) -> None:
+        """Tell the other side that this is the end, where the stream has a way to say so; `close` follows."""
+
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> Buffer:
         while True:
             try:
                 return self.socket.recv(max_bytes)
             except BlockingIOError:
-                with _closed_while_waiting():
-                    await anyio.wait_readable(self.socket)
+                await self._wait_readable()
 
     async def send(self, parts: Sequence[Buffer]) -> None:
         left = deque(parts)
         while left:
-            try:
-                send_parts(self.socket, left)
-            except BlockingIOError:
-                with _closed_while_waiting():
-                    await anyio.wait_writable(self.socket)
+            if not self.flush(left) and left:
+                await self._wait_writable()
+
+    async def _wait_readable(self) -> None:
+        with _closed_while_waiting():
+            await anyio.wait_readable(self.socket)
+
+    async def _wait_writable(self) -> None:
+        with _closed_while_waiting():
+            await anyio.wait_writable(self.socket)
 
     async def aclose(self) -> None:
         self.close()
@@ -143,12 +212,13 @@ class SocketStream:
         """Close at once; tasks that wait for the socket get an `OSError`."""
         if not self._closed:
             self._closed = True
+            self.say_end()
             with contextlib.suppress(RuntimeError):  # in a callback of plain asyncio anyio finds no loop
                 anyio.notify_closing(self.socket)
             self.socket.close()
 
     def __repr__(self) -> str:
-        return f"<SocketStream {self.peer}{' closed' if self._closed else ''}>"
+        return f"<{type(self).__name__} {self.peer}{' closed' if self._closed else ''}>"
 
 
 @contextlib.contextmanager

@@ -87,7 +87,8 @@ class ProducerCore:
     """
 
     def __init__(self, config: ProducerConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        bootstrap_addresses(config.bootstrap_servers)  # what cannot be right is refused now, not by the first call
+        # what cannot be right is refused now, not by the first call
+        bootstrap_addresses(config.bootstrap_servers, config.security_protocol)
         self.config = config
         self.clock = clock
         self.plan: ProducerPlan = ProducerPlan.of(config)

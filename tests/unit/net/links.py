@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,10 +18,12 @@ import anyio
 from kclient.concurrency import Supervisor
 from kclient.net.channel import Channel, open_channel
 from kclient.net.streams import ByteStream, SocketStream, memory_pair, socketpair_streams
+from kclient.net.tls import TlsStream
 from kclient.protocol import framing
 from kclient.protocol.messages import ApiVersionsResponse, MetadataResponse
 from kclient.protocol.registry import request_class
 from kclient.testing.faults import FaultyStream
+from tests.certificates import Authority
 
 
 def _memory() -> tuple[ByteStream, ByteStream]:
@@ -31,11 +38,55 @@ def _pair() -> tuple[ByteStream, ByteStream]:
     return socketpair_streams()
 
 
-def _tcp() -> tuple[ByteStream, ByteStream]:
+def tcp_sockets() -> tuple[socket.socket, socket.socket]:
+    """Two sockets, connected by TCP."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         left = socket.create_connection(listening.getsockname())
         right, _ = listening.accept()
+    return left, right
+
+
+def _tcp() -> tuple[ByteStream, ByteStream]:
+    left, right = tcp_sockets()
     return SocketStream(left), SocketStream(right)
+
+
+@cache
+def authority() -> Authority:
+    """The one that the tests' servers have their certificates from."""
+    return Authority()
+
+
+@cache
+def server_context() -> ssl.SSLContext:
+    """With a certificate for `localhost` and 127.0.0.1."""
+    with tempfile.TemporaryDirectory() as folder:
+        return authority().server_context(Path(folder), "localhost", "127.0.0.1")
+
+
+def client_context() -> ssl.SSLContext:
+    """Trusts the tests' authority; to be changed freely."""
+    return authority().client_context()
+
+
+def tls_pair(version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> tuple[TlsStream, TlsStream]:
+    """A client's and a server's stream after the handshake."""
+    left, right = tcp_sockets()
+    context = client_context()
+    context.maximum_version = version
+    options: dict[str, Any] = {"suppress_ragged_eofs": False}
+    with ThreadPoolExecutor(1) as executor:
+        server = executor.submit(server_context().wrap_socket, right, server_side=True, **options)
+        client = context.wrap_socket(left, server_hostname="localhost", **options)
+        return TlsStream(client), TlsStream(server.result(10), server=True)
+
+
+def _tls() -> tuple[ByteStream, ByteStream]:
+    return tls_pair()
+
+
+def _old_tls() -> tuple[ByteStream, ByteStream]:
+    return tls_pair(ssl.TLSVersion.TLSv1_2)
 
 
 def _chopped() -> tuple[ByteStream, ByteStream]:
@@ -53,6 +104,8 @@ LINKS: dict[str, Callable[[], tuple[ByteStream, ByteStream]]] = {
     "small-memory": _small_memory,
     "socketpair": _pair,
     "tcp": _tcp,
+    "tls": _tls,
+    "tls-1.2": _old_tls,
     "chopped": _chopped,
     "chopped-sockets": _chopped_sockets,
 }

@@ -31,7 +31,7 @@ from .links import LINKS, Broker, metadata_answer, supervised
 pytestmark = pytest.mark.anyio
 
 KINDS = sorted(LINKS)
-FAST = ["memory", "socketpair", "tcp"]
+FAST = ["memory", "socketpair", "tcp", "tls"]
 
 
 def metadata(name: str) -> MetadataRequest:

@@ -1,0 +1,191 @@
+"""TLS over TCP sockets, client and server side: a `SocketStream` whose bytes OpenSSL encrypts.
+
+OpenSSL reads and writes the non-blocking socket itself (`ssl.SSLSocket`), so a frame is decrypted straight into its
+buffer, and the channels of plain sockets serve these too. `docs/internals/connection.md` has the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections import deque
+
+import anyio
+
+from kclient.errors import SslAuthenticationError
+from kclient.net.frames import FrameAssembler
+from kclient.net.streams import FAIR_FRAMES, FAIR_SHARE, RECEIVE_SIZE, CutOffError, SocketStream, remove_sent
+from kclient.net.tls_errors import explain_client, explain_server
+from kclient.types import Buffer
+
+__all__ = ["TlsStream", "accept_tls", "connect_tls"]
+
+_RECORD = 16 * 1024  # the most that TLS encrypts in one piece
+_CUT_OFF = "the other side closed the connection without ending TLS (close_notify)"
+_RENEGOTIATES = "the other side renegotiates TLS, which is not supported"
+
+
+class TlsStream(SocketStream):
+    """A byte stream over a TLS socket whose handshake is done; made by `connect_tls` and `accept_tls`.
+
+    Args:
+        sock: The socket; from now on it belongs to the stream.
+        peer: The other side.
+        server: Whether this is the server's side; what errors say depends on it.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket, peer: str | None = None, *, server: bool = False) -> None:
+        super().__init__(sock, peer)
+        self._tls = sock
+        self._server = server
+
+    @property
+    def version(self) -> str:
+        """The version of TLS, as `TLSv1.3`."""
+        return self._tls.version() or "none"
+
+    @property
+    def unread(self) -> bool:
+        return self._tls.pending() > 0
+
+    def fill(self, assembler: FrameAssembler) -> bool:
+        total = 0
+        try:
+            # to the very end, whatever a read gives: it never gives more than one record
+            while total < FAIR_SHARE and len(assembler.frames) < FAIR_FRAMES:
+                count = self._tls.recv_into(assembler.target())
+                if count == 0:
+                    return True
+                assembler.received(count)
+                total += count
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLWantWriteError as error:
+            raise ConnectionAbortedError(_RENEGOTIATES) from error
+        except ssl.SSLEOFError as error:
+            raise CutOffError(_CUT_OFF) from error
+        return False
+
+    def flush(self, parts: deque[Buffer]) -> int:
+        """As `SocketStream.flush`; small parts are gathered into records, since each is encrypted by itself."""
+        if len(parts) > 1:
+            _gather(parts)
+        try:
+            count = self._tls.send(parts[0])
+        except ssl.SSLWantWriteError:
+            return 0
+        except ssl.SSLWantReadError as error:
+            raise ConnectionAbortedError(_RENEGOTIATES) from error
+        remove_sent(parts, count)
+        return count
+
+    def explain(self, error: OSError) -> Exception:
+        """What failed, and the setting to change; TLS 1.3 tells some refusals only after the handshake."""
+        problem = (explain_server if self._server else explain_client)(error)
+        if isinstance(problem, SslAuthenticationError):
+            return SslAuthenticationError(f"{self.peer}: {problem.message}")
+        return problem
+
+    def say_end(self) -> None:
+        # a single try: what does not fit into the socket's buffer now is not waited for
+        with contextlib.suppress(OSError, ValueError):
+            self._tls.unwrap()
+
+    async def receive(self, max_bytes: int = RECEIVE_SIZE) -> Buffer:
+        while True:
+            try:
+                return self._tls.recv(min(max_bytes, _RECORD))
+            except ssl.SSLWantReadError:
+                await self._wait_readable()
+            except ssl.SSLWantWriteError as error:
+                raise ConnectionAbortedError(_RENEGOTIATES) from error
+            except ssl.SSLEOFError as error:
+                raise CutOffError(_CUT_OFF) from error
+
+
+async def connect_tls(sock: socket.socket, context: ssl.SSLContext, host: str, peer: str) -> TlsStream:
+    """Make a connected socket a client's TLS stream.
+
+    Args:
+        sock: Connected; it is closed if the handshake fails or is cancelled.
+        context: A client's.
+        host: The broker's name or address as it was asked for: told to the broker (SNI), and looked for in its
+            certificate if the context checks host names.
+        peer: See `SocketStream`.
+
+    Raises:
+        SslAuthenticationError: If broker and client do not trust each other, or have no version or cipher in common.
+        OSError: If the connection ended first.
+    """
+    name = host.partition("%")[0].rstrip(".")
+    return await _handshake(sock, context, name, peer)
+
+
+async def accept_tls(sock: socket.socket, context: ssl.SSLContext, peer: str | None = None) -> TlsStream:
+    """Make an accepted socket a server's TLS stream.
+
+    Args:
+        sock: Connected; it is closed if the handshake fails or is cancelled.
+        context: A server's, with its certificate.
+        peer: See `SocketStream`.
+
+    Raises:
+        OSError: If there was no handshake; the text says why.
+    """
+    return await _handshake(sock, context, None, peer)
+
+
+async def _handshake(sock: socket.socket, context: ssl.SSLContext, name: str | None, peer: str | None) -> TlsStream:
+    server = name is None
+    explain = explain_server if server else explain_client
+    with contextlib.ExitStack() as undo:
+        undo.callback(sock.close)
+        sock.setblocking(False)
+        try:
+            tls = context.wrap_socket(
+                sock,
+                server_side=server,
+                server_hostname=name or None,
+                do_handshake_on_connect=False,
+                suppress_ragged_eofs=False,
+            )
+            undo.callback(tls.close)
+            await _shake_hands(tls)
+        except OSError as error:
+            problem = explain(error, handshake=True)
+            if problem is error:
+                raise
+            raise problem from error
+        except ValueError as error:  # no name to look for, or one that cannot be encoded
+            raise OSError(f"the host name {name!r} cannot be used with TLS: {error}") from error
+        stream = TlsStream(tls, peer, server=server)
+        undo.pop_all()
+        return stream
+
+
+async def _shake_hands(tls: ssl.SSLSocket) -> None:
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            await anyio.wait_readable(tls)
+        except ssl.SSLWantWriteError:
+            await anyio.wait_writable(tls)
+        else:
+            return
+
+
+def _gather(parts: deque[Buffer]) -> None:
+    """Join parts from the left until they fill one record; the rest of the last one stays as it is."""
+    first = parts[0]
+    if (first.nbytes if isinstance(first, memoryview) else len(first)) >= _RECORD:
+        return
+    record = bytearray()
+    while parts and len(record) < _RECORD:
+        view = memoryview(parts.popleft()).cast("B")
+        room = _RECORD - len(record)
+        record += view[:room]
+        if len(view) > room:
+            parts.appendleft(view[room:])
+    parts.appendleft(record)
