@@ -17,6 +17,8 @@ from kclient.errors import ConfigError, NotYetSupportedError
 
 __all__ = ["LONG", "ClientConfig", "ConfigSource"]
 
+_DERIVED = ("tls_context", "sasl_credentials")
+
 LONG = 2**63 - 1
 """Largest value of Java's long."""
 
@@ -150,7 +152,8 @@ class ClientConfig(SecuritySettings):
         cls._reconcile(values)
         attributes = {known[name].attribute: value for name, value in values.items()}
         made = cls(**attributes, explicit=explicit)
-        _ = made.tls_context  # files that are missing are told now, not when the first connection is made
+        # files and credentials that are missing are told now, not when the first connection is made
+        _ = made.tls_context, made.sasl_credentials
         return made
 
     @classmethod
@@ -165,7 +168,7 @@ class ClientConfig(SecuritySettings):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was made of the settings, which is made anew."""
-        return {name: value for name, value in vars(self).items() if name != "tls_context"}
+        return {name: value for name, value in vars(self).items() if name not in _DERIVED}
 
     @classmethod
     def _named(cls, source: Mapping[str, Any]) -> dict[str, Any]:

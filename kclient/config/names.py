@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kclient.config.common import ClientConfig
 
-__all__ = ["LIBRDKAFKA", "explain_unknown"]
+__all__ = ["LIBRDKAFKA", "OTHER_CLIENTS", "explain_unknown"]
 
 LIBRDKAFKA = {
     "api.version.fallback.ms": "",
@@ -59,7 +59,8 @@ LIBRDKAFKA = {
     "metadata.broker.list": "bootstrap.servers",
     "metadata.request.timeout.ms": "request.timeout.ms",
     "msg_order_cmp": "",
-    "oauthbearer_token_refresh_cb": "",
+    "oauth_cb": "sasl.login.callback.handler.class",
+    "oauthbearer_token_refresh_cb": "sasl.login.callback.handler.class",
     "offset.store.method": "",
     "offset.store.path": "",
     "offset.store.sync.interval.ms": "",
@@ -88,8 +89,6 @@ LIBRDKAFKA = {
     "sasl.oauthbearer.config": "sasl.jaas.config",
     "sasl.oauthbearer.extensions": "sasl.jaas.config",
     "sasl.oauthbearer.method": "",
-    "sasl.password": "sasl.jaas.config",
-    "sasl.username": "sasl.jaas.config",
     "socket.blocking.max.ms": "",
     "socket.keepalive.enable": "",
     "socket.max.fails": "",
@@ -123,7 +122,17 @@ LIBRDKAFKA = {
 }
 """librdkafka's names (and confluent-kafka's) that are not the Java client's, and the Java name that comes nearest."""
 
+OTHER_CLIENTS = {
+    "sasl_plain_username": "sasl_username",
+    "sasl_plain_password": "sasl_password",
+    "sasl_oauth_token_provider": "sasl_login_callback_handler_class",
+    "sasl_kerberos_name": "sasl_kerberos_service_name",
+}
+"""Names of kafka-python and aiokafka, and ours."""
+
 _HINTS = {
+    "sasl.oauthbearer.method": "set sasl.oauthbearer.token.endpoint.url, or sasl.login.callback.handler.class",
+    "enable.sasl.oauthbearer.unsecure.jwt": "put unsecuredLoginStringClaim_sub into sasl.jaas.config",
     "enable.auto.offset.store": "commit the offsets you have processed with commit(offsets), with "
     "enable.auto.commit=false",
     "broker.address.family": "every address that the name resolves to is tried, IPv6 and IPv4; to use one family only, "
@@ -157,6 +166,8 @@ def explain_unknown(given: str, cls: type[ClientConfig]) -> str:
     start = f"{given} is no setting of the {client_name(cls)}"
     if name in LIBRDKAFKA:
         return f"{start}: it is librdkafka's name; {_librdkafka_hint(name)}"
+    if given in OTHER_CLIENTS:
+        return f"{start}: it is a name of kafka-python and aiokafka; here it is {OTHER_CLIENTS[given]}"
     others = [client_name(other) for other in _clients() if other is not cls and name in other.settings()]
     if others:
         return f"{start}: it belongs to the {' and the '.join(others)}"

@@ -34,7 +34,8 @@ Times are in milliseconds, sizes in bytes.
 """
 
 _SECURITY = """\
-The `ssl.` settings take effect with `security.protocol` `SSL` and `SASL_SSL`; the guide's page on security shows them.
+The `ssl.` settings take effect with `security.protocol` `SSL` and `SASL_SSL`, the `sasl.` settings with
+`SASL_PLAINTEXT` and `SASL_SSL`; the guide's page on security shows them.
 """
 
 

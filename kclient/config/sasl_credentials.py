@@ -1,0 +1,286 @@
+"""What a client authenticates with, found out from its settings; checked as a whole, before any connection is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from kclient.config.jaas import JaasEntry, parse_jaas
+from kclient.config.sasl import CLIENT_CREDENTIALS, UNSECURED, SaslSettings
+from kclient.config.secret import Secret
+from kclient.errors import ConfigError, NotYetSupportedError
+
+__all__ = [
+    "ClientCredentials",
+    "OAuthCredentials",
+    "PasswordCredentials",
+    "UnsecuredToken",
+    "resolve_credentials",
+]
+
+_MODULES: Final = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "SCRAM-SHA-512": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
+}
+_OPTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "PlainLoginModule": ("username", "password"),
+    "ScramLoginModule": ("username", "password", "tokenauth"),
+    "OAuthBearerLoginModule": (
+        "clientId",
+        "clientSecret",
+        "scope",
+        "unsecuredLoginPrincipalClaimName",
+        "unsecuredLoginLifetimeSeconds",
+        "unsecuredLoginScopeClaimName",
+    ),
+}
+_PREFIXES: Final = (
+    "extension_",
+    "unsecuredLoginStringClaim_",
+    "unsecuredLoginNumberClaim_",
+    "unsecuredLoginListClaim_",
+    "unsecuredLoginExtension_",
+)
+_WANTED = "sasl.username and sasl.password, or username and password in sasl.jaas.config"
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordCredentials:
+    """Name and password, for PLAIN and SCRAM."""
+
+    mechanism: str
+    username: str
+    password: Secret
+    token_auth: bool = False
+    """Whether it is a delegation token (KIP-48): `tokenauth="true"` of ScramLoginModule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCredentials:
+    """How tokens are fetched from an identity provider (RFC 6749, 4.4), or from a file; times in seconds."""
+
+    url: str
+    client_id: str = ""
+    client_secret: Secret = Secret("")  # noqa: RUF009  (it does not change)
+    scope: str | None = None
+    urlencode: bool = False
+    connect_timeout: float = 10.0
+    read_timeout: float = 10.0
+    retry_backoff: float = 0.1
+    retry_limit: float = 10.0
+    """For all attempts together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsecuredToken:
+    """Tokens that the client makes itself, without a signature."""
+
+    claims: Mapping[str, Any]
+    lifetime: float = 3600.0
+    principal_claim: str = "sub"
+    scope_claim: str = "scope"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthCredentials:
+    """Where the tokens of OAUTHBEARER come from."""
+
+    source: Callable[[], Any] | ClientCredentials | UnsecuredToken
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    """SASL extensions, for tokens that bring none of their own."""
+    scope_claim: str = "scope"
+    sub_claim: str = "sub"
+    window_factor: float = 0.8
+    window_jitter: float = 0.05
+    min_period: float = 60.0
+    buffer: float = 300.0
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the SASL mechanism."""
+        return "OAUTHBEARER"
+
+
+def resolve_credentials(settings: Any) -> PasswordCredentials | OAuthCredentials | None:
+    """What a client authenticates with; None without SASL.
+
+    Args:
+        settings: The client's: `SaslSettings` with `security_protocol`.
+
+    Raises:
+        ConfigError: If something is missing, makes no sense, or contradicts something else.
+        NotYetSupportedError: For GSSAPI.
+    """
+    protocol = settings.security_protocol
+    if protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
+        _check_unused(settings, protocol)
+        return None
+    mechanism = settings.sasl_mechanism
+    if mechanism == "GSSAPI":
+        raise NotYetSupportedError(
+            "sasl.mechanism = GSSAPI (Kerberos; as in Java it is the default) is not supported yet; set sasl.mechanism "
+            "to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
+        )
+    entry = _jaas(settings, mechanism)
+    if mechanism == "OAUTHBEARER":
+        return _oauth(settings, entry)
+    return _password(settings, entry, mechanism)
+
+
+def _check_unused(settings: SaslSettings, protocol: str) -> None:
+    """Credentials that would not be used are a mistake: most likely in `security.protocol`."""
+    given = [item for item in dataclasses.fields(SaslSettings) if getattr(settings, item.name) != item.default]
+    if given:
+        names = ", ".join(item.name.replace("_", ".") for item in given)
+        raise ConfigError(
+            f"{names}: SASL is not used with security.protocol = {protocol}; set security.protocol to SASL_SSL or "
+            f"SASL_PLAINTEXT, or leave {'it' if len(given) == 1 else 'them'} out"
+        )
+
+
+def _jaas(settings: SaslSettings, mechanism: str) -> JaasEntry:
+    """The login module's options; none without `sasl.jaas.config`."""
+    module = _MODULES[mechanism]
+    if settings.sasl_jaas_config is None:
+        return JaasEntry(module, {})
+    entry = parse_jaas(settings.sasl_jaas_config.reveal())
+    if entry.module != module:
+        raise ConfigError(f"sasl.jaas.config has {entry.module}, but sasl.mechanism = {mechanism} needs {module}")
+    prefixes = _PREFIXES if mechanism == "OAUTHBEARER" else ()
+    unknown = [name for name in entry.options if name not in _OPTIONS[module] and not name.startswith(prefixes)]
+    if unknown:
+        shown = ", ".join(name for name in unknown if name.replace(".", "").isidentifier()) or "one that is no name"
+        known = ", ".join([*_OPTIONS[module], *(f"{prefix}NAME" for prefix in prefixes)])
+        raise ConfigError(f"sasl.jaas.config: {module} has no option {shown}; it has {known}")
+    return entry
+
+
+# --- PLAIN and SCRAM
+
+
+def _password(settings: SaslSettings, entry: JaasEntry, mechanism: str) -> PasswordCredentials:
+    if settings.sasl_login_callback_handler_class is not None:
+        raise ConfigError(f"sasl.login.callback.handler.class is for OAUTHBEARER, not for {mechanism}")
+    if settings.sasl_jaas_config is not None and (settings.sasl_username or settings.sasl_password):
+        raise ConfigError("sasl.jaas.config and sasl.username, sasl.password say the same: give one of the two")
+    username = settings.sasl_username or _reveal(entry, "username")
+    password = settings.sasl_password or entry.options.get("password")
+    if not username or not password:
+        raise ConfigError(f"sasl.mechanism = {mechanism} needs {_WANTED}")
+    if "\0" in username or (mechanism == "PLAIN" and "\0" in password.reveal()):
+        raise ConfigError(f"SASL {mechanism} cannot send a zero character in name or password")
+    by_id = (_reveal(entry, "tokenauth") or "false").lower()
+    if by_id not in ("true", "false"):
+        raise ConfigError("sasl.jaas.config: tokenauth is true or false")
+    return PasswordCredentials(mechanism, username, password, token_auth=by_id == "true")
+
+
+def _reveal(entry: JaasEntry, name: str) -> str | None:
+    found = entry.options.get(name)
+    return None if found is None else found.reveal()
+
+
+# --- OAUTHBEARER
+
+
+def _oauth(settings: SaslSettings, entry: JaasEntry) -> OAuthCredentials:
+    if settings.sasl_username or settings.sasl_password:
+        raise ConfigError("sasl.username and sasl.password are for PLAIN and SCRAM, not for OAUTHBEARER")
+    return OAuthCredentials(
+        source=_source(settings, entry),
+        extensions=_prefixed(entry, "extension_") | _prefixed(entry, "unsecuredLoginExtension_"),
+        scope_claim=settings.sasl_oauthbearer_scope_claim_name,
+        sub_claim=settings.sasl_oauthbearer_sub_claim_name,
+        window_factor=settings.sasl_login_refresh_window_factor,
+        window_jitter=settings.sasl_login_refresh_window_jitter,
+        min_period=settings.sasl_login_refresh_min_period_seconds,
+        buffer=settings.sasl_login_refresh_buffer_seconds,
+    )
+
+
+def _source(settings: SaslSettings, entry: JaasEntry) -> Callable[[], Any] | ClientCredentials | UnsecuredToken:
+    handler = settings.sasl_login_callback_handler_class
+    url = settings.sasl_oauthbearer_token_endpoint_url
+    unsecured = [name for name in entry.options if name.startswith("unsecuredLogin")]
+    if handler is not None and not isinstance(handler, str):
+        return _callback(handler, settings, entry)
+    if url:
+        if unsecured or handler == UNSECURED:
+            raise ConfigError("sasl.oauthbearer.token.endpoint.url and unsecured tokens contradict each other")
+        return _client_credentials(settings, entry, url)
+    if unsecured and handler != CLIENT_CREDENTIALS:
+        return _unsecured(entry)
+    raise ConfigError(
+        "sasl.mechanism = OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url, where tokens are fetched, or "
+        "sasl.login.callback.handler.class, a function that returns one"
+    )
+
+
+def _callback(handler: Callable[[], Any], settings: SaslSettings, entry: JaasEntry) -> Callable[[], Any]:
+    if settings.sasl_oauthbearer_token_endpoint_url or entry.options:
+        raise ConfigError(
+            "sasl.login.callback.handler.class gives the tokens: sasl.oauthbearer.token.endpoint.url and the options "
+            "of sasl.jaas.config would not be used"
+        )
+    made = handler() if isinstance(handler, type) else handler
+    if not callable(made):
+        raise ConfigError("sasl.login.callback.handler.class is no function: it has to be callable without arguments")
+    return made
+
+
+def _client_credentials(settings: SaslSettings, entry: JaasEntry, url: str) -> ClientCredentials:
+    scheme = urlsplit(url).scheme
+    if scheme not in ("https", "http", "file"):
+        raise ConfigError("sasl.oauthbearer.token.endpoint.url: expected an https: address, http: or file:")
+    client_id = settings.sasl_oauthbearer_client_credentials_client_id or _reveal(entry, "clientId") or ""
+    secret = settings.sasl_oauthbearer_client_credentials_client_secret or entry.options.get("clientSecret")
+    if scheme != "file" and not (client_id and secret):
+        raise ConfigError(
+            "sasl.oauthbearer.token.endpoint.url needs sasl.oauthbearer.client.credentials.client.id and "
+            "sasl.oauthbearer.client.credentials.client.secret, or clientId and clientSecret in sasl.jaas.config"
+        )
+    return ClientCredentials(
+        url=url,
+        client_id=client_id,
+        client_secret=secret or Secret(""),
+        scope=settings.sasl_oauthbearer_scope or _reveal(entry, "scope"),
+        urlencode=settings.sasl_oauthbearer_header_urlencode,
+        connect_timeout=_seconds(settings.sasl_login_connect_timeout_ms),
+        read_timeout=_seconds(settings.sasl_login_read_timeout_ms),
+        retry_backoff=settings.sasl_login_retry_backoff_ms / 1000,
+        retry_limit=settings.sasl_login_retry_backoff_max_ms / 1000,
+    )
+
+
+def _seconds(milliseconds: int | None) -> float:
+    return 10.0 if milliseconds is None else milliseconds / 1000
+
+
+def _unsecured(entry: JaasEntry) -> UnsecuredToken:
+    principal = _reveal(entry, "unsecuredLoginPrincipalClaimName") or "sub"
+    claims: dict[str, Any] = dict(_prefixed(entry, "unsecuredLoginStringClaim_"))
+    try:
+        claims |= {name: float(text) for name, text in _prefixed(entry, "unsecuredLoginNumberClaim_").items()}
+        lifetime = float(_reveal(entry, "unsecuredLoginLifetimeSeconds") or 3600)
+    except ValueError:
+        raise ConfigError("sasl.jaas.config: unsecuredLoginNumberClaim_ and -LifetimeSeconds take numbers") from None
+    # the first character of a list parts its items
+    lists = _prefixed(entry, "unsecuredLoginListClaim_").items()
+    claims |= {name: text[1:].split(text[0]) for name, text in lists if text}
+    if not claims.get(principal):
+        raise ConfigError(f"sasl.jaas.config: unsecured tokens need unsecuredLoginStringClaim_{principal}, the user")
+    return UnsecuredToken(
+        claims=claims,
+        lifetime=lifetime,
+        principal_claim=principal,
+        scope_claim=_reveal(entry, "unsecuredLoginScopeClaimName") or "scope",
+    )
+
+
+def _prefixed(entry: JaasEntry, prefix: str) -> dict[str, str]:
+    return {name[len(prefix) :]: value.reveal() for name, value in entry.options.items() if name.startswith(prefix)}
