@@ -25,6 +25,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     process = GatewayProcess(tmp_path / "data")
     process.start()
@@ -46,6 +47,7 @@ def test_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     assert process.stderr == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_signals(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     with subprocess.Popen(
@@ -64,6 +66,7 @@ def test_signals(tmp_path: Path, sent: signal.Signals, code: int) -> None:
         assert process.stdout.read() == ""
 
 
+@pytest.mark.slow
 def test_a_second_gateway_on_the_same_directory_names_the_first(tmp_path: Path) -> None:
     process = GatewayProcess(tmp_path)
     process.start()
@@ -76,6 +79,7 @@ def test_a_second_gateway_on_the_same_directory_names_the_first(tmp_path: Path) 
         process.stop()
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -135,6 +139,7 @@ def test_when_the_option_parser_is_left_out(words: str, quick: bool) -> None:
     assert (quick_gateway(words.split()) is not None) is quick
 
 
+@pytest.mark.slow
 def test_beyond_loopback_it_warns(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "kclient", "gateway", "--data", str(tmp_path), "--listen", "0.0.0.0:0",

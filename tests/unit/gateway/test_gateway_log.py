@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -18,6 +17,7 @@ from kclient.errors import (
     UnknownLeaderEpochError,
 )
 from kclient.gateway.log import Append, AppendState, Duplicate, PartitionLog
+from tests.example_budget import examples
 
 MAX_SEQUENCE = 2**31 - 1
 
@@ -277,4 +277,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyOrder.settings = examples(60, stateful_step_count=30)

@@ -13,7 +13,7 @@ import pytest
 from kclient.htp import TopicSettings, open_store
 from tests.unit.htp.plain_messages import FRAMING, TOPIC, split
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 WORK = """
 import sys

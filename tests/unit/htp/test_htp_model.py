@@ -9,11 +9,11 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kclient.htp import ConflictError, DirectBroker, PositionError, Store, TopicSettings, memory, open_store
+from tests.example_budget import examples
 from tests.unit.htp.plain_messages import FRAMING, TOPIC, message, split
 
 T = TypeVar("T")
@@ -180,10 +180,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert sum(each.size for each in segments) == status.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("backend", ["memory", "embedded"])
 def test_the_store_does_what_the_model_does(backend: str, loop: str) -> None:
     machine = type("Machine", (StoreMachine,), {"backend": backend, "loop": loop})
     test = machine.TestCase  # type: ignore[attr-defined]
-    test.settings = settings(max_examples=8 if backend == "embedded" else 20, stateful_step_count=30, deadline=None)
+    test.settings = examples(8 if backend == "embedded" else 20, stateful_step_count=30)
     test().runTest()

@@ -342,6 +342,7 @@ class Life:
             self.acknowledged[topic] &= set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group_sync", ["each", "filesystem"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_any_work_cut_at_any_moment(seed: int, group_sync: str, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.errors import KafkaError, ProtocolError, UnsupportedVersionError
@@ -28,13 +28,14 @@ from kclient.protocol.messages import (
     SaslAuthenticateRequest,
     TopicProduceData,
 )
+from tests.example_budget import examples
 from tests.protocol_values import TOP_LEVEL, every_version, fitted, messages, versions_of
 
 ALL = pytest.mark.parametrize("message", TOP_LEVEL, ids=lambda cls: cls.__name__)
 
 
 @ALL
-@settings(max_examples=12)
+@examples(12)
 @given(data=st.data())
 def test_round_trip_in_every_version(message: type[ApiMessage], data: st.DataObject) -> None:
     drawn = data.draw(messages(message))
@@ -46,7 +47,7 @@ def test_round_trip_in_every_version(message: type[ApiMessage], data: st.DataObj
 
 
 @ALL
-@settings(max_examples=8)
+@examples(8)
 @given(data=st.data())
 def test_interpreted_schema_agrees(message: type[ApiMessage], data: st.DataObject) -> None:
     drawn = data.draw(messages(message))
@@ -60,7 +61,7 @@ def test_interpreted_schema_agrees(message: type[ApiMessage], data: st.DataObjec
 
 
 @ALL
-@settings(max_examples=4)
+@examples(4)
 @given(data=st.data())
 def test_every_truncation_is_a_protocol_error(message: type[ApiMessage], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(versions_of(message)))
@@ -74,7 +75,7 @@ def test_every_truncation_is_a_protocol_error(message: type[ApiMessage], data: s
 
 
 @ALL
-@settings(max_examples=15)
+@examples(15)
 @given(data=st.data())
 def test_damage_is_a_protocol_error_or_another_value(message: type[ApiMessage], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(versions_of(message)))
@@ -90,7 +91,7 @@ def test_damage_is_a_protocol_error_or_another_value(message: type[ApiMessage], 
 
 
 @given(garbage=st.binary(max_size=60), index=st.integers(0, 10_000))
-@settings(max_examples=400)
+@examples(400)
 def test_garbage_is_a_protocol_error_or_a_value(garbage: bytes, index: int) -> None:
     everything = list(every_version())
     message, version = everything[index % len(everything)]

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kclient.errors import CorruptRecordError, KafkaError
 from kclient.records import HEADER_SIZE, BatchHeader, CompressionType, check_batch, iter_headers, read_header
 from kclient.records.flaws import Flaw, record_error
 from kclient.records.varint import encode_varint
+from tests.example_budget import examples
 from tests.unit.records.faces import FACES, INTERPRETED, Face, build, outcome, rows
 
 ROWS = [(1000, b"key", b"value", [("h", b"x")]), (1001, None, b"v" * 200, []), (1002, b"k", None, [])]
@@ -246,7 +247,7 @@ def assert_twins_agree(batch: bytes) -> None:
 @given(
     rows, st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), max_size=6), st.sampled_from(CompressionType)
 )
-@settings(max_examples=300)
+@examples(300)
 def test_twins_agree_on_damaged_batches(
     records: list[Any], changes: list[tuple[int, int]], compression: CompressionType
 ) -> None:
@@ -258,7 +259,7 @@ def test_twins_agree_on_damaged_batches(
 
 @given(st.binary(min_size=7, max_size=200), st.integers(0, 30), st.integers(0, 2**31 - 2))
 @example(b"\x0c\x00\x00\x00\x01\x01\x00", 1, 0)
-@settings(max_examples=300)
+@examples(300)
 def test_twins_agree_on_random_records(payload: bytes, count: int, last_delta: int) -> None:
     assert_twins_agree(with_records(payload, count, max(last_delta, count - 1, 0)))
 
@@ -269,14 +270,14 @@ fields = st.one_of(
 
 
 @given(st.lists(st.lists(fields, max_size=12), min_size=1, max_size=4), st.integers(0, 5))
-@settings(max_examples=500)
+@examples(500)
 def test_twins_agree_on_plausible_records(records: list[list[int | bytes]], last_delta: int) -> None:
     payload = b"".join(record(b"\0", *parts) for parts in records)
     assert_twins_agree(with_records(payload, len(records), max(last_delta, len(records) - 1)))
 
 
 @given(rows, st.integers(0, HEADER_SIZE - 1), st.integers(1, 255))
-@settings(max_examples=300)
+@examples(300)
 def test_twins_agree_on_damaged_headers(records: list[Any], position: int, change: int) -> None:
     batch = bytearray(build(INTERPRETED, records))
     batch[position] ^= change
