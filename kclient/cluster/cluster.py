@@ -29,6 +29,7 @@ from kclient.errors import (
 from kclient.net.address import Address
 from kclient.net.connection import Connection
 from kclient.net.connectors import bootstrap_addresses
+from kclient.net.sasl.login import login_for
 from kclient.protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -89,6 +90,7 @@ class Cluster:
         self._supervisor = supervisor
         self._allow_creation = allow_auto_topic_creation
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
+        self._login = login_for(config.sasl_credentials, supervisor)
         self._links: dict[tuple[int, str], BrokerLink] = {}
         addresses = bootstrap_addresses(config.bootstrap_servers, config.security_protocol)
         self._bootstrap = [self._new_link(address) for address in addresses]
@@ -338,7 +340,7 @@ class Cluster:
         raise NoBrokersAvailableError("No broker could be reached", attempts=attempts)
 
     async def _open(self, address: Address) -> Connection:
-        return await Connection.open(address, self.config, supervisor=self._supervisor)
+        return await Connection.open(address, self.config, supervisor=self._supervisor, login=self._login)
 
     # ------------------------------------------------------------------ requests
 

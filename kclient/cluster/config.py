@@ -9,6 +9,8 @@ from kclient.net.settings import ConnectionConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kclient.config.sasl_credentials import OAuthCredentials, PasswordCredentials
+
 
 class ClusterConfig(ConnectionConfig, Protocol):
     """Kafka's client settings in snake_case, times in milliseconds."""
@@ -21,6 +23,11 @@ class ClusterConfig(ConnectionConfig, Protocol):
     @property
     def security_protocol(self) -> str:
         """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
+        ...
+
+    @property
+    def sasl_credentials(self) -> PasswordCredentials | OAuthCredentials | None:
+        """What to authenticate with; None without SASL."""
         ...
 
     @property

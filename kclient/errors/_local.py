@@ -33,6 +33,7 @@ __all__ = [
     "NoBrokersAvailableError",
     "NoOffsetForPartitionError",
     "NotYetSupportedError",
+    "OAuthTokenError",
     "ProtocolError",
     "RecordDeserializationError",
     "RetriableCommitFailedError",
@@ -112,6 +113,13 @@ class SslAuthenticationError(AuthenticationError):
     """The broker and this client found no way to trust each other (TLS); a new attempt would end the same way.
 
     The text says which check failed and which `ssl.` setting to look at.
+    """
+
+
+class OAuthTokenError(AuthenticationError):
+    """There is no OAuth token to authenticate with: the identity provider or the token callback gave none.
+
+    Where the reason may pass, `retriable` is true and the client goes on trying.
     """
 
 

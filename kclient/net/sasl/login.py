@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
+import anyio
+
+from kclient.config.sasl_credentials import (
+    ClientCredentials,
+    OAuthCredentials,
+    PasswordCredentials,
+    UnsecuredToken,
+)
 from kclient.config.secret import Secret
+from kclient.errors import KafkaError, OAuthTokenError
+from kclient.net.sasl.client_credentials import ClientCredentialsSource
 from kclient.net.sasl.mechanism import ClientMechanism
+from kclient.net.sasl.oauthbearer import OAuthBearerClient
 from kclient.net.sasl.plain import PlainClient
 from kclient.net.sasl.scram import ScramClient
+from kclient.net.sasl.token import OAuthToken, RefreshPolicy, TokenSource
+from kclient.net.sasl.unsecured import unsecured_token
 
-__all__ = ["Login", "PasswordLogin"]
+if TYPE_CHECKING:
+    from kclient.concurrency import Supervisor
+
+__all__ = ["Login", "PasswordLogin", "TokenLogin", "login_for"]
+
+logger: logging.Logger = logging.getLogger("kclient.net.sasl")
+
+_PAUSE_AFTER_FAILURE = 10.0
+"""Seconds until a renewal that failed is tried again, as in the Java client."""
+
+_LEAST_PAUSE = 0.1
 
 
 class Login(Protocol):
@@ -60,3 +87,166 @@ class PasswordLogin:
 
     def __repr__(self) -> str:
         return f"<PasswordLogin {self.mechanism} {self._username}>"
+
+
+class TokenLogin:
+    """OAUTHBEARER with tokens that are fetched when the first is needed, and renewed in the background.
+
+    Args:
+        source: Gives a token, or the text of a JWT; async or not.
+        supervisor: Runs the task that renews; its owner outlives the login.
+        policy: When to renew.
+        read: Makes a token of a text.
+        extensions: SASL extensions, for tokens that bring none.
+        clock: Seconds since the epoch.
+    """
+
+    mechanism = "OAUTHBEARER"
+
+    def __init__(
+        self,
+        source: TokenSource,
+        supervisor: Supervisor,
+        policy: RefreshPolicy | None = None,
+        *,
+        read: Callable[[str], OAuthToken] = OAuthToken.from_jwt,
+        extensions: dict[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.token: OAuthToken | None = None
+        """The present token."""
+        self._source = source
+        self._supervisor = supervisor
+        self._policy = policy or RefreshPolicy()
+        self._read = read
+        self._extensions = extensions or {}
+        self._clock = clock
+        self._renewing = False
+        self._lock = anyio.Lock()
+
+    async def begin(self) -> ClientMechanism:
+        """See `Login`.
+
+        Raises:
+            OAuthTokenError: If there is no token to be had.
+            ConfigError: If the token cannot be sent.
+        """
+        token = self.token
+        if token is None or self._has_ended(token):
+            async with self._lock:  # connections that begin together fetch one token together
+                token = self.token
+                if token is None or self._has_ended(token):
+                    token = await self._fetch()
+            self._renew_in_time()
+        return OAuthBearerClient(token)
+
+    def _has_ended(self, token: OAuthToken) -> bool:
+        return token.expires_at is not None and token.expires_at <= self._clock()
+
+    async def _ask(self) -> object:
+        """What the source gives. A plain function may wait for a server: it runs in a thread of its own."""
+        source = self._source
+        if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(getattr(source, "__call__", None)):  # noqa: B004
+            found: object = source()
+        else:
+            found = await anyio.to_thread.run_sync(source)
+        return await found if inspect.isawaitable(found) else found
+
+    async def _fetch(self) -> OAuthToken:
+        try:
+            found = await self._ask()
+        except KafkaError:
+            raise
+        except Exception as error:
+            raise OAuthTokenError(
+                f"the token callback failed: {type(error).__name__}: {error}", retriable=True, fatal=False
+            ) from error
+        if isinstance(found, str | Secret):
+            found = self._read(Secret(found).reveal())
+        if not isinstance(found, OAuthToken):
+            raise OAuthTokenError(
+                f"the token callback returned {type(found).__name__}, not an OAuthToken or the text of a JWT"
+            )
+        if self._has_ended(found):
+            raise OAuthTokenError("the token callback returned a token that has ended", retriable=True, fatal=False)
+        self.token = found if found.extensions or not self._extensions else found.with_extensions(self._extensions)
+        return self.token
+
+    def _renew_in_time(self) -> None:
+        if not self._renewing and self.token is not None and self.token.expires_at is not None:
+            self._renewing = True
+            self._supervisor.spawn(self._renew, name="renew the OAuth token")
+
+    async def _renew(self) -> None:
+        """Replace the token before it ends, again and again."""
+        due = self._due()
+        try:
+            while due is not None:
+                await anyio.sleep(max(due - self._clock(), _LEAST_PAUSE))
+                due = self._due() if await self._renewed() else self._clock() + _PAUSE_AFTER_FAILURE
+        finally:
+            self._renewing = False
+
+    def _due(self) -> float | None:
+        """When the token that just came is to be replaced; None if never."""
+        return None if self.token is None else self._policy.refresh_at(self.token, self._clock())
+
+    async def _renewed(self) -> bool:
+        try:
+            async with self._lock:
+                await self._fetch()
+        except KafkaError as error:
+            logger.warning("the OAuth token could not be renewed, the present one is used on: %s", str(error))
+            return False
+        logger.debug("the OAuth token of %s was renewed", self.token.principal if self.token else "")
+        return True
+
+    def __repr__(self) -> str:
+        return f"<TokenLogin {self.token.principal if self.token else 'without a token yet'}>"
+
+
+def login_for(credentials: PasswordCredentials | OAuthCredentials | None, supervisor: Supervisor) -> Login | None:
+    """The login that a client's settings ask for; None without SASL.
+
+    Args:
+        credentials: `sasl_credentials` of the client's configuration.
+        supervisor: Runs the task that renews tokens.
+    """
+    if credentials is None:
+        return None
+    if isinstance(credentials, PasswordCredentials):
+        return PasswordLogin(
+            credentials.mechanism, credentials.username, credentials.password, token_auth=credentials.token_auth
+        )
+    policy = RefreshPolicy(
+        window_factor=credentials.window_factor,
+        window_jitter=credentials.window_jitter,
+        min_period=credentials.min_period,
+        buffer=credentials.buffer,
+    )
+
+    def read(text: str) -> OAuthToken:
+        return OAuthToken.from_jwt(text, scope_claim=credentials.scope_claim, subject_claim=credentials.sub_claim)
+
+    return TokenLogin(_source(credentials), supervisor, policy, read=read, extensions=dict(credentials.extensions))
+
+
+def _source(credentials: OAuthCredentials) -> TokenSource:
+    source = credentials.source
+    if isinstance(source, ClientCredentials):
+        return ClientCredentialsSource(source, scope_claim=credentials.scope_claim, sub_claim=credentials.sub_claim)
+    if isinstance(source, UnsecuredToken):
+        return _unsecured(source)
+    return source
+
+
+def _unsecured(settings: UnsecuredToken) -> TokenSource:
+    async def make() -> OAuthToken:
+        return unsecured_token(
+            settings.claims,
+            lifetime=settings.lifetime,
+            principal_claim=settings.principal_claim,
+            scope_claim=settings.scope_claim,
+        )
+
+    return make

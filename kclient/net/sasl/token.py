@@ -6,8 +6,9 @@ import base64
 import binascii
 import json
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from kclient.config.secret import Secret
@@ -55,6 +56,14 @@ class OAuthToken:
             principal=str(claims.get(subject_claim, "")),
             scope=frozenset(scope.split() if isinstance(scope, str) else map(str, scope)),
         )
+
+    def ending_in(self, seconds: float) -> OAuthToken:
+        """The same token, with an end so many seconds from now."""
+        return replace(self, expires_at=time.time() + seconds)
+
+    def with_extensions(self, extensions: Mapping[str, str]) -> OAuthToken:
+        """The same token with SASL extensions."""
+        return replace(self, extensions=dict(extensions))
 
 
 TokenSource: TypeAlias = Callable[[], "OAuthToken | str | Awaitable[OAuthToken | str]"]
