@@ -23,8 +23,53 @@ PARTITIONS = 4
 RECORDS_PER_BATCH = 8000
 IN_FLIGHT = 5
 
-_PRODUCE_VERSION = 3
-_FETCH_VERSION = 4
+PRODUCE_VERSION = 3
+FETCH_VERSION = 4
+
+
+def prepared_batch(records: int = RECORDS_PER_BATCH) -> bytes:
+    """A batch of that many records of 100 bytes."""
+    builder = BatchBuilder(limit=4 << 20)
+    now = int(time.time() * 1000)
+    for _ in range(records):
+        builder.append(now, None, b"x" * 100)
+    return bytes(builder.build())
+
+
+def produce_request(topic: str, partition: int, batch: bytes, acks: int = -1) -> ProduceRequest:
+    """One batch for one partition."""
+    data = PartitionProduceData(index=partition, records=batch)
+    return ProduceRequest(
+        acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+def fetch_request(topic: str, offsets: dict[int, int]) -> FetchRequest:
+    """What there is from those offsets on, at most 16 MiB a partition."""
+    partitions = [
+        FetchRequestPartition(partition=number, fetch_offset=offset, partition_max_bytes=16 << 20)
+        for number, offset in offsets.items()
+    ]
+    return FetchRequest(
+        max_wait_ms=500, min_bytes=1, max_bytes=64 << 20, topics=[FetchRequestTopic(topic=topic, partitions=partitions)]
+    )
+
+
+def check_produced(response: ProduceResponse) -> None:
+    """Raise if the broker refused the batch."""
+    answer = response.responses[0].partition_responses[0]
+    if answer.error_code:
+        raise RuntimeError(f"the broker refused a batch with the error {answer.error_code}")
+
+
+def count_fetched(response: FetchResponse, offsets: dict[int, int]) -> int:
+    """How many records came, by the headers of their batches; moves the offsets on."""
+    count = 0
+    for answer in response.responses[0].partitions:
+        for _, header in iter_headers(answer.records or b""):
+            offsets[answer.partition_index] = header.next_offset
+            count += header.count
+    return count
 
 
 class RawClient:
@@ -39,45 +84,23 @@ class RawClient:
     def close(self) -> None:
         self._socket.close()
 
-    def produce(self, topic: str, records: int, *, acks: int = -1) -> float:
+    def produce(self, topic: str, records: int, *, acks: int = -1, records_per_batch: int = RECORDS_PER_BATCH) -> float:
         """Sends that many records of 100 bytes, five requests in flight; records per second."""
-        builder = BatchBuilder(limit=4 << 20)
-        now = int(time.time() * 1000)
-        for _ in range(RECORDS_PER_BATCH):
-            builder.append(now, None, b"x" * 100)
-        batch = bytes(builder.build())
+        batch = prepared_batch(records_per_batch)
         requests = [
-            b"".join(
-                encode_request(
-                    ProduceRequest(
-                        acks=acks,
-                        timeout_ms=30_000,
-                        topic_data=[
-                            TopicProduceData(
-                                name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)]
-                            )
-                        ],
-                    ),
-                    _PRODUCE_VERSION,
-                    correlation_id=partition,
-                    client_id="raw",
-                )
-            )
+            b"".join(encode_request(produce_request(topic, partition, batch, acks), PRODUCE_VERSION, partition, "raw"))
             for partition in range(PARTITIONS)
         ]
-        batches = records // RECORDS_PER_BATCH
+        batches = records // records_per_batch
         sent = answered = 0
         started = time.perf_counter()
         while answered < batches:
             while sent < batches and sent - answered < IN_FLIGHT:
                 self._socket.sendall(requests[sent % PARTITIONS])
                 sent += 1
-            _, response = decode_response(ProduceResponse, self._frame(), _PRODUCE_VERSION)
-            answer = response.responses[0].partition_responses[0]
-            if answer.error_code:
-                raise RuntimeError(f"the broker refused a batch with the error {answer.error_code}")
+            check_produced(decode_response(ProduceResponse, self._frame(), PRODUCE_VERSION)[1])
             answered += 1
-        return batches * RECORDS_PER_BATCH / (time.perf_counter() - started)
+        return batches * records_per_batch / (time.perf_counter() - started)
 
     def fetch(self, topic: str, records: int) -> float:
         """Reads that many records, batches counted by their headers but not decoded; records per second."""
@@ -85,12 +108,8 @@ class RawClient:
         read = 0
         started = time.perf_counter()
         while read < records:
-            self._socket.sendall(b"".join(encode_request(_fetch(topic, offsets), _FETCH_VERSION, 1, "raw")))
-            _, response = decode_response(FetchResponse, self._frame(), _FETCH_VERSION)
-            for answer in response.responses[0].partitions:
-                for _, header in iter_headers(answer.records or b""):
-                    offsets[answer.partition_index] = header.next_offset
-                    read += header.count
+            self._socket.sendall(b"".join(encode_request(fetch_request(topic, offsets), FETCH_VERSION, 1, "raw")))
+            read += count_fetched(decode_response(FetchResponse, self._frame(), FETCH_VERSION)[1], offsets)
         return read / (time.perf_counter() - started)
 
     def _frame(self) -> memoryview:
@@ -106,13 +125,3 @@ class RawClient:
                 raise RuntimeError("the broker hung up")
             got += more
         return view
-
-
-def _fetch(topic: str, offsets: dict[int, int]) -> FetchRequest:
-    partitions = [
-        FetchRequestPartition(partition=number, fetch_offset=offset, partition_max_bytes=16 << 20)
-        for number, offset in offsets.items()
-    ]
-    return FetchRequest(
-        max_wait_ms=500, min_bytes=1, max_bytes=64 << 20, topics=[FetchRequestTopic(topic=topic, partitions=partitions)]
-    )

@@ -26,6 +26,7 @@ from kclient.errors import (
 from kclient.net.address import Address, parse_address
 from kclient.net.channel import Channel, open_channel
 from kclient.net.connectors import connect
+from kclient.net.rooms import rooms
 from kclient.net.sasl.authentication import ClientAuthentication, session_end
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
 from kclient.net.streams import ByteStream
@@ -112,6 +113,7 @@ class Connection:
         self._supervisor = supervisor
         self._answered = 0  # responses since the versions were negotiated
         self._hint = ""
+        self._in_clear = address.scheme == "tcp" and config.tls_context is None
         self._local = False  # whether this side closed it
         self._stalled = False  # whether a late timer has been given its grace
         self._close_callbacks: list[Callable[[Connection], object]] = []
@@ -360,10 +362,13 @@ class Connection:
         self.closed = True
         self.cause = cause
         self._timer.cancel()
+        rooms().clear()  # nobody may read in this thread any more
         waiting = self._waiting()
         if waiting and not self._local and self.api_versions and not self._answered and self._login is None:
             # so does a listener that asks for SASL: it answers ApiVersions, then hangs up
             self._hint = " at the first request; does this listener ask for SASL? (security.protocol)"
+        elif waiting and self._in_clear and not self.api_versions and isinstance(cause, OSError | None):
+            self._hint = " before it told its versions; does this listener ask for TLS? (security.protocol)"
         self._in_flight, self._unwritten, self._held = deque(), [], None
         if cause is not None and not isinstance(cause, KafkaTimeoutError):
             logger.debug("%s", self._ended("connection ended"))

@@ -1,14 +1,15 @@
 """Cuts a stream of bytes into Kafka's frames: a size of four bytes, then that many bytes.
 
 No I/O: whoever reads asks `FrameAssembler.target` where to put the next bytes and then tells how many came. A large
-frame is received straight into its own buffer, so its bytes are copied nowhere; small ones come many at a time
-through a buffer that all connections of a thread share, and are copied once into buffers of their own.
+frame is received straight into its own buffer (see `rooms`), so its bytes are copied nowhere; small ones come many at
+a time through a buffer that all connections of a thread share, and are copied once into buffers of their own.
 """
 
 from __future__ import annotations
 
 import threading
 
+from kclient.net.rooms import rooms
 from kclient.protocol.framing import DEFAULT_LIMIT, frame_size_error
 from kclient.types import Buffer
 
@@ -36,7 +37,7 @@ class FrameAssembler:
             large frames takes no memory.
     """
 
-    __slots__ = ("_filled", "_first_room", "_frame", "_head", "_size", "_view", "frames", "limit")
+    __slots__ = ("_filled", "_first_room", "_head", "_room", "_size", "frames", "limit")
 
     def __init__(self, limit: int = DEFAULT_LIMIT, *, first_room: int = 4 * 1024 * 1024) -> None:
         self.limit: int = limit
@@ -44,20 +45,19 @@ class FrameAssembler:
         self.frames: list[memoryview] = []
         """Complete frames, without their sizes, writable; the owner takes them with `take`."""
         self._head = b""  # of the next frame's size, 0 to 3 bytes
-        self._frame: bytearray | None = None  # the frame that is being received
-        self._view: memoryview | None = None
+        self._room: memoryview | None = None  # for the frame that is being received, all of it or the beginning
         self._filled = 0
         self._size = 0
 
     @property
     def idle(self) -> bool:
         """Whether the stream stands between two frames: where it may end."""
-        return self._frame is None and not self._head
+        return self._room is None and not self._head
 
     @property
     def pending(self) -> str:
         """Where the stream stands, for error messages."""
-        if self._frame is not None:
+        if self._room is not None:
             return f"after {self._filled} of the {self._size} bytes of a frame"
         return f"after {len(self._head)} of the 4 bytes of a frame's size" if self._head else "between two frames"
 
@@ -68,7 +68,7 @@ class FrameAssembler:
 
     def target(self) -> memoryview:
         """Where the next bytes go; valid until the next call of any assembler in this thread."""
-        return self._room() if self._frame is not None else _scratch.view
+        return self._free_room() if self._room is not None else _scratch.view
 
     def received(self, count: int) -> None:
         """`count` bytes were put into the last `target`.
@@ -76,11 +76,12 @@ class FrameAssembler:
         Raises:
             ProtocolError: If a frame is larger than the limit, or its size negative.
         """
-        if self._frame is not None:
+        if self._room is not None:
             self._filled += count
             if self._filled == self._size:
                 self._complete()
         else:
+            rooms().not_needed()
             self._cut(_scratch.view[:count], 0)
 
     def feed(self, data: Buffer) -> None:
@@ -98,8 +99,8 @@ class FrameAssembler:
                 self.frames.append(view[4:])
                 return
         start = 0
-        while self._frame is not None and start < len(view):
-            room = self._room()
+        while self._room is not None and start < len(view):
+            room = self._free_room()
             count = min(len(room), len(view) - start)
             room[:count] = view[start : start + count]
             start += count
@@ -133,27 +134,23 @@ class FrameAssembler:
         count = end - start
         self._size = size
         self._filled = count
-        self._frame = bytearray(min(size, max(self._first_room, count)))
-        self._view = memoryview(self._frame)
-        self._view[:count] = view[start:end]
+        self._room = rooms().take(min(size, max(self._first_room, count)))
+        self._room[:count] = view[start:end]
         return end
 
-    def _room(self) -> memoryview:
-        frame, view = self._frame, self._view
-        assert frame is not None
-        assert view is not None
-        if self._filled == len(frame):
-            # not resized in place: whoever received into it may still hold a view
-            grown = bytearray(min(self._size, 2 * len(frame)))
-            grown[: self._filled] = frame
-            self._frame, view = grown, memoryview(grown)
-            self._view = view
-        return view[self._filled :]
+    def _free_room(self) -> memoryview:
+        room = self._room
+        assert room is not None
+        if self._filled == len(room):
+            grown = rooms().take(min(self._size, 2 * len(room)))
+            grown[: self._filled] = room
+            self._room = room = grown
+        return room[self._filled :]
 
     def _complete(self) -> None:
-        assert self._view is not None
-        self.frames.append(self._view)
-        self._frame = self._view = None
+        assert self._room is not None
+        self.frames.append(self._room)
+        self._room = None
 
     def _check(self, size: int) -> int:
         if 0 <= size <= self.limit:

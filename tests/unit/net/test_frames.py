@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kclient.errors import ProtocolError
 from kclient.net.frames import FrameAssembler
+from kclient.net.rooms import PATIENCE, rooms
 
 
 def encoded(frames: list[bytes]) -> bytes:
@@ -146,3 +147,51 @@ def test_where_it_stands() -> None:
     receive(assembler, b"\0\5abc")
     assert not assembler.idle
     assert "3 of the 5 bytes" in assembler.pending
+
+
+def large_frame(assembler: FrameAssembler, size: int) -> memoryview:
+    receive(assembler, size.to_bytes(4, "big") + body(size))
+    (frame,) = assembler.take()
+    assert bytes(frame) == body(size)
+    return frame
+
+
+def test_a_large_buffer_is_used_again_when_nobody_looks_at_it() -> None:
+    rooms().clear()
+    assembler = FrameAssembler()
+    first = large_frame(assembler, 3_000_000)
+    buffer, part = id(first.obj), first[5:10]
+    second = large_frame(assembler, 3_000_000)
+    assert id(second.obj) != buffer, "the first frame is still held"
+    del first
+    third = large_frame(assembler, 3_000_000)
+    assert id(third.obj) != buffer, "a part of the first frame is still held"
+    assert bytes(part) == body(3_000_000)[5:10]
+    del part
+    assert id(large_frame(assembler, 3_000_000).obj) == buffer
+    assert id(large_frame(FrameAssembler(), 2_900_000).obj) == buffer, "by any connection of the thread"
+
+
+def test_a_small_frame_holds_no_large_buffer() -> None:
+    rooms().clear()
+    assembler = FrameAssembler()
+    buffer = id(large_frame(assembler, 30_000_000).obj)
+    assert id(large_frame(assembler, 30_000_000).obj) == buffer
+    assert len(large_frame(assembler, 2_000_000).obj) < 4_000_000
+
+
+def test_large_buffers_are_given_back() -> None:
+    rooms().clear()
+    assembler = FrameAssembler()
+    tracemalloc.start()
+    held = [large_frame(assembler, 20_000_000) for _ in range(8)]
+    assert tracemalloc.get_traced_memory()[0] > 150_000_000
+    held.clear()
+    kept = tracemalloc.get_traced_memory()[0]
+    assert 20_000_000 < kept < 140_000_000
+    for _ in range(PATIENCE):
+        receive(assembler, encoded([b"small"]))
+        assembler.take()
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used < 1_000_000
