@@ -146,7 +146,7 @@ class MessageRuns:
             CorruptRecordError: The message makes no sense.
             RecordTooLargeError: It is larger than the limit when decompressed.
         """
-        if self._floor >= self._end or (header.count >= 0 and header.base_offset >= self._end):
+        if header.count >= 0 and header.base_offset >= self._end:
             self.done = True
         elif header.count >= 0:
             yield from self._take_plain(position, header)
@@ -154,6 +154,7 @@ class MessageRuns:
             yield from self.flush()
             yield from self._take_compressed(position, header)
         self._floor = max(self._floor, header.base_offset + 1)
+        self.done = self.done or self._floor >= self._end
 
     def _take_plain(self, position: int, header: BatchHeader) -> Iterator[OpenBatch]:
         try:
@@ -177,7 +178,7 @@ class MessageRuns:
             error.offset = self._floor  # the first one that cannot be read
             raise
         except RecordTooLargeError as error:
-            raise RecordTooLargeError(f"At offset {header.base_offset}: {error}") from None
+            raise RecordTooLargeError(f"At offset {header.base_offset}: {error.message}") from None
         run = None
         for leaf in leaves:
             if run is None or not run.fits(leaf):
@@ -242,11 +243,11 @@ def open_message(
             ignore_lz4_checksum=header.magic == 0,
         )
     except CorruptRecordError as error:
-        raise message_error(str(error), header.base_offset, position) from error.__cause__
+        raise message_error(error.message, header.base_offset, position) from error.__cause__
     try:
         return _leaves(inside, header, check_crcs, limit - len(inside), depth)
     except CorruptRecordError as error:
-        flaw = f"inside, {error}"
+        flaw = f"inside, {error.message}"
         raise message_error(flaw, header.base_offset, position) from error.__cause__
 
 

@@ -51,14 +51,14 @@ def read_payload(
         except CorruptRecordError as error:
             raise _locate(error, header, position) from error.__cause__
         except RecordTooLargeError as error:
-            raise RecordTooLargeError(f"At offset {header.base_offset}: {error}") from None
+            raise RecordTooLargeError(f"At offset {header.base_offset}: {error.message}") from None
     check_count(header, position, len(payload))
     return payload
 
 
 def _locate(error: CorruptRecordError, header: BatchHeader, position: int) -> CorruptRecordError:
     return CorruptRecordError(
-        f"The batch at offset {header.base_offset} is corrupt: {error} (position {position}).",
+        f"The batch at offset {header.base_offset} is corrupt: {error.message} (position {position}).",
         offset=header.base_offset,
         position=position,
     )
@@ -203,6 +203,8 @@ def open_batches(
                     header,
                     read_payload(view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed),
                 )
+            if header.last_offset >= end - 1:
+                break
     except CorruptRecordError:
         if runs is not None:
             yield from runs.flush()  # what comes before the damage is fine

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 import kclient.records
 from kclient.records.arrow import ArrowDecoder
+from kclient.records.arrow_source import ArrowEncoder
 from kclient.records.chooser import load
+from kclient.records.conversion import RecordConverter
 from kclient.records.reader import RecordReader
 
 
@@ -24,6 +26,8 @@ class Face:
         self.decode_records = reader.decode_records
         self.iter_batches = reader.iter_batches
         self.decode_arrow = ArrowDecoder(self.module).decode_arrow
+        self.encode_arrow = ArrowEncoder(self.module.BatchBuilder).encode_arrow
+        self.convert_records = RecordConverter(self.module).convert_records
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
@@ -54,6 +58,14 @@ def build(face: Face, records: list[Any], **settings: Any) -> bytes:
     for row in records:
         assert builder.append(*row) >= 0
     return bytes(builder.build())
+
+
+def message_set(magic: int, records: list[Any], base_offset: int = 0, **settings: Any) -> bytes:
+    """A message set of (timestamp, key, value), which is the same for both implementations."""
+    builder = kclient.records.MessageSetBuilder(magic=magic, limit=1 << 24, **settings)  # type: ignore[arg-type]
+    for row in records:
+        assert builder.append(*row[:3]) >= 0
+    return bytes(builder.build(base_offset))
 
 
 def outcome(function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from kclient.errors import ConfigError, IllegalStateError
 from kclient.records import (
@@ -250,3 +251,64 @@ def test_predicted_size(records: list[Any]) -> None:
             predicted = size_of_record(key, value, headers, timestamp_delta=delta, offset_delta=index)
             assert builder.size - before == predicted
         assert builder.size == len(builder.build())
+
+
+def test_offsets_with_gaps(face: Face) -> None:
+    builder = face.BatchBuilder(limit=1000)
+    assert builder.append_at(3, 10, b"k", b"a") == 0
+    assert builder.append(11, b"k", b"b") == 1
+    assert builder.append_at(70_000, 12, b"k", b"c", [("h", None)]) == 2
+    batch = builder.build(100)
+    header = check_batch(batch)
+    assert (header.base_offset, header.last_offset, header.count) == (100, 70_100, 3)
+    assert [(r.offset, r.value) for r in face.decode_records(batch, "t", 0)] == [
+        (103, b"a"),
+        (104, b"b"),
+        (70_100, b"c"),
+    ]
+    assert read_header(builder.build(100, last_offset_delta=70_005)).next_offset == 70_106
+    for wrong in (69_999, -1, 2**31):
+        with pytest.raises(ValueError, match="last offset delta"):
+            builder.build(100, last_offset_delta=wrong)
+
+
+def test_offsets_that_cannot_be(face: Face) -> None:
+    builder = face.BatchBuilder(limit=200)
+    assert builder.append_at(2, 10, None, b"a") == 0
+    for delta in (-1, 1, 2, 2**31):
+        with pytest.raises(ValueError, match="offset delta must be between 3 and"):
+            builder.append_at(delta, 10, None, b"b")
+    with pytest.raises(ValueError, match="-5"):
+        builder.append_at(9, -5, None, b"b")
+    with pytest.raises(TypeError):
+        builder.append_at(9, 5, "key", b"b")
+    assert builder.append_at(9, 5, None, b"x" * 200) == -1, "it does not fit"
+    assert builder.append(5, None, b"b") == 1, "nothing has changed"
+    assert builder.append_at(2**31 - 1, 5, None, b"c") == 2
+    assert builder.append(5, None, b"d") == -1, "there are no more offsets in this batch"
+    assert [r.offset for r in face.decode_records(builder.build(), "t", 0)] == [2, 3, 2**31 - 1]
+
+
+def test_delete_horizon(face: Face) -> None:
+    builder = face.BatchBuilder(limit=1000, delete_horizon=50_000)
+    for timestamp in (40_000, 60_000, -1):
+        builder.append(timestamp, b"k", None)
+    assert (builder.first_timestamp, builder.max_timestamp) == (40_000, 60_000)
+    batch = builder.build()
+    header = check_batch(batch)
+    assert (header.delete_horizon, header.base_timestamp, header.attributes) == (50_000, 50_000, 0x40)
+    assert [r.timestamp for r in face.decode_records(batch, "t", 0)] == [40_000, 60_000, -1]
+    assert check_batch(build(face, [(7, None, None, [])])).delete_horizon is None
+    with pytest.raises(ConfigError, match="delete horizon"):
+        face.BatchBuilder(limit=1000, delete_horizon=-1)
+
+
+@given(rows, st.integers(0, 2**62))
+def test_predicted_size_beside_a_delete_horizon(records: list[Any], horizon: int) -> None:
+    for face in FACES:
+        builder = face.BatchBuilder(limit=1 << 24, delete_horizon=horizon)
+        for record in records:
+            builder.append(*record)
+        batch = builder.build()
+        assert len(batch) == builder.size
+        assert [r.timestamp for r in face.decode_records(batch, "t", 0)] == [row[0] for row in records]
