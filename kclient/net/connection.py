@@ -114,6 +114,7 @@ class Connection:
         self._answered = 0  # responses since the versions were negotiated
         self._hint = ""
         self._in_clear = address.scheme == "tcp" and config.tls_context is None
+        self._in_clear = address.scheme == "tcp" and config.tls_context is None
         self._local = False  # whether this side closed it
         self._stalled = False  # whether a late timer has been given its grace
         self._close_callbacks: list[Callable[[Connection], object]] = []
@@ -366,6 +367,8 @@ class Connection:
         waiting = self._waiting()
         if waiting and not self._local and self.api_versions and not self._answered and self._login is None:
             # so does a listener that asks for SASL: it answers ApiVersions, then hangs up
+        elif waiting and self._in_clear and not self.api_versions and isinstance(cause, OSError | None):
+            self._hint = " before it told its versions; does this listener ask for TLS? (security.protocol)"
             self._hint = " at the first request; does this listener ask for SASL? (security.protocol)"
         elif waiting and self._in_clear and not self.api_versions and isinstance(cause, OSError | None):
             self._hint = " before it told its versions; does this listener ask for TLS? (security.protocol)"
