@@ -203,7 +203,9 @@ class Supervisor:
         try:
             if isinstance(self._host, _AsyncioHost):
                 handle._task = asyncio.current_task()
-            with anyio.CancelScope() as handle._scope:
+            # A trio nursery is inside the scopes around its owner. When one of those is cancelled, the owner closes in
+            # good order first, and needs its tasks for that; so only the owner ends them.
+            with anyio.CancelScope(shield=isinstance(self._host, _TrioHost)) as handle._scope:
                 if handle._cancelled:
                     handle._scope.cancel()
                 await function(*args)

@@ -245,6 +245,29 @@ async def test_trio_asks_for_nesting() -> None:
     await outer.aclose()
 
 
+async def test_a_cancelled_scope_around_the_owner_leaves_the_tasks_to_it() -> None:
+    seen: list[str] = []
+
+    async def work(wanted: anyio.Event) -> None:
+        await wanted.wait()
+        seen.append("worked")
+
+    with anyio.CancelScope() as scope:
+        async with Supervisor() as supervisor:
+            wanted = anyio.Event()
+            task = supervisor.spawn(work, wanted)
+            try:
+                scope.cancel()
+                await anyio.sleep_forever()
+            finally:
+                wanted.set()
+                with anyio.CancelScope(shield=True):
+                    await task.wait()
+                seen.append("closed")
+    assert seen == ["worked", "closed"]
+    assert supervisor.failure is None
+
+
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_trio_keyboard_interrupt_comes_bare() -> None:
     async def interrupt() -> None:

@@ -191,6 +191,21 @@ async def test_start_in_a_group() -> None:
     assert await at_every_checkpoint(scenario) >= 5
 
 
+async def test_a_cancelled_scope_around_the_consumer_leaves_the_group() -> None:
+    with memory_broker() as address:
+        await fill(address)
+        with anyio.CancelScope() as scope:
+            async with kclient.Consumer("t", **settings(address)) as consumer:
+                assert await rest(consumer, []) == list(range(COUNT))
+                scope.cancel()
+                await consumer.poll(30.0)
+        assert scope.cancelled_caught
+        async with kclient.Admin(bootstrap_servers=address) as admin:
+            with anyio.fail_after(5):  # the session timeout is 45 s
+                while (await admin.describe_groups(["g"]))["g"].members:
+                    await anyio.sleep(0.01)
+
+
 async def test_the_poll_after_enforce_rebalance() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         with memory_broker() as address:
