@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from tests.kafka_artifacts import KAFKA_3, KAFKA_4, missing_tools
 
 if TYPE_CHECKING:
     from tests.kafka_listeners import SecureListeners
-    from tests.kafka_server import KafkaServer, ServerListener
+    from tests.kafka_server import KafkaServer
 
 # Shared machines stall at times, so a slow example is no failure; the run is bounded by the number of examples.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,12 +40,17 @@ def require_java() -> None:
     pytest.skip(message)
 
 
-def _server(version: str, folder: Path, listeners: Iterable[ServerListener] = ()) -> Iterator[KafkaServer]:
+def _server(version: str, folder: Path, secure: SecureListeners | None = None) -> Iterator[KafkaServer]:
     require_java()
     from tests.kafka_server import KafkaServer
+    from tests.sasl_listeners import scram_users
 
-    server = KafkaServer(version, folder, listeners=listeners)
-    server.format()
+    if secure is None:
+        server = KafkaServer(version, folder)
+        server.format()
+    else:
+        server = KafkaServer(version, folder, listeners=secure.listeners, system_properties=secure.system_properties)
+        server.format(*scram_users())
     server.start()
     try:
         yield server
@@ -64,7 +69,7 @@ def secure_listeners(tmp_path_factory: pytest.TempPathFactory) -> SecureListener
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory, secure_listeners: SecureListeners) -> Iterator[KafkaServer]:
     """Apache Kafka 4.3.1, started once for all tests; use topic and group names of your own."""
-    yield from _server(KAFKA_4, tmp_path_factory.mktemp("kafka4"), secure_listeners.listeners)
+    yield from _server(KAFKA_4, tmp_path_factory.mktemp("kafka4"), secure_listeners)
 
 
 @pytest.fixture(scope="session")

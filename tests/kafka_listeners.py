@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.certificates import Authority, Identity
 from tests.kafka_server import ServerListener, tls_properties
+from tests.sasl_listeners import TokenIssuer, sasl_listeners
 
 
 class SecureListeners:
@@ -23,9 +24,19 @@ class SecureListeners:
         keystore = self.authority.issue("localhost").write(folder / "broker.pem")
         truststore = folder / "clients.pem"
         truststore.write_text(self.client_authority.pem)
+        self.issuer = TokenIssuer()
+        """Signs the OAuth tokens that SASL_SSL believes."""
+        jwks = folder / "jwks.json"
+        jwks.write_text(self.issuer.jwks())
+        self.system_properties: dict[str, str] = {
+            "org.apache.kafka.sasl.oauthbearer.allowed.urls": jwks.as_uri(),
+            "org.apache.kafka.sasl.oauthbearer.allowed.files": str(jwks),
+        }
+        """What the broker's JVM is told."""
         self.listeners: tuple[ServerListener, ...] = (
             ServerListener("SSL", "SSL", tls_properties(keystore), host="localhost"),
             ServerListener("SSL_CLIENT", "SSL", tls_properties(keystore, truststore), host="localhost"),
+            *sasl_listeners(tls_properties(keystore), jwks),
         )
 
     @cached_property

@@ -117,7 +117,12 @@ class JavaTools:
     def run(self, main_class: str, *arguments: str, timeout: float = 90, check: bool = True) -> str:
         """What the tool printed on standard output; raises with everything it printed if it failed."""
         result = subprocess.run(
-            self.command(main_class, *arguments), capture_output=True, text=True, timeout=timeout, check=False
+            self.command(main_class, *arguments),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},  # for names in arguments that are not ASCII
         )
         if check and result.returncode != 0:
             raise RuntimeError(f"{main_class} {arguments} failed:\n{result.stdout}\n{result.stderr}")
@@ -136,6 +141,7 @@ class KafkaServer:
         folder: Path,
         overrides: dict[str, str] | None = None,
         listeners: Iterable[ServerListener] = (),
+        system_properties: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version
         self.folder = folder
@@ -146,6 +152,7 @@ class KafkaServer:
         self.addresses = {item.name: f"{item.host}:{self.ports[item.name]}" for item in self.listeners}
         self.port = self.ports["PLAINTEXT"]
         self.bootstrap = self.addresses["PLAINTEXT"]
+        self._jvm = [f"-D{name}={value}" for name, value in (system_properties or {}).items()]
         self._log = folder / "server.log"
         self._properties = folder / "server.properties"
         text = _PROPERTIES.format(
@@ -163,13 +170,14 @@ class KafkaServer:
     def run_tool(self, main_class: str, *arguments: str, timeout: float = 90) -> str:
         return self.tools.run(main_class, *arguments, timeout=timeout)
 
-    def format(self) -> None:
+    def format(self, *arguments: str) -> None:
         cluster = "kclient-tests-" + uuid.uuid4().hex[:8]
-        self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties))
+        self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties), *arguments)
 
     def start(self, timeout: float = 60) -> None:
         command = self.tools.command("kafka.Kafka", str(self._properties), heap="1g")
         command.remove("-XX:TieredStopAtLevel=1")
+        command[1:1] = self._jvm
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + timeout

@@ -6,6 +6,7 @@ own, so that a heartbeat never queues behind a fetch that waits for data.
 
 from __future__ import annotations
 
+import copy
 import logging
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -147,7 +148,7 @@ class BrokerLink:
             delay = self.link.delay(self._clock())
             if delay > 0:
                 if not wait:
-                    raise self._unreachable(self.link.error)
+                    raise self._failed_before(self.link.error)
                 await anyio.sleep(delay)
             return await self._open()
 
@@ -178,6 +179,14 @@ class BrokerLink:
             self.current = None
             # a broker that accepts and hangs up must not be asked in a tight loop
             self.link.failed(BrokerConnectionError(f"The connection to {self.address} broke"), self._clock())
+
+    def _failed_before(self, error: BaseException | None) -> KafkaError:
+        """The last failure, for those who come during the back-off."""
+        if isinstance(error, KafkaError) and not error.retriable:
+            again = copy.copy(error)  # raising one object in several tasks mixes up their tracebacks
+            again.__cause__ = error
+            return again
+        return self._unreachable(error)
 
     def _unreachable(self, error: BaseException | None) -> BrokerConnectionError:
         attempts = [] if error is None else [(str(self.address), error)]

@@ -8,6 +8,7 @@ waiter is cancelled, which concerns the wait only: the response is dropped when 
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -113,7 +114,6 @@ class Connection:
         self._supervisor = supervisor
         self._answered = 0  # responses since the versions were negotiated
         self._hint = ""
-        self._in_clear = address.scheme == "tcp" and config.tls_context is None
         self._in_clear = address.scheme == "tcp" and config.tls_context is None
         self._local = False  # whether this side closed it
         self._stalled = False  # whether a late timer has been given its grace
@@ -367,8 +367,6 @@ class Connection:
         waiting = self._waiting()
         if waiting and not self._local and self.api_versions and not self._answered and self._login is None:
             # so does a listener that asks for SASL: it answers ApiVersions, then hangs up
-        elif waiting and self._in_clear and not self.api_versions and isinstance(cause, OSError | None):
-            self._hint = " before it told its versions; does this listener ask for TLS? (security.protocol)"
             self._hint = " at the first request; does this listener ask for SASL? (security.protocol)"
         elif waiting and self._in_clear and not self.api_versions and isinstance(cause, OSError | None):
             self._hint = " before it told its versions; does this listener ask for TLS? (security.protocol)"
@@ -468,7 +466,7 @@ class Connection:
         """A new exception for each waiter: raising one object in several tasks mixes up their tracebacks."""
         if isinstance(self.cause, AuthenticationError):
             # a new connection would meet the same refusal: it must not look like one that is worth a retry
-            refusal = type(self.cause)(self.cause.message, retriable=self.cause.retriable, fatal=self.cause.fatal)
+            refusal = copy.copy(self.cause)
             refusal.__cause__ = self.cause
             return refusal
         if self.cause is not None:
