@@ -54,7 +54,9 @@ decode_records: Final = _reader.decode_records
 iter_batches: Final = _reader.iter_batches
 decode_arrow: Final = ArrowDecoder(_implementation).decode_arrow
 encode_arrow: Final = ArrowEncoder(BatchBuilder).encode_arrow
-convert_records: Final = RecordConverter(_implementation).convert_records
+_converter = RecordConverter(_implementation)
+down_convert: Final = _converter.down_convert
+up_convert: Final = _converter.up_convert
 
 __all__ = [
     "ABORT",
@@ -82,11 +84,11 @@ __all__ = [
     "arrow_schema",
     "check_batch",
     "check_level",
-    "convert_records",
     "crc32c",
     "decode_arrow",
     "decode_control_type",
     "decode_records",
+    "down_convert",
     "encode_arrow",
     "encode_end_marker",
     "iter_batches",
@@ -98,4 +100,5 @@ __all__ = [
     "restamp",
     "size_of_message",
     "size_of_record",
+    "up_convert",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kclient.errors import CorruptRecordError, InvalidTimestampError, UnsupportedCompressionTypeError
@@ -32,7 +32,7 @@ class RecordConverter:
     def __init__(self, implementation: Implementation) -> None:
         self._implementation = implementation
 
-    def convert_records(
+    def down_convert(
         self,
         buffer: Buffer,
         magic: Magic,
@@ -42,19 +42,18 @@ class RecordConverter:
         check_crcs: bool = True,
         max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     ) -> bytes:
-        """The batches of a buffer in message format `magic`.
+        """The batches of a buffer in no newer message format than `magic`, as a broker answers a fetch of old.
 
-        Batches that are in it already are copied as they are, the others are built anew. Each keeps the offsets of its
-        records (gaps included), its compression, and its timestamps with their type. Downwards, record headers,
-        producer ids and leader epochs are lost, control batches are left out, and format v0 loses the timestamps.
-        Upwards, records out of format v0 have the timestamp -1. Messages that are not compressed come several to a
-        batch v2. A partial batch at the end is left out.
+        Batches that are old enough are copied as they are, the others are built anew. Each keeps the offsets of its
+        records (gaps included), its compression, and its timestamps with their type. Record headers, producer ids and
+        leader epochs are lost, control batches are left out, and format v0 has no timestamps. A partial batch at the
+        end is left out.
 
         Args:
             buffer: Record batches and message sets, in any mixture.
-            magic: The format that is wanted: 0, 1 or 2.
-            first_offset: The offset that a fetch asked for: downwards, records before it are left out of batches that
-                are not compressed, as Kafka's broker does, since clients of old do not look for them there.
+            magic: The newest format that is wanted: 0, 1 or 2.
+            first_offset: The offset that the fetch asked for. Records before it are left out of batches that are built
+                anew and not compressed, as Kafka's broker does, since clients of old do not look for them there.
             level: Compression level, or None for Kafka's default.
             check_crcs: Whether to compare checksums of what is converted.
             max_decompressed: Greatest size in bytes of a batch's records after decompression.
@@ -67,12 +66,56 @@ class RecordConverter:
             InvalidTimestampError: A record's timestamp is before the epoch and not -1.
             ConfigError: A batch's compression does not have that level.
         """
+        return self._converted(buffer, magic, magic.__ge__, first_offset, level, check_crcs, max_decompressed)
+
+    def up_convert(
+        self,
+        buffer: Buffer,
+        magic: Magic,
+        *,
+        level: int | None = None,
+        check_crcs: bool = True,
+        max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
+    ) -> bytes:
+        """The batches of a buffer in no older message format than `magic`, as a broker keeps what clients of old send.
+
+        Batches that are new enough are copied as they are, the others are built anew. Each keeps the offsets of its
+        records (gaps included), its compression, and its timestamps with their type; records out of format v0 have the
+        timestamp -1. Messages that are not compressed come several to a batch v2. A partial batch at the end is left
+        out.
+
+        Args:
+            buffer: Record batches and message sets, in any mixture.
+            magic: The oldest format that is wanted: 0, 1 or 2.
+            level: Compression level, or None for Kafka's default.
+            check_crcs: Whether to compare checksums of what is converted.
+            max_decompressed: Greatest size in bytes of a batch's records after decompression.
+
+        Raises:
+            ValueError: There is no such format.
+            CorruptRecordError: A batch or record is damaged or makes no sense.
+            RecordTooLargeError: A batch is larger than `max_decompressed`.
+            InvalidTimestampError: A record's timestamp is before the epoch and not -1.
+            ConfigError: A batch's compression does not have that level.
+        """
+        return self._converted(buffer, magic, magic.__le__, 0, level, check_crcs, max_decompressed)
+
+    def _converted(
+        self,
+        buffer: Buffer,
+        magic: Magic,
+        fits: Callable[[int], bool],
+        first_offset: int,
+        level: int | None,
+        check_crcs: bool,
+        max_decompressed: int,
+    ) -> bytes:
         if magic not in (0, 1, 2):
             raise ValueError(f"there is no message format v{magic}")
         converted = bytearray()
         with memoryview(buffer) as view:
             for begin, end, found in _stretches(view):
-                if found == magic:
+                if fits(found):
                     converted += view[begin:end]
                     continue
                 with view[:end] as stretch:
@@ -92,8 +135,7 @@ class RecordConverter:
                 f"the batch at offset {header.base_offset} is compressed with zstd, which message format v{magic} "
                 "does not know"
             )
-        down = magic < header.magic
-        start = first_offset if down and compression is CompressionType.NONE else 0
+        start = first_offset if compression is CompressionType.NONE else 0
         records: list[Any] = []
         self._implementation.parse_records(
             payload, header, position, "", -1, start, END_OF_OFFSETS, None, None, records

@@ -27,7 +27,9 @@ class Face:
         self.iter_batches = reader.iter_batches
         self.decode_arrow = ArrowDecoder(self.module).decode_arrow
         self.encode_arrow = ArrowEncoder(self.module.BatchBuilder).encode_arrow
-        self.convert_records = RecordConverter(self.module).convert_records
+        converter = RecordConverter(self.module)
+        self.down_convert = converter.down_convert
+        self.up_convert = converter.up_convert
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
