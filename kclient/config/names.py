@@ -36,6 +36,7 @@ LIBRDKAFKA = {
     "enable.gapless.guarantee": "",
     "enable.partition.eof": "",
     "enable.random.seed": "",
+    "enable.ssl.certificate.verification": "",
     "enable.sasl.oauthbearer.unsecure.jwt": "",
     "error_cb": "",
     "fetch.error.backoff.ms": "retry.backoff.ms",
@@ -106,7 +107,7 @@ LIBRDKAFKA = {
     "ssl.engine.location": "",
     "ssl.key.location": "ssl.keystore.location",
     "ssl.key.pem": "ssl.keystore.key",
-    "ssl.providers": "security.providers",
+    "ssl.providers": "",
     "ssl.sigalgs.list": "",
     "ssl_engine_callback_data": "",
     "statistics.interval.ms": "",
@@ -130,7 +131,28 @@ OTHER_CLIENTS = {
 }
 """Names of kafka-python and aiokafka, and ours."""
 
+_OTHER_CLIENTS = {
+    "ssl.cafile": "Kafka's is ssl.truststore.location (a PEM file)",
+    "ssl.cadata": "Kafka's is ssl.truststore.certificates (PEM)",
+    "ssl.certfile": "Kafka's is ssl.keystore.location (a PEM file with the key and the certificates)",
+    "ssl.keyfile": "Kafka's is ssl.keystore.location (a PEM file with the key and the certificates)",
+    "ssl.password": "Kafka's is ssl.key.password",
+    "ssl.check.hostname": "Kafka's is ssl.endpoint.identification.algorithm (`https`, or empty for no check)",
+    "ssl.ciphers": "Kafka's is ssl.cipher.suites",
+    "ssl.crlfile": "load it into an ssl.SSLContext and pass that as ssl_context",
+}
+"""Names of kafka-python and aiokafka, and what they are called here."""
+
+_CONTEXT = "make an ssl.SSLContext that does it, and pass it as ssl_context"
 _HINTS = {
+    "enable.ssl.certificate.verification": "an ssl.SSLContext that verifies nothing may be passed as ssl_context; to "
+    "leave out the check of the host name only, set ssl.endpoint.identification.algorithm to empty",
+    "ssl.crl.location": _CONTEXT,
+    "ssl.curves.list": _CONTEXT,
+    "ssl.engine.id": _CONTEXT,
+    "ssl.engine.location": _CONTEXT,
+    "ssl.providers": _CONTEXT,
+    "ssl.sigalgs.list": _CONTEXT,
     "sasl.oauthbearer.method": "set sasl.oauthbearer.token.endpoint.url, or sasl.login.callback.handler.class",
     "enable.sasl.oauthbearer.unsecure.jwt": "put unsecuredLoginStringClaim_sub into sasl.jaas.config",
     "enable.auto.offset.store": "commit the offsets you have processed with commit(offsets), with "
@@ -168,6 +190,8 @@ def explain_unknown(given: str, cls: type[ClientConfig]) -> str:
         return f"{start}: it is librdkafka's name; {_librdkafka_hint(name)}"
     if given in OTHER_CLIENTS:
         return f"{start}: it is a name of kafka-python and aiokafka; here it is {OTHER_CLIENTS[given]}"
+    if name in _OTHER_CLIENTS:
+        return f"{start}: {_OTHER_CLIENTS[name]}"
     others = [client_name(other) for other in _clients() if other is not cls and name in other.settings()]
     if others:
         return f"{start}: it belongs to the {' and the '.join(others)}"

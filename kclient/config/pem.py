@@ -59,9 +59,8 @@ def private_key(text: str, setting: str) -> str:
     """
     found = [_normal(match) for match in _BLOCK.finditer(text) if match[1].endswith("PRIVATE KEY")]
     if len(found) != 1:
-        raise ConfigError(
-            f"{setting} holds {len(found) or 'no'} private key{'s' if len(found) > 1 else ''} in PEM form"
-        )
+        count = "several private keys" if found else "no private key (-----BEGIN PRIVATE KEY-----)"
+        raise ConfigError(f"{setting} holds {count}")
     return found[0]
 
 
