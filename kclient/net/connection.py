@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from kclient.concurrency import Completion, Supervisor, Timer, loop_clock
+from kclient.concurrency import Completion, Supervisor, TaskHandle, Timer, loop_clock
 from kclient.errors import (
     AuthenticationError,
     BrokerConnectionError,
@@ -110,6 +110,7 @@ class Connection:
         self._unwritten: list[Pending] = []  # requests without response, until their bytes have left
         self._held: list[tuple[Pending, list[Buffer]]] | None = None  # while it authenticates again
         self._login: Login | None = None
+        self._renewal: TaskHandle | None = None  # the task that authenticates again, while it waits for a token
         self._session_end = float("inf")  # when to authenticate again
         self._supervisor = supervisor
         self._answered = 0  # responses since the versions were negotiated
@@ -296,6 +297,7 @@ class Connection:
             KafkaTimeoutError: If the broker did not answer.
         """
         exchange = ClientAuthentication(await login.begin(), self.address, self.api_versions)
+        self._renewal = None  # from here on it ends with the connection
         outgoing: tuple[ApiMessage, int] | None = exchange.start()
         while outgoing is not None:
             if self.closed:
@@ -310,24 +312,28 @@ class Connection:
         """The session is about to end: authenticate again, behind what is on its way and before what follows."""
         login = self._login
         assert login is not None
-        self._supervisor.spawn(self._reauthenticate, login, name=f"authenticate again {self.address}")
+        self._renewal = self._supervisor.spawn(self._reauthenticate, login, name=f"authenticate again {self.address}")
         self._session_end = float("inf")
         self._held = []
 
     async def _reauthenticate(self, login: Login) -> None:
-        cause: BaseException | None = ConnectionAbortedError("the task that authenticates again was cancelled")
+        error: BaseException | None = ConnectionAbortedError("the task that authenticates again was cancelled")
         try:
             await self.authenticate(login)
-            cause = None
-        except Exception as error:  # noqa: BLE001  (it fails those who wait)
-            cause = error
+            error = None
+        except Exception as failure:  # noqa: BLE001  (it fails those who wait)
+            error = failure
         finally:
-            if cause is not None:
-                self._channel.close(cause)
-        held, self._held = self._held or [], None
-        for pending, parts in held:
-            if not self.closed:
-                self._write(pending, parts)
+            held, self._held = self._held or [], None
+            if isinstance(error, AuthenticationError):
+                self.cause = error  # the broker has hung up already perhaps, and this is why
+            if error is not None:
+                self._channel.close(error)
+            for pending, parts in held:
+                if self.closed:
+                    pending.set_error(self._ended(f"{pending.api_name} got no response"))
+                else:
+                    self._write(pending, parts)
 
     def on_close(self, callback: Callable[[Connection], object]) -> None:
         """Call `callback(connection)` when the connection ends, at once if it has; it must not raise."""
@@ -364,13 +370,15 @@ class Connection:
         self.cause = cause
         self._timer.cancel()
         rooms().clear()  # nobody may read in this thread any more
-        waiting = self._waiting()
+        waiting = [*self._in_flight, *self._unwritten]  # who is held learns it from the task that authenticates
+        if self._renewal is not None:
+            self._renewal.cancel()
         if waiting and not self._local and self.api_versions and not self._answered and self._login is None:
             # so does a listener that asks for SASL: it answers ApiVersions, then hangs up
             self._hint = " at the first request; does this listener ask for SASL? (security.protocol)"
         elif waiting and self._in_clear and not self.api_versions and isinstance(cause, OSError | None):
             self._hint = " before it told its versions; does this listener ask for TLS? (security.protocol)"
-        self._in_flight, self._unwritten, self._held = deque(), [], None
+        self._in_flight, self._unwritten = deque(), []
         if cause is not None and not isinstance(cause, KafkaTimeoutError):
             logger.debug("%s", self._ended("connection ended"))
         for pending in waiting:
