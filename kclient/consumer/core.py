@@ -11,12 +11,11 @@ import logging
 import threading
 import time
 from collections import deque
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from kclient.cluster import Cluster, topic_error
+from kclient.cluster import ClientState, Cluster, topic_error
 from kclient.concurrency import Supervisor, Wakeup
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
@@ -59,27 +58,6 @@ _LAST_WORDS = 0.1
 """Seconds for which even a hasty `close` waits until LeaveGroup has been sent."""
 
 
-class State(Enum):
-    """The life of a consumer."""
-
-    NEW = "new"
-    """Not started."""
-    RUNNING = "running"
-    """In use."""
-    CLOSING = "closing"
-    """Committing and leaving the group."""
-    CLOSED = "closed"
-    """Done."""
-
-
-_TRANSITIONS = {
-    State.NEW: {State.RUNNING, State.CLOSED},
-    State.RUNNING: {State.CLOSING},
-    State.CLOSING: {State.CLOSED},
-    State.CLOSED: set[State](),
-}
-
-
 class ConsumerCore:
     """One consumer without a face.
 
@@ -95,7 +73,7 @@ class ConsumerCore:
         self.clock = clock
         plan = ConsumerPlan.of(config)
         self.plan: ConsumerPlan = plan
-        self.state: State = State.NEW
+        self.state: ClientState = ClientState.NEW
         self.lock: threading.RLock = threading.RLock()
         """Guards the state machines; held for moments only, never while waiting or decoding."""
         self.subscriptions: SubscriptionState = SubscriptionState(plan.policy)
@@ -152,9 +130,9 @@ class ConsumerCore:
             raise KafkaError(
                 f"A background task of the consumer failed: {self._failure!r}; close it and make a new one", fatal=True
             ) from self._failure
-        if self.state is State.NEW:
+        if self.state is ClientState.NEW:
             raise IllegalStateError("The consumer was not started: use `async with` (or `with`), or call `start`")
-        if self.state is State.CLOSED or (polling and self.state is State.CLOSING):
+        if self.state is ClientState.CLOSED or (polling and self.state is ClientState.CLOSING):
             raise ClosedError("The consumer was closed")
 
     def group(self) -> GroupCoordinator:
@@ -309,7 +287,7 @@ class ConsumerCore:
                 or self._failure
                 or self.errors
                 or self.callbacks
-                or self.state is not State.RUNNING
+                or self.state is not ClientState.RUNNING
                 or (
                     coordinator is not None
                     and self.subscriptions.uses_group
@@ -339,7 +317,7 @@ class ConsumerCore:
 
     async def start(self) -> None:
         """Start the background tasks; connects when there is something to ask."""
-        if self.state is not State.NEW:
+        if self.state is not ClientState.NEW:
             raise IllegalStateError("The consumer was started before; make a new one")
         await self.supervisor.start()
         try:
@@ -357,13 +335,13 @@ class ConsumerCore:
         except BaseException:
             await self.supervisor.aclose()
             raise
-        self._move(State.RUNNING)
+        self.state = self.state.to(ClientState.RUNNING, "consumer")
         await cluster.start()
 
     @property
     def running(self) -> bool:
         """Whether background tasks may go on and start others."""
-        return self.state is not State.CLOSED and self.supervisor.running
+        return self.state is not ClientState.CLOSED and self.supervisor.running
 
     def spawn(self, function: Callable[..., Awaitable[None]], *arguments: Any, name: str) -> None:
         """Run a background task until the consumer is shut."""
@@ -372,10 +350,12 @@ class ConsumerCore:
 
     async def shut(self) -> None:
         """End the tasks and close the connections."""
-        if self.state in {State.NEW, State.RUNNING}:
-            self._move(State.CLOSED if self.state is State.NEW else State.CLOSING)
-        if self.state is State.CLOSING:
-            self._move(State.CLOSED)
+        if self.state in {ClientState.NEW, ClientState.RUNNING}:
+            self.state = self.state.to(
+                ClientState.CLOSED if self.state is ClientState.NEW else ClientState.CLOSING, "consumer"
+            )
+        if self.state is ClientState.CLOSING:
+            self.state = self.state.to(ClientState.CLOSED, "consumer")
         for task in self._tasks:
             task.cancel()
         self.committer.fail(ClosedError("The consumer was closed"))
@@ -385,15 +365,10 @@ class ConsumerCore:
         self.changed()
         self.notify()
 
-    def _move(self, state: State) -> None:
-        if state not in _TRANSITIONS[self.state]:
-            raise IllegalStateError(f"consumer: {self.state.name} -> {state.name}")
-        self.state = state
-
     def closing(self) -> bool:
         """The user closes; False if that happened before."""
-        if self.state is State.RUNNING:
-            self._move(State.CLOSING)
+        if self.state is ClientState.RUNNING:
+            self.state = self.state.to(ClientState.CLOSING, "consumer")
             self.attention = True
             self.notify()
             return True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
-from kclient.cluster import Cluster, ClusterSnapshot, topic_error
+from kclient.cluster import ClientState, Cluster, ClusterSnapshot, topic_error
 from kclient.concurrency import Supervisor, Wakeup
 from kclient.errors import (
     BufferExhaustedError,
@@ -57,27 +57,6 @@ class NoMetadata(Enum):
 NO_METADATA: Final = NoMetadata.NO_METADATA
 
 
-class State(Enum):
-    """The life of a producer."""
-
-    NEW = "new"
-    """Not started."""
-    RUNNING = "running"
-    """Takes records."""
-    CLOSING = "closing"
-    """Takes no more records; sends what it has."""
-    CLOSED = "closed"
-    """Done."""
-
-
-_TRANSITIONS = {
-    State.NEW: {State.RUNNING, State.CLOSED},
-    State.RUNNING: {State.CLOSING},
-    State.CLOSING: {State.CLOSED},
-    State.CLOSED: set[State](),
-}
-
-
 class ProducerCore:
     """One producer without a face.
 
@@ -92,7 +71,7 @@ class ProducerCore:
         self.config = config
         self.clock = clock
         self.plan: ProducerPlan = ProducerPlan.of(config)
-        self.state: State = State.NEW
+        self.state: ClientState = ClientState.NEW
         self.max_block: float = config.max_block_ms / 1000
         self.unsent: int = 0
         """How many records were given up when the producer ended."""
@@ -114,11 +93,6 @@ class ProducerCore:
         self._dispatcher: Dispatcher | None = None
         self._tasks: list[TaskHandle] = []
 
-    def _move(self, state: State) -> None:
-        if state not in _TRANSITIONS[self.state]:
-            raise IllegalStateError(f"producer: {self.state.name} -> {state.name}")
-        self.state = state
-
     def _wake(self) -> None:
         self.woken = True
         self.wakeup.set()
@@ -127,7 +101,7 @@ class ProducerCore:
 
     async def start(self) -> None:
         """Start the background tasks; connects when there is something to send."""
-        if self.state is not State.NEW:
+        if self.state is not ClientState.NEW:
             raise IllegalStateError("The producer was started before; make a new one")
         await self.supervisor.start()
         try:
@@ -136,7 +110,7 @@ class ProducerCore:
             await self.supervisor.aclose()
             raise
         await self.cluster.start()
-        self._move(State.RUNNING)
+        self.state = self.state.to(ClientState.RUNNING, "producer")
 
     def _start_tasks(self) -> None:
         config = self.config
@@ -211,9 +185,9 @@ class ProducerCore:
             raise _wrapped(self._failure)
         if self._transactions is not None and self._transactions.error is not None:
             raise self._transactions.error
-        if self.state is State.NEW:
+        if self.state is ClientState.NEW:
             raise IllegalStateError("The producer was not started: use `async with` or call `start`")
-        if self.state is not State.RUNNING:
+        if self.state is not ClientState.RUNNING:
             raise ClosedError("The producer was closed")
 
     # ------------------------------------------------------------------ appending, in any thread
@@ -400,12 +374,12 @@ class ProducerCore:
             timeout: Seconds to wait for what is on its way; None waits until its fate is known. What is given up is
                 counted in `unsent`.
         """
-        if self.state is State.NEW:
-            self._move(State.CLOSED)
-        if self.state is State.CLOSED:
+        if self.state is ClientState.NEW:
+            self.state = self.state.to(ClientState.CLOSED, "producer")
+        if self.state is ClientState.CLOSED:
             return
-        if self.state is State.RUNNING:
-            self._move(State.CLOSING)
+        if self.state is ClientState.RUNNING:
+            self.state = self.state.to(ClientState.CLOSING, "producer")
         self.accumulator.close()
         try:
             if timeout is None or timeout > 0:
@@ -425,8 +399,8 @@ class ProducerCore:
             task.cancel()
         if self._cluster is not None:
             await self._cluster.aclose()
-        if self.state is State.CLOSING:
-            self._move(State.CLOSED)
+        if self.state is ClientState.CLOSING:
+            self.state = self.state.to(ClientState.CLOSED, "producer")
 
     def close_plugins(self) -> None:
         """Tell interceptors, partitioner and serializers that it is over; in the caller's thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from kclient.errors import (
     ConfigError,
@@ -138,10 +138,22 @@ def _check_broker(core: Core, name: str) -> None:
         )
 
 
+Row = TypeVar("Row", AlterConfigsResponseResource, IncrementalAlterConfigsResponseResource)
+
+
 class _Altering(Handler):
     """What both ways of altering have in common."""
 
-    async def alter(self, resource_type: int, name: str, changes: Iterable[Change], *, fresh: bool, dry: bool) -> None:
+    async def answer(self, row: Row, name: str, changes: Iterable[Change], *, fresh: bool, dry: bool) -> Row:
+        """Change the settings of a row's resource, and say in the row how that went; see `_alter`."""
+        row.resource_name = name
+        try:
+            await self._alter(row.resource_type, name, changes, fresh=fresh, dry=dry)
+        except KafkaError as error:
+            put_error(row, error)
+        return row
+
+    async def _alter(self, resource_type: int, name: str, changes: Iterable[Change], *, fresh: bool, dry: bool) -> None:
         """Change a resource's settings; `fresh` starts from none, `dry` only checks."""
         if resource_type == Resource.TOPIC:
             check_name(name)
@@ -235,20 +247,12 @@ class AlterConfigsHandler(_Altering):
         return partial(self._finish, request)
 
     async def _finish(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        response = AlterConfigsResponse()
+        rows = []
         for resource in request.resources:
-            row = AlterConfigsResponseResource(
-                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
-            )
-            response.responses.append(row)
+            row = AlterConfigsResponseResource(resource_type=resource.resource_type, error_message=None)
             changes = [Change(item.name, Operation.SET, item.value) for item in resource.configs]
-            try:
-                await self.alter(
-                    resource.resource_type, resource.resource_name, changes, fresh=True, dry=request.validate_only
-                )
-            except KafkaError as error:
-                put_error(row, error)
-        return response
+            rows.append(await self.answer(row, resource.resource_name, changes, fresh=True, dry=request.validate_only))
+        return AlterConfigsResponse(responses=rows)
 
 
 class IncrementalAlterConfigsHandler(_Altering):
@@ -261,20 +265,12 @@ class IncrementalAlterConfigsHandler(_Altering):
         return partial(self._finish, request)
 
     async def _finish(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-        response = IncrementalAlterConfigsResponse()
+        rows = []
         for resource in request.resources:
-            row = IncrementalAlterConfigsResponseResource(
-                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
-            )
-            response.responses.append(row)
+            row = IncrementalAlterConfigsResponseResource(resource_type=resource.resource_type, error_message=None)
             changes = [Change(item.name, item.config_operation, item.value) for item in resource.configs]
-            try:
-                await self.alter(
-                    resource.resource_type, resource.resource_name, changes, fresh=False, dry=request.validate_only
-                )
-            except KafkaError as error:
-                put_error(row, error)
-        return response
+            rows.append(await self.answer(row, resource.resource_name, changes, fresh=False, dry=request.validate_only))
+        return IncrementalAlterConfigsResponse(responses=rows)
 
 
 HANDLERS: dict[ApiKey, type[Handler]] = {
