@@ -20,6 +20,8 @@ from kclient.errors import MissingExtraError, OAuthTokenError
 from kclient.net.sasl.token import OAuthToken
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 __all__ = ["ClientCredentialsSource"]
@@ -47,6 +49,7 @@ class ClientCredentialsSource:
         self._settings = settings
         self._claims = {"scope_claim": scope_claim, "subject_claim": sub_claim}
         self._shown = _without_secrets(settings.url)
+        self._tls: ssl.SSLContext | None = None
 
     async def __call__(self) -> OAuthToken:
         """A new token.
@@ -90,22 +93,24 @@ class ClientCredentialsSource:
         except ModuleNotFoundError as error:
             raise MissingExtraError("httpx", "oauth", "sasl.oauthbearer.token.endpoint.url") from error
         settings = self._settings
+        if self._tls is None:  # reading the authorities' certificates takes longer than most requests
+            self._tls = httpx.create_ssl_context()
         timeout = httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout)
         form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
         headers = {"Accept": "application/json", "Authorization": self._authorization(settings)}
+        # no error of httpx is kept as a cause: they hold the request, and with it the client's secret
         try:
-            async with httpx.AsyncClient(timeout=timeout) as client:
+            async with httpx.AsyncClient(timeout=timeout, verify=self._tls) as client:
                 response = await client.post(settings.url, data=form, headers=headers)
         except httpx.TimeoutException:
-            # not as the cause: httpx's errors hold the request, and with it the client's secret
             raise self._failed(
                 f"no answer within {settings.connect_timeout:g} s for the connection (sasl.login.connect.timeout.ms) "
                 f"and {settings.read_timeout:g} s for the rest (sasl.login.read.timeout.ms)"
             ) from None
         except (httpx.TransportError, OSError) as error:
             raise self._failed(str(error) or type(error).__name__) from None
-        except (httpx.InvalidURL, ValueError) as error:
-            raise self._failed(f"the request cannot be made: {error}", retriable=False) from None
+        except (httpx.InvalidURL, ValueError):
+            raise self._failed("the address makes no sense", retriable=False) from None
         if response.status_code != 200:
             reason = _oauth_error(response)
             raise self._failed(

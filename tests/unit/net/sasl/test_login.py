@@ -1,0 +1,390 @@
+"""Logins: tokens by callback, shared, renewed; and from an identity provider over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import anyio
+import httpx
+import pytest
+import respx
+
+from kclient.concurrency import Supervisor
+from kclient.config import ProducerConfig
+from kclient.config.sasl_credentials import ClientCredentials
+from kclient.config.secret import Secret
+from kclient.errors import ConfigError, KafkaError, MissingExtraError, OAuthTokenError
+from kclient.net.sasl.client_credentials import ClientCredentialsSource
+from kclient.net.sasl.login import PasswordLogin, TokenLogin, login_for
+from kclient.net.sasl.oauthbearer import OAuthBearerClient
+from kclient.net.sasl.token import OAuthToken, RefreshPolicy
+from kclient.net.sasl.unsecured import unsecured_token
+from tests.unit.net.sasl.authentication_peers import until
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "sehr geheim"
+TLS = httpx.create_ssl_context()
+URL = "https://id.example/realm/token"
+QUICK = RefreshPolicy(window_factor=0.5, window_jitter=0.0, min_period=0.0, buffer=0.0)
+
+
+def shown(login: Any) -> str:
+    assert isinstance(login, OAuthBearerClient)
+    return login.start().decode()
+
+
+# --- callbacks
+
+
+@pytest.mark.parametrize("kind", ["async", "plain", "text", "secret", "object"])
+async def test_callbacks_of_every_kind(kind: str) -> None:
+    token = unsecured_token({"sub": "alice"})
+    threads = set()
+
+    async def in_the_loop() -> OAuthToken:
+        return token
+
+    def plain() -> OAuthToken:
+        threads.add(threading.get_ident())
+        return token
+
+    class Source:
+        async def __call__(self) -> OAuthToken:
+            return token
+
+    sources: dict[str, Any] = {
+        "async": in_the_loop,
+        "plain": plain,
+        "text": lambda: token.value.reveal(),
+        "secret": lambda: token.value,
+        "object": Source(),
+    }
+    async with Supervisor("test") as supervisor:
+        login = TokenLogin(sources[kind], supervisor)
+        assert "without a token yet" in repr(login)
+        assert f"auth=Bearer {token.value.reveal()}\x01" in shown(await login.begin())
+        assert login.token is not None
+        assert login.token.principal == "alice"
+        assert token.value.reveal() not in repr(login) + repr(login.token)
+        assert threading.get_ident() not in threads  # it may block: the loop goes on
+
+
+async def test_connections_that_begin_together_share_one_token() -> None:
+    calls = []
+
+    async def source() -> OAuthToken:
+        calls.append(1)
+        await anyio.sleep(0.01)
+        return unsecured_token({"sub": "alice"})
+
+    async with Supervisor("test") as supervisor:
+        login = TokenLogin(source, supervisor)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(login.begin)
+        assert len(calls) == 1
+
+
+async def test_extensions_of_the_settings_and_of_the_token() -> None:
+    async with Supervisor("test") as supervisor:
+        tokens = [OAuthToken(value=Secret("a")), OAuthToken(value=Secret("b"), extensions={"own": "1"}, expires_at=0.0)]
+        tokens.append(OAuthToken(value=Secret("b"), extensions={"own": "1"}))
+        login = TokenLogin(lambda: tokens[0], supervisor, extensions={"set": "2"})
+        assert "\x01set=2\x01" in shown(await login.begin())
+        other = TokenLogin(lambda: tokens[2], supervisor, extensions={"set": "2"})
+        assert "\x01own=1\x01\x01" in shown(await other.begin())
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "reason"),
+    [
+        (
+            ValueError("the vault is sealed"),
+            OAuthTokenError,
+            "the token callback failed: ValueError: the vault is sealed",
+        ),
+        (None, OAuthTokenError, "returned NoneType, not an OAuthToken"),
+        (b"bytes", OAuthTokenError, "returned bytes"),
+        (OAuthToken(value=Secret("x"), expires_at=1.0), OAuthTokenError, "has ended"),
+        ("not a token\n", ConfigError, "holds characters that no bearer token has"),
+        (ConfigError("mine"), ConfigError, "mine"),
+    ],
+)
+async def test_callbacks_that_fail(result: Any, error: type[KafkaError], reason: str) -> None:
+    async def source() -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async with Supervisor("test") as supervisor:
+        with pytest.raises(error, match=reason):
+            await TokenLogin(source, supervisor).begin()
+
+
+async def test_a_token_is_renewed_before_it_ends() -> None:
+    given: list[OAuthToken] = []
+    wake = anyio.Event()
+
+    async def source() -> OAuthToken:
+        given.append(unsecured_token({"sub": f"alice{len(given)}"}, lifetime=0.4))
+        if len(given) == 3:
+            wake.set()
+        return given[-1]
+
+    async with Supervisor("test") as supervisor:
+        login = TokenLogin(source, supervisor, QUICK)
+        await login.begin()
+        with anyio.fail_after(5):
+            await wake.wait()
+        assert login.token is not None
+        assert given[1].expires_at is not None
+        assert time.time() < given[1].expires_at  # the third came while the second still was good
+        supervisor.check()
+
+
+async def test_a_renewal_that_fails_leaves_the_present_token(caplog: pytest.LogCaptureFixture) -> None:
+    calls = []
+
+    async def source() -> OAuthToken:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ValueError("the vault is sealed")
+        return unsecured_token({"sub": "alice"}, lifetime=1.0)
+
+    async with Supervisor("test") as supervisor:
+        login = TokenLogin(
+            source, supervisor, RefreshPolicy(window_factor=0.1, window_jitter=0, min_period=0, buffer=0)
+        )
+        first = shown(await login.begin())
+        await until(lambda: "could not be renewed" in caplog.text)
+        assert shown(await login.begin()) == first
+        assert "the vault is sealed" in caplog.text
+        supervisor.check()
+
+
+async def test_a_token_that_has_ended_is_fetched_anew() -> None:
+    now = [1000.0]
+    count = []
+
+    async def source() -> OAuthToken:
+        count.append(1)
+        return OAuthToken(value=Secret(f"t{len(count)}"), expires_at=now[0] + 60)
+
+    async with Supervisor("test") as supervisor:
+        login = TokenLogin(source, supervisor, clock=lambda: now[0])
+        assert "Bearer t1" in shown(await login.begin())
+        assert "Bearer t1" in shown(await login.begin())
+        now[0] += 60
+        assert "Bearer t2" in shown(await login.begin())
+
+
+async def test_what_settings_make() -> None:
+    def parse(**settings: Any) -> Any:
+        config = {"bootstrap_servers": "a:1", "security_protocol": "SASL_PLAINTEXT", **settings}
+        return ProducerConfig.parse(**config).sasl_credentials
+
+    jaas = 'x.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="alice" unsecuredLoginExtension_a="b";'
+    async with Supervisor("test") as supervisor:
+        assert login_for(None, supervisor) is None
+        plain = login_for(parse(sasl_mechanism="PLAIN", sasl_username="me", sasl_password=SECRET), supervisor)
+        assert isinstance(plain, PasswordLogin)
+        assert repr(plain) == "<PasswordLogin PLAIN me>"
+        made = login_for(parse(sasl_mechanism="OAUTHBEARER", sasl_jaas_config=jaas), supervisor)
+        assert isinstance(made, TokenLogin)
+        assert "\x01a=b\x01" in shown(await made.begin())
+        assert made.token is not None
+        assert made.token.principal == "alice"
+
+
+# --- client credentials
+
+
+def jwt(**claims: Any) -> str:
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({"alg": "x"}, claims)
+    ]
+    return ".".join([*parts, "c2ln"])
+
+
+def source(**changes: Any) -> ClientCredentialsSource:
+    base: dict[str, Any] = {"url": URL, "client_id": "me&you", "client_secret": Secret(SECRET), "retry_backoff": 0.001}
+    made = ClientCredentialsSource(ClientCredentials(**{**base, "retry_limit": 10.0, **changes}))
+    made._tls = TLS  # making one takes longer than these tests
+    return made
+
+
+async def test_a_token_over_http(respx_mock: respx.MockRouter) -> None:
+    text = jwt(sub="alice", exp=5000000000, scope="a b")
+    route = respx_mock.post(URL).respond(json={"access_token": text, "token_type": "Bearer", "expires_in": 60})
+    token = await source(scope="a b")()
+    assert token == OAuthToken(
+        value=Secret(text), expires_at=5000000000, principal="alice", scope=frozenset({"a", "b"})
+    )
+    request = route.calls.last.request
+    assert parse_qs(request.content.decode()) == {"grant_type": ["client_credentials"], "scope": ["a b"]}
+    assert base64.b64decode(request.headers["authorization"].removeprefix("Basic ")).decode() == f"me&you:{SECRET}"
+    assert request.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert request.headers["accept"] == "application/json"
+
+
+async def test_encoded_credentials_and_an_opaque_token(respx_mock: respx.MockRouter) -> None:
+    route = respx_mock.post(URL).respond(json={"access_token": "opaque", "expires_in": 60})
+    before = time.time()
+    token = await source(urlencode=True)()
+    assert token.value == Secret("opaque")
+    assert token.expires_at is not None
+    assert before + 60 <= token.expires_at <= time.time() + 60
+    request = route.calls.last.request
+    assert base64.b64decode(request.headers["authorization"][6:]) == b"me%26you:sehr+geheim"
+    assert parse_qs(request.content.decode()) == {"grant_type": ["client_credentials"]}
+
+
+async def test_trouble_passes(respx_mock: respx.MockRouter) -> None:
+    answers = [
+        httpx.Response(503),
+        httpx.ConnectError("refused"),
+        httpx.ReadTimeout("late"),
+        httpx.Response(429),
+        httpx.Response(200, json={"id_token": "x"}),
+    ]
+    route = respx_mock.post(URL).mock(side_effect=answers)
+    assert (await source()()).value == Secret("x")
+    assert route.call_count == 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "retriable", "reason"),
+    [
+        (
+            httpx.Response(401, json={"error": "invalid_client", "error_description": "who is that?", "x": SECRET}),
+            1,
+            False,
+            "status 401: invalid_client; who is that?",
+        ),
+        (httpx.Response(404, text=f"<html>{SECRET}"), 1, False, "status 404"),
+        (httpx.Response(302, headers={"location": "https://evil"}), None, True, "status 302"),
+        (httpx.Response(500, json=[SECRET]), None, True, "status 500"),
+        (httpx.Response(200, json={"token": SECRET}), 1, False, "holds no access_token"),
+        (httpx.Response(200, text="no json"), 1, False, "holds no access_token"),
+        (httpx.ConnectError("nobody there"), None, True, "nobody there"),
+        (httpx.ConnectTimeout("x"), None, True, "(sasl.login.connect.timeout.ms)"),
+    ],
+)
+async def test_answers_without_a_token(
+    respx_mock: respx.MockRouter, answer: Any, calls: int | None, retriable: bool, reason: str
+) -> None:
+    route = respx_mock.post(URL, params={"key": SECRET}).mock(
+        side_effect=answer if isinstance(answer, Exception) else None,
+        return_value=None if isinstance(answer, Exception) else answer,
+    )
+    with pytest.raises(OAuthTokenError) as caught:
+        await source(url=f"https://u:p@id.example/realm/token?key={SECRET}", retry_limit=0.1)()
+    error = caught.value
+    assert f"no OAuth token from {URL} (sasl.oauthbearer.token.endpoint.url): " in str(error)
+    assert reason in str(error)
+    assert (error.retriable, error.fatal) == (retriable, not retriable)
+    assert route.call_count == calls if calls else route.call_count > 1
+    text = "".join(traceback.format_exception(error))
+    assert "geheim" not in text
+    assert base64.b64encode(f"me&you:{SECRET}".encode()).decode() not in text
+
+
+async def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'htp-kclient\[oauth\]'"):
+        await source()()
+
+
+async def test_a_token_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a token"
+    text = jwt(sub="alice", exp=5000000000)
+    path.write_text(f"{text}\n")
+    assert (await source(url=path.as_uri())()).principal == "alice"
+    path.write_text("")
+    with pytest.raises(OAuthTokenError, match="is empty"):
+        await source(url=path.as_uri(), retry_limit=0)()
+    path.unlink()
+    with pytest.raises(OAuthTokenError, match="No such file") as caught:
+        await source(url=path.as_uri(), retry_limit=0.01)()
+    assert caught.value.retriable
+
+
+# --- a real server
+
+
+class Provider(BaseHTTPRequestHandler):
+    """An identity provider that fails once, then gives tokens."""
+
+    server: Any
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        self.server.seen.append((self.headers["authorization"], body))
+        failed = len(self.server.seen) == 1
+        data = b"" if failed else json.dumps({"access_token": jwt(sub="alice", exp=time.time() + 60)}).encode()
+        self.send_response(503 if failed else 200)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def provider() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
+    server.seen = []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def test_a_real_server(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with provider() as server:
+        fetch = source(url=f"http://127.0.0.1:{server.server_port}/token", scope="kafka")
+        async with Supervisor("test") as supervisor:
+            login = TokenLogin(fetch, supervisor)
+            await login.begin()
+            assert login.token is not None
+            assert login.token.principal == "alice"
+            token = login.token.value.reveal()
+        assert len(server.seen) == 2
+        assert server.seen[1][1] == "grant_type=client_credentials&scope=kafka"
+    assert SECRET not in caplog.text
+    assert token not in caplog.text
+    assert server.seen[1][0] not in caplog.text
+
+
+async def test_a_server_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        fetch = source(url=f"http://127.0.0.1:{silent.getsockname()[1]}/", read_timeout=0.05, retry_limit=0.0)
+        with pytest.raises(OAuthTokenError, match=r"0\.05 s for the rest \(sasl\.login\.read\.timeout\.ms\)"):
+            await fetch()
+    with pytest.raises(OAuthTokenError, match="no OAuth token from http://127"):
+        await source(url=f"http://127.0.0.1:{free_port()}/", retry_limit=0.0)()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
