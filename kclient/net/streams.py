@@ -12,13 +12,15 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import anyio
 
 from kclient.errors import IllegalStateError
-from kclient.net.frames import FrameAssembler
 from kclient.types import Buffer
+
+if TYPE_CHECKING:
+    from kclient.net.frames import FrameAssembler
 
 __all__ = [
     "FAIR_FRAMES",

@@ -10,14 +10,17 @@ import contextlib
 import socket
 import ssl
 from collections import deque
+from typing import TYPE_CHECKING
 
 import anyio
 
 from kclient.errors import SslAuthenticationError
-from kclient.net.frames import FrameAssembler
 from kclient.net.streams import FAIR_FRAMES, FAIR_SHARE, RECEIVE_SIZE, CutOffError, SocketStream, remove_sent
 from kclient.net.tls_errors import explain_client, explain_server
 from kclient.types import Buffer
+
+if TYPE_CHECKING:
+    from kclient.net.frames import FrameAssembler
 
 __all__ = ["TlsStream", "accept_tls", "connect_tls"]
 
