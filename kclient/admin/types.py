@@ -181,6 +181,7 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
+        """Records between the committed offset and the partition's end, never below 0."""
         return None if self.committed is None else max(0, self.end - self.committed)
 
 

@@ -40,27 +40,45 @@ class KclientDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """What `format` calls it."""
         return "kclient"
 
     def schema(self) -> StructType:
+        """The columns of Spark's `kafka` source; `headers` too with the option `includeHeaders`.
+
+        Raises:
+            ConfigError: An option is wrong or unknown.
+        """
         return kafka_schema(include_headers=parse_read_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read.
+
+        Args:
+            schema: Columns of `schema()`, in any order and choice.
+
+        Raises:
+            ConfigError: An option is wrong or unknown, or the schema has a column that there is not.
+        """
         check_schema(schema)
         return KclientReader(parse_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Not there yet: raises `NotYetSupportedError`."""
         raise NotYetSupportedError("the data source kclient does not write yet; writing comes in a later release")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Not there yet: raises `NotYetSupportedError`."""
         raise NotYetSupportedError("the data source kclient does not write streams yet; that comes in a later release")
 
     def streamReader(self, schema: StructType) -> NoReturn:
+        """Not there yet: raises `NotYetSupportedError`."""
         raise NotYetSupportedError(
             "the data source kclient does not read streams yet; use spark.read, or wait for a later release"
         )
 
     def simpleStreamReader(self, schema: StructType) -> NoReturn:
+        """Not there yet: raises `NotYetSupportedError`."""
         self.streamReader(schema)
 
 
@@ -80,6 +98,11 @@ class KclientReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
+        """Ask the brokers what offsets there are, and cut them into a share for each task.
+
+        Raises:
+            KafkaError: No broker answers, or a topic does not exist.
+        """
         options = self._options
         with open_consumer(options.settings) as consumer:
             ranges = resolve_ranges(consumer, options)
@@ -87,6 +110,11 @@ class KclientReader(DataSourceReader):
         return [RangePartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """A share's records, in the schema that was asked for.
+
+        Raises:
+            KafkaError: The broker fails, or records are gone and `failOnDataLoss` is on.
+        """
         # Spark turns an empty list of partitions into one partition without a value.
         if isinstance(partition, RangePartition):
             schema = to_arrow_schema(self._schema, timezone="UTC")
