@@ -36,6 +36,23 @@ def run(arguments: list[str]) -> int:
     return guarded(lambda: app(args=arguments, prog_name="kclient", standalone_mode=False))
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from kclient import __version__
+
+        typer.echo(f"kclient {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A Kafka client and a Kafka-compatible gateway over HTP."""
+
+
 def _client(bootstrap: str, config: list[str] | None) -> dict[str, object]:
     # what a client logs it also raises, and then it is said in one sentence
     logging.getLogger("kclient").addHandler(logging.NullHandler())
@@ -51,7 +68,7 @@ def _admin(bootstrap: str, config: list[str] | None) -> dict[str, object]:
 
 @app.command()
 def gateway(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory that holds everything.")],
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Directory that holds everything.")],
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where to accept clients.")
     ] = "127.0.0.1:9092",
@@ -63,7 +80,14 @@ def gateway(
         str, typer.Option("--durability", metavar="synced|written", help="When an append is acknowledged.")
     ] = "synced",
     config: Config = None,
-    log_level: Annotated[str, typer.Option("--log-level", help="What to log on standard error.")] = "warning",
+    log_level: Annotated[
+        str,
+        typer.Option(
+            "--log-level",
+            metavar="LEVEL",
+            help="What to log on standard error: debug, info, warning, error or critical.",
+        ),
+    ] = "warning",
 ) -> int:
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
     from kclient.cli.gateway import serve
@@ -73,7 +97,7 @@ def gateway(
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(help="Where to.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     config: Config = None,
 ) -> int:
@@ -85,18 +109,30 @@ def produce(
 
 @app.command()
 def consume(
-    topics: Annotated[list[str], typer.Argument(help="Where from.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Where from.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Share the work with others, and commit what was written.")
+        str | None,
+        typer.Option("--group", "-g", metavar="GROUP", help="Share the work with others, and commit what was written."),
     ] = None,
-    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", help="Only these partitions.")] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),
+    ] = None,
     offset: Annotated[
-        str | None, typer.Option("--offset", "-o", help="Where to begin: a number (below 0: so many before the end).")
+        str | None,
+        typer.Option(
+            "--offset",
+            "-o",
+            metavar="OFFSET",
+            help="Where to begin: a number (below 0: so many before each partition's end), earliest or latest.",
+        ),
     ] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the oldest record.")] = False,
     to_end: Annotated[bool, typer.Option("--to-end", help="Stop at the records that are there now.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many records.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=0, metavar="COUNT", help="Stop after so many records.")
+    ] = None,
     config: Config = None,
 ) -> int:
     """Write records as JSON lines that `kclient produce` takes; without --from-beginning only new ones."""
@@ -141,11 +177,13 @@ def topics_list(
 
 @topics_app.command("create")
 def topics_create(
-    name: Annotated[str, typer.Argument()],
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the broker's default.")] = -1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="COUNT", help="-1: the broker's default.")
+    ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", help="-1: the broker's default.")
+        int, typer.Option("--replication-factor", "-r", metavar="COUNT", help="-1: the broker's default.")
     ] = -1,
     settings: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting of the topic.")
@@ -163,7 +201,9 @@ def topics_create(
 
 @topics_app.command("delete")
 def topics_delete(
-    names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, config: Config = None
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    config: Config = None,
 ) -> int:
     """Delete topics and everything in them."""
     from kclient.cli import topics
@@ -173,7 +213,9 @@ def topics_delete(
 
 @topics_app.command("describe")
 def topics_describe(
-    names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, config: Config = None
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    config: Config = None,
 ) -> int:
     """Show the partitions of topics, and the settings that were made."""
     from kclient.cli import topics
@@ -183,9 +225,11 @@ def topics_describe(
 
 @topics_app.command("alter")
 def topics_alter(
-    name: Annotated[str, typer.Argument()],
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    partitions: Annotated[int | None, typer.Option("--partitions", "-p", help="How many there shall be.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", metavar="COUNT", help="How many there shall be.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting of the topic.")
     ] = None,
@@ -209,7 +253,9 @@ def topics_alter(
 @groups_app.command("list")
 def groups_list(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    state: Annotated[list[str] | None, typer.Option("--state", help="Only these, such as Stable or Empty.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only these, such as Stable or Empty.")
+    ] = None,
     config: Config = None,
 ) -> int:
     """List the groups."""
@@ -220,7 +266,9 @@ def groups_list(
 
 @groups_app.command("describe")
 def groups_describe(
-    group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, config: Config = None
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    config: Config = None,
 ) -> int:
     """Show how far a group is behind, and who reads what."""
     from kclient.cli import groups
@@ -230,11 +278,13 @@ def groups_describe(
 
 @groups_app.command("reset")
 def groups_reset(
-    group: Annotated[str, typer.Argument()],
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, metavar="OFFSET", help="To this offset.")
+    ] = None,
     to_time: Annotated[
         str | None, typer.Option("--to-time", metavar="TIME", help="ISO 8601, or milliseconds since 1970.")
     ] = None,
@@ -256,7 +306,7 @@ def groups_reset(
 
 @groups_app.command("delete")
 def groups_delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     config: Config = None,
 ) -> int:
@@ -277,10 +327,10 @@ def _pipelines() -> None:
 @pipeline_app.command("archive")
 def pipeline_archive(
     destination: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder for the Parquet files.")],
-    topics: Annotated[list[str] | None, typer.Argument(help="What to archive; or --pattern.")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="What to archive; or --pattern.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such names.")] = None,
-    master: Annotated[str, typer.Option("--master", help="Where Spark runs.")] = "local[*]",
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")] = "local[*]",
     allow_data_loss: Annotated[
         bool, typer.Option("--allow-data-loss", help="Go on if records were deleted before they were archived.")
     ] = False,

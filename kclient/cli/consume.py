@@ -41,6 +41,8 @@ def consume(
             assigned = _partitions(consumer, topics, partitions)
             consumer.assign(assigned)
             _place(consumer, assigned, offset, from_beginning=from_beginning)
+            if to_end and offset is None and not from_beginning:
+                output.note("--to-end shows nothing by itself: add --from-beginning or --offset")
             ends = consumer.end_offsets(assigned) if to_end else None
         _run(consumer, limit, ends, commit=group is not None)
     return 0

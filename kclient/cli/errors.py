@@ -6,16 +6,25 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 class UsageError(Exception):
     """The command was given something that it cannot take; the text says what and what it can take."""
+
+
+class Terminated(BaseException):
+    """SIGTERM came: whatever runs ends as it does after Ctrl-C, so that groups are left and Spark is stopped."""
 
 
 def complain(sentence: str) -> None:
@@ -27,18 +36,37 @@ def complain(sentence: str) -> None:
 def guarded(command: Callable[[], object]) -> int:
     """Run a command; returns its exit code, whatever happens."""
     try:
-        code = command()
+        with _sigterm_raises():
+            code = command()
         sys.stdout.flush()
     except BrokenPipeError:
         return _pipe_closed()
     except SystemExit as ending:
         # the option parser ends the process itself when the pipe is closed
         return _pipe_closed() if isinstance(ending.__context__, BrokenPipeError) else int(ending.code or 0)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except (KeyboardInterrupt, Terminated) as interruption:
+        return _interrupted(interruption)
     except Exception as error:  # noqa: BLE001  (everything a user can run into becomes a sentence)
         return report(error)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """While the body runs, SIGTERM raises `Terminated` in it; a second one finds the usual answer, and kills."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, before)
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _pipe_closed() -> int:
@@ -53,17 +81,36 @@ def report(error: Exception) -> int:
 
     shown = getattr(error, "format_message", None)  # errors of the option parser
     if shown is not None:
-        complain(str(shown()))
+        _complain_of_usage(error, str(shown()))
         return int(getattr(error, "exit_code", USAGE))
     if hasattr(error, "exit_code"):  # typer.Exit
         return int(error.exit_code)
-    if type(error).__name__ == "Abort":
-        return INTERRUPTED
+    if type(error).__name__ == "Abort":  # what the option parser makes of Ctrl-C
+        return _interrupted(error.__context__ or error)
     complain(sentence_of(error))
     return USAGE if isinstance(error, UsageError | ConfigError | MissingExtraError) else FAILED
+
+
+def _interrupted(error: BaseException) -> int:
+    for note in getattr(error, "__notes__", ()):  # a producer's: how many records were not sent
+        sys.stderr.write(f"{note}\n")
+    return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+
+
+def _complain_of_usage(error: Exception, text: str) -> None:
+    if text.startswith("Usage:"):  # a command that only has sub-commands shows its help
+        sys.stderr.write(f"{text}\n")
+        return
+    context = getattr(error, "ctx", None)
+    path = "kclient" if context is None else context.command_path
+    complain(f"{text.rstrip('.')}; see {path} --help")
 
 
 def sentence_of(error: BaseException) -> str:
     """An exception in one line."""
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is None and error.strerror:
+        text = error.strerror  # without the number
+    if "No broker could be reached" in text:
+        text += "; is it running? --bootstrap, or the variable KCLIENT_BOOTSTRAP_SERVERS, says where it is"
     return text or type(error).__name__

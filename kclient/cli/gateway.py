@@ -20,7 +20,7 @@ _LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def serve(
-    data: Path, listen: str, advertise: str | None, durability: str, config: dict[str, str], log_level: str
+    data: str, listen: str, advertise: str | None, durability: str, config: dict[str, str], log_level: str
 ) -> int:
     """Run the gateway; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C."""
     if log_level.lower() not in _LEVELS:
@@ -28,17 +28,27 @@ def serve(
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    directory = data.absolute()
+    directory = _directory(data)
     gateway = Gateway(f"embedded:{directory}", listen, advertise, durability=durability, config=config)
     options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
     return anyio.run(_serve, gateway, directory, backend="asyncio", backend_options=options)
+
+
+def _directory(data: str) -> Path:
+    """The data directory, unless what was given is hardly meant as one."""
+    if not data:
+        raise UsageError("--data is empty: name a directory, which may be new")
+    if data.startswith(("embedded:", "memory:")):
+        raise UsageError(f"--data names a directory, and {data!r} is an address: a gateway keeps its messages on disk")
+    return Path(data).absolute()
 
 
 async def _serve(gateway: Gateway, directory: Path) -> int:
     code = 0
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         await gateway.start()
-        print(f"kclient gateway listens on {gateway.bootstrap}, data in {directory}", flush=True)  # noqa: T201
+        told = "" if gateway.address == gateway.bootstrap else f" (clients are told {gateway.bootstrap})"
+        print(f"kclient gateway listens on {gateway.address}{told}, data in {directory}", flush=True)  # noqa: T201
         async with anyio.create_task_group() as tasks:
 
             async def wait_for_failure() -> None:

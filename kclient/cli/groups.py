@@ -68,13 +68,14 @@ def reset(
     """Print where the group would go, and with `execute` move it there."""
     if sum((earliest, latest, offset is not None, time is not None)) != 1:
         raise UsageError("say where to: one of --to-earliest, --to-latest, --to-offset and --to-time")
+    moment = None if time is None else _milliseconds(time)
     with Admin(settings) as admin:
         partitions = _partitions(admin, group_id, topics)
         target: OffsetSpec | int | Mapping[TopicPartition, int]
         if offset is not None:
             target = dict.fromkeys(partitions, offset)
-        elif time is not None:
-            target = _milliseconds(time)
+        elif moment is not None:
+            target = moment
         else:
             target = OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST
         resets = admin.reset_group_offsets(group_id, target, partitions, dry_run=not execute)

@@ -12,6 +12,7 @@ import binascii
 import json
 from typing import Any, NamedTuple, Protocol
 
+_EXAMPLE = '{"key": "a", "value": "b"}'
 _KNOWN = frozenset({"key", "value", "headers", "timestamp", "partition", "topic", "offset", "timestamp_type"})
 
 
@@ -72,9 +73,9 @@ def parse(text: str | bytes) -> Line:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise LineError(f"is no JSON ({error})") from None
+        raise LineError(f"is no JSON ({error}): a line is {_EXAMPLE}") from None
     if not isinstance(fields, dict):
-        raise LineError('is no JSON object such as {"key": "a", "value": "b"}')
+        raise LineError(f"is no JSON object such as {_EXAMPLE}")
     unknown = sorted(fields.keys() - _KNOWN)
     if unknown:
         raise LineError(f"has the unknown field {unknown[0]!r}; known are key, value, headers, timestamp, partition")

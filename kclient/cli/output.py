@@ -54,8 +54,10 @@ def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
     console = Console()
     if count:
         console.print(shown)
-    else:
-        console.print("nothing", style="dim")
+        return
+    if title is not None:
+        console.print(title, style="bold")
+    console.print("nothing", style="dim")
 
 
 def _styled(cell: Any) -> Any:

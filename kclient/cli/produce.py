@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 
 from kclient.cli import jsonlines, output
-from kclient.cli.errors import FAILED, complain
+from kclient.cli.errors import FAILED, Terminated, complain
 from kclient.sync import Producer
+
+_LAST_S = 5.0
+"""How long an interrupted command goes on sending what it has read, in seconds."""
 
 
 def produce(topic: str, settings: dict[str, object]) -> int:
-    """Send every line; returns the exit code. What came before a wrong line is sent."""
+    """Send every line; returns the exit code. What came before a wrong line, Ctrl-C or SIGTERM is sent."""
     started = time.monotonic()
     count = 0
     with Producer({"linger.ms": 5, **settings}) as producer:
-        for number, text in enumerate(sys.stdin.buffer, 1):
+        for number, text in enumerate(_lines(producer), 1):
             if not text.strip():
                 continue
             try:
                 line = jsonlines.parse(text)
             except jsonlines.LineError as error:
                 producer.close()
-                complain(f"line {number} {error}; the {count} records before it were sent")
+                sent = f"the {count} records before it were sent" if count else "nothing was sent"
+                complain(f"line {number} {error}; {sent}")
                 return FAILED
             producer.send(
                 topic,
@@ -37,3 +42,12 @@ def produce(topic: str, settings: dict[str, object]) -> int:
     seconds = time.monotonic() - started
     output.note(f"{count} records sent to {topic} in {seconds:.1f} s")
     return 0
+
+
+def _lines(producer: Producer) -> Iterator[bytes]:
+    """The lines of standard input; who is interrupted while it waits for one has sent those before it."""
+    try:
+        yield from sys.stdin.buffer
+    except (KeyboardInterrupt, Terminated):
+        producer.close(_LAST_S)
+        raise

@@ -7,7 +7,6 @@ missing) the option parser is loaded, and says what is to be said.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 OPTIONS = ("--data", "--listen", "--advertise", "--durability", "--config", "-c", "--log-level")
 """Those of the command, all with a value."""
@@ -40,7 +39,7 @@ def _serve(found: dict[str, list[str]]) -> int:
         return found.get(name, [default])[0]
 
     return serve(
-        Path(found["--data"][0]),
+        found["--data"][0],
         one("--listen", LISTEN),
         found.get("--advertise", [None])[0],
         one("--durability", "synced"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import socket
@@ -90,6 +91,7 @@ class Gateway:
         self._core: Core | None = None
         self._server: Server | None = None
         self._bound: Advertised | None = None
+        self._bound_to: Address | None = None
         self._ended: anyio.Event | None = None
         self._closed = False
 
@@ -102,6 +104,13 @@ class Gateway:
             raise IllegalStateError("the gateway listens on no TCP port (or has not been started)")
         host = f"[{self._bound.host}]" if ":" in self._bound.host else self._bound.host
         return f"{host}:{self._bound.port}"
+
+    @property
+    def address(self) -> str:
+        """`host:port` that the TCP listener is bound to; clients are told `bootstrap`."""
+        if self._bound_to is None:
+            raise IllegalStateError("the gateway listens on no TCP port (or has not been started)")
+        return str(self._bound_to)
 
     @property
     def core(self) -> Core:
@@ -150,14 +159,20 @@ class Gateway:
         Args:
             address: `host:port`, or `unix:PATH`.
             advertise: The address that its clients are told: another one where they cannot reach this one.
+
+        Raises:
+            OSError: The address cannot be bound; the text says why.
         """
         found = parse_address(address)
         told = parse_address(advertise) if isinstance(advertise, str) else advertise
         label = _advertised(found, told)
         if found.scheme == "unix":
             return (await self._running().listen_unix(Path(found.host), label=label)).address
+        try:
+            listener = await self._running().listen_tcp(found.host, found.port, label=label)
+        except OSError as error:
+            raise _not_bound(found, error) from error
         _warn_beyond_loopback(found)
-        listener = await self._running().listen_tcp(found.host, found.port, label=label)
         if told is None or told.port == 0:
             # connections come no earlier than the next turn of the loop: they see the port that was chosen
             listener.label = _advertised(listener.address, told and Address(told.host, listener.address.port))
@@ -294,7 +309,7 @@ class Gateway:
         )
 
     async def _listen_first(self, address: Address) -> None:
-        bound = await self.listen(str(address), advertise=self._advertise)
+        bound = self._bound_to = await self.listen(str(address), advertise=self._advertise)
         told = self._advertise
         self._bound = _advertised(bound, told and Address(told.host, told.port or bound.port))
 
@@ -375,6 +390,16 @@ def _advertised(address: Address, told: Address | None) -> Advertised:
     if shown.scheme == "tcp" and _is_wildcard(host):
         host = socket.gethostname()
     return Advertised(host, shown.port)
+
+
+def _not_bound(address: Address, error: OSError) -> OSError:
+    """The error of a listener, with the address and what helps."""
+    why = {
+        errno.EADDRINUSE: "another process listens there; stop it, or choose another port (0 takes any that is free)",
+        errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 stands for all that it has",
+        errno.EACCES: "ports below 1024 need privileges; choose another one",
+    }.get(error.errno or 0, error.strerror or str(error))
+    return OSError(error.errno, f"cannot listen on {address}: {why}")
 
 
 def _is_wildcard(host: str) -> bool:

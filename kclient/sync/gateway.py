@@ -42,6 +42,11 @@ class Gateway:
         return self._gateway.bootstrap
 
     @property
+    def address(self) -> str:
+        """`host:port` that the TCP listener is bound to; clients are told `bootstrap`."""
+        return self._gateway.address
+
+    @property
     def failure(self) -> BaseException | None:
         """What made the gateway stop serving, if something did."""
         return self._gateway.failure

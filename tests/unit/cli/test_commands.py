@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from kclient.cli.app import run
 from kclient.inprocess import reset
+from kclient.sync import Admin, Producer
 
 
 @pytest.fixture
@@ -42,7 +45,8 @@ class Outcome(NamedTuple):
 class Shell:
     """Runs commands as a shell would, with what they print caught."""
 
-    def __init__(self, capture: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, address: str, capture: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.address = address
         self._capture = capture
         self._monkeypatch = monkeypatch
 
@@ -61,7 +65,7 @@ class Shell:
 
 @pytest.fixture
 def shell(memory: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(capsysbinary, monkeypatch)
+    return Shell(memory, capsysbinary, monkeypatch)
 
 
 LINES = """\
@@ -115,8 +119,25 @@ def test_a_wrong_line_says_which_and_what_was_sent(shell: Shell) -> None:
     outcome = shell("produce", "t", stdin='{"value": "fine"}\nnot json\n{"value": "later"}\n')
     assert outcome.code == 1
     assert "line 2 is no JSON" in outcome.err
+    assert 'a line is {"key": "a", "value": "b"}' in outcome.err
     assert "the 1 records before it were sent" in outcome.err
+    assert "nothing was sent" in shell("produce", "t", stdin='{"value": 5}\n').err
     assert [record["value"] for record in shell.ok("consume", "t", "--from-beginning", "--to-end").records] == ["fine"]
+
+
+def test_what_was_read_before_ctrl_c_is_sent(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        @property
+        def buffer(self) -> Iterator[bytes]:
+            yield b'{"value": "a"}\n'
+            yield b'{"value": "b"}\n'
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Interrupted())
+    assert run(["produce", "t", "--config", "linger.ms=20000"]) == 130
+    monkeypatch.undo()
+    shown = shell.ok("consume", "t", "--from-beginning", "--to-end", "--bootstrap", shell.address)
+    assert [record["value"] for record in shown.records] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -128,8 +149,9 @@ def test_a_wrong_line_says_which_and_what_was_sent(shell: Shell) -> None:
         (["consume", "t", "--partition", "7"], 1, "has no partition 7"),
         (["consume", "t", "--config", "fetch.min.byte=1"], 2, "fetch.min.bytes"),
         (["consume", "t", "--config", "x"], 2, "--config takes NAME=VALUE"),
-        (["consume"], 2, "Missing argument"),
-        (["frobnicate"], 2, "No such command"),
+        (["consume"], 2, "Missing argument 'TOPIC'; see kclient consume --help"),
+        (["frobnicate"], 2, "No such command 'frobnicate'; see kclient --help"),
+        (["topics", "create", "t", "--partitons", "3"], 2, "see kclient topics create --help"),
         (["topics", "create", "t"], 1, "already exists"),
         (["topics", "alter", "t"], 2, "nothing to change"),
         (["topics", "create", "u", "--set", "retention.ms=soon"], 1, "retention.ms"),
@@ -137,7 +159,7 @@ def test_a_wrong_line_says_which_and_what_was_sent(shell: Shell) -> None:
         (["groups", "describe", "nobody"], 1, "nobody"),
         (["groups", "reset", "nobody", "--to-earliest"], 2, "has committed nothing"),
         (["groups", "reset", "g"], 2, "say where to"),
-        (["groups", "reset", "g", "--to-time", "tea", "-t", "t"], 2, "--to-time is ISO 8601"),
+        (["groups", "reset", "nobody", "--to-time", "tea"], 2, "--to-time is ISO 8601"),
         (["pipeline", "archive", "--to", "x"], 2, "say what to archive"),
     ],
 )
@@ -156,6 +178,7 @@ def test_no_broker(shell: Shell) -> None:
                     "--config", "request.timeout.ms=400")  # fmt: skip
     assert outcome.code == 1
     assert "127.0.0.1:1" in outcome.err
+    assert "is it running? --bootstrap" in outcome.err
     assert outcome.err.count("\n") == 1
 
 
@@ -216,6 +239,38 @@ def test_info(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown["broker"].startswith("memory:")
     monkeypatch.delenv("KCLIENT_BOOTSTRAP_SERVERS")
     assert "cluster" not in dict(row for row in shell.ok("info").rows)
+
+
+def test_version(shell: Shell) -> None:
+    import kclient
+
+    assert shell.ok("--version").out == f"kclient {kclient.__version__}\n"
+
+
+def test_without_a_command_the_help_stands_on_standard_error(shell: Shell) -> None:
+    outcome = shell("topics")
+    assert outcome.code == 2
+    assert outcome.err.startswith("Usage: kclient topics")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_consumer_that_is_told_to_end_leaves_its_group(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    address = f"embedded:{tmp_path}"
+    with Producer(bootstrap_servers=address) as producer, Admin(bootstrap_servers=address) as admin:
+        producer.send("t", b"x").result()
+        words = ["consume", "t", "--bootstrap", address, "--group", "g", "--from-beginning"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "kclient", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert b'"offset":0' in process.stdout.readline()
+            assert len(admin.describe_groups(["g"])["g"].members) == 1
+            process.send_signal(sent)
+            assert process.wait(timeout=30) == code
+            assert process.stderr.read() == b""
+        assert admin.describe_groups(["g"])["g"].members == ()
 
 
 def test_help_names_every_command(shell: Shell) -> None:

@@ -85,8 +85,35 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         outcome = command("--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}")
     assert outcome.returncode == 1
-    assert str(port) in outcome.stderr
-    assert "Traceback" not in outcome.stderr
+    assert f"cannot listen on 127.0.0.1:{port}: another process listens there; stop it" in outcome.stderr
+    assert "Errno" not in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_an_address_that_is_not_this_machines(tmp_path: Path) -> None:
+    outcome = command("--data", str(tmp_path / "data"), "--listen", "203.0.113.7:9092")
+    assert outcome.returncode == 1
+    assert outcome.stderr == (
+        "kclient: cannot listen on 203.0.113.7:9092: this machine has no such address; "
+        "0.0.0.0 stands for all that it has\n"
+    )
+
+
+@pytest.mark.slow
+def test_the_line_at_the_start_tells_both_addresses(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kclient", "gateway", "--data", str(tmp_path), "--listen", "127.0.0.1:0",
+         "--advertise", "broker.example:1234"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+    assert "(clients are told broker.example:1234)" in line
+    assert ":0 " not in line
+    assert "listens on 127.0.0.1:" in line
 
 
 @pytest.mark.parametrize(
@@ -97,10 +124,13 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         (["--config", "num.partitions"], "--config takes NAME=VALUE"),
         (["--log-level", "loud"], "--log-level is one of"),
         (["--listen", "nowhere:99999"], "port"),
+        (["--listen=127.0.0.1:0", "--data="], "--data is empty"),
+        (["--listen=127.0.0.1:0", "--data=memory:x"], "'memory:x' is an address"),
     ],
 )
 def test_what_is_asked_for_wrongly(tmp_path: Path, arguments: list[str], message: str) -> None:
-    outcome = command("--data", str(tmp_path / "data"), *arguments)
+    data = [] if any(word.startswith("--data") for word in arguments) else ["--data", str(tmp_path / "data")]
+    outcome = command(*data, *arguments)
     assert outcome.returncode == 2
     assert message in outcome.stderr
     assert outcome.stderr.count("\n") == 1
