@@ -6,15 +6,19 @@ numbers, and arrays whose elements may take no bytes at all.
 
 In flexible versions most things begin with a length of one byte. That byte is read together with the fixed-width
 fields before it; it is then in a local variable, and the position is behind it.
+
+Neighbours that look alike are read by functions written for their layout, see `_runs`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from kclient.errors import ProtocolError
 from kclient.protocol import primitives
+from kclient.protocol._runs import Runs, can_run
 from kclient.protocol._source import Source
 from kclient.protocol.schema import ArrayType, Field, Schema, StructType, schema_of
 from kclient.protocol.types import BYTES, RECORDS, STRING, FixedType, LengthType, Type
@@ -35,6 +39,7 @@ def decoder_source(message: type[Message], version: int) -> Source:
         else:
             # one copy of the frame is cheaper than indexing and slicing a view many times
             source.line("if type(b) is not bytes: b = bytes(b)")
+        writer.first = source.place()
         writer.struct(schema, "o")
         source.line("return o, p")
     return source
@@ -67,6 +72,9 @@ class _DecoderWriter:
         self.version = version
         self.flexible = flexible
         self.from_bytes = from_bytes
+        self.first: Callable[[str], None] = source.line
+        """Adds a line at the beginning of the function."""
+        self._lengths: list[str] = []  # the local variables with the lengths of arrays of numbers
         source.constants.update(
             new=object.__new__,
             read_length=primitives.read_length,
@@ -231,6 +239,7 @@ class _DecoderWriter:
 
     def _compact_numbers(self, kind: ArrayType, target: str, byte: str, nullable: bool) -> None:
         line = self.source.line
+        self._lengths.append(byte)
         unpack, size = self._unpackers(kind)
         read = self.source.constant(f"read_array_{kind.element.name}", _array(kind).read)
         with self.source.block(f"if 1 < {byte} <= {primitives.SMALL}:"):
@@ -261,13 +270,42 @@ class _DecoderWriter:
         values, add, local = (self.source.fresh(stem) for stem in ("a", "add", "e"))
         line(f"{values} = []")
         line(f"{add} = {values}.append")
-        with self.source.block(f"for _ in range({size}):"):
-            if isinstance(kind.element, StructType):
-                self.struct(schema_of(kind.element.message, self.version, flexible=self.flexible), local)
+        if isinstance(kind.element, StructType):
+            schema = schema_of(kind.element.message, self.version, flexible=self.flexible)
+            if self.from_bytes and can_run(schema):
+                self._alike(schema, add, local, size)
             else:
+                with self.source.block(f"for _ in range({size}):"):
+                    self.struct(schema, local)
+                    line(f"{add}({local})")
+        else:
+            with self.source.block(f"for _ in range({size}):"):
                 self.value(kind.element, local, self.flexible, False)
-            line(f"{add}({local})")
+                line(f"{add}({local})")
         line(f"{target} = {values}")
+
+    def _alike(self, schema: Schema, add: str, local: str, size: str) -> None:
+        """Read elements that may be alike: by the run reader of the last layout as far as it goes, else one by one."""
+        line = self.source.line
+        layout, run, found = (self.source.fresh(stem) for stem in ("layout", "run", "found"))
+        self.first(f"{layout} = {run} = None")
+        runs = self.source.constant(f"runs_of_{schema.name}", self._runs(schema))
+        line(f"if {run}: p, {size} = {run}(b, p, {size}, {add})")
+        with self.source.block(f"while {size} > 0:"):
+            self._lengths = []
+            self.struct(schema, local)
+            line(f"{add}({local})")
+            line(f"{size} -= 1")
+            line(f"{found} = {', '.join(self._lengths)},")
+            with self.source.block(f"if {found} == {layout}:"):
+                line(f"{run} = {runs}[{found}]")
+                line(f"if {run}: p, {size} = {run}(b, p, {size}, {add})")
+            line(f"else: {layout}, {run} = {found}, None")
+
+    def _runs(self, schema: Schema) -> Runs:
+        lacking = [item for item in schema.declared if item not in schema.plain]
+        defaults = [f"e.{item.name} = {self._default(item)}" for item in lacking]
+        return Runs(_class_of(schema), schema, defaults, self.source.constants)
 
     def _min_size(self, kind: Type[Any]) -> int:
         if isinstance(kind, StructType):

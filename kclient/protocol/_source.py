@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,11 @@ class Source:
     def line(self, text: str) -> None:
         """Add one line at the present indentation."""
         self._lines.append("    " * self._depth + text)
+
+    def place(self) -> Callable[[str], None]:
+        """A function that adds lines here, whatever was added below meanwhile."""
+        index, indent = len(self._lines), "    " * self._depth
+        return lambda text: self._lines.insert(index, indent + text)
 
     @contextmanager
     def indented(self) -> Iterator[None]:
