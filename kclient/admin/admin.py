@@ -57,7 +57,10 @@ class Admin(GroupOperations, ConfigOperations):
 
         Raises:
             IllegalStateError: it was started before.
+            ClosedError: it was closed.
         """
+        if self._closed:
+            raise ClosedError("The admin client was closed; make a new one")
         if self._started:
             raise IllegalStateError("The admin client was started before")
         self._started = True

@@ -134,7 +134,11 @@ def failure(code: int, subject: str, message: str | None = None) -> KafkaError |
     """The error of a code, its text beginning with what it is about; None for no error."""
     if not code:
         return None
-    return error_for(code, f"{subject}: {message or error_for(code).message}")
+    text = message or error_for(code).message
+    name = subject.partition(" ")[2].strip("'")
+    # brokers often begin with it themselves: "Topic 'flights' already exists."
+    told = name and text.lower().startswith((f"{subject} ".lower(), f"{subject.partition(' ')[0]} {name} ".lower()))
+    return error_for(code, text if told else f"{subject}: {text}")
 
 
 def check_retriable(code: int, subject: str) -> None:

@@ -193,17 +193,35 @@ def split_arguments(
     """Tell topics from a configuration among the positional arguments of a consumer.
 
     Raises:
-        TypeError: There are two configurations.
+        TypeError: There are two configurations, or topics in a list.
     """
     topics: list[str] = []
     for item in given:
         if isinstance(item, str) and not _IS_CONFIG.search(item):
             topics.append(item)
+        elif isinstance(item, list | tuple | set | frozenset):
+            raise TypeError(
+                f"topics are given one by one, as in Consumer('a', 'b'): write *{item!r}, or subscribe to it"
+            )
         elif config is None:
             config = item
         else:
             raise TypeError("the configuration is given twice")
     return topics, config
+
+
+def deadline_of(core: ConsumerCore, timeout: float) -> float:
+    """When a poll has waited long enough, on the core's clock.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is negative.
+    """
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is a number of seconds, not {timeout!r}; iterate over the consumer to wait for ever")
+    if timeout < 0:
+        raise ValueError(f"timeout is 0 (what is there) or more seconds, not {timeout}; iterate to wait for ever")
+    return core.clock() + timeout
 
 
 def chosen_offsets(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:

@@ -10,7 +10,7 @@ import anyio.lowlevel
 
 from kclient.concurrency import Wakeup, current_backend
 from kclient.consumer import polling
-from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets
+from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, deadline_of
 from kclient.consumer.interfaces import as_partition
 from kclient.consumer.polling import Call, CommitNow, Drain, Left, Script, Wait
 from kclient.consumer.records import ConsumerRecords
@@ -161,6 +161,7 @@ class Consumer(ConsumerBase):
             The records; empty when the time is over first.
 
         Raises:
+            ValueError: The timeout is negative.
             WakeupError: `wakeup` was called.
             NoOffsetForPartitionError: A partition has no position, and `auto.offset.reset` is `none`.
             OffsetOutOfRangeError: A position does not exist any more, and `auto.offset.reset` is `none`.
@@ -199,7 +200,7 @@ class Consumer(ConsumerBase):
             self._core.check(polling=True)
             self._hand_out.settle()
             await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
-            return await self._drive(polling.poll(self._core, self._core.clock() + timeout, take))
+            return await self._drive(polling.poll(self._core, deadline_of(self._core, timeout), take))
         finally:
             self._polling = False
 

@@ -317,6 +317,8 @@ class ConsumerCore:
 
     async def start(self) -> None:
         """Start the background tasks; connects when there is something to ask."""
+        if self.state in {ClientState.CLOSING, ClientState.CLOSED}:
+            raise ClosedError("The consumer was closed; make a new one")
         if self.state is not ClientState.NEW:
             raise IllegalStateError("The consumer was started before; make a new one")
         await self.supervisor.start()
@@ -366,7 +368,9 @@ class ConsumerCore:
         self.notify()
 
     def closing(self) -> bool:
-        """The user closes; False if that happened before."""
+        """The user closes; False if that happened before, or there is nothing to bring to an end."""
+        if self.state is ClientState.NEW:
+            self.state = self.state.to(ClientState.CLOSED, "consumer")
         if self.state is ClientState.RUNNING:
             self.state = self.state.to(ClientState.CLOSING, "consumer")
             self.attention = True

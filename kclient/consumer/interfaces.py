@@ -78,10 +78,10 @@ def as_partition(value: Partition) -> TopicPartition:
     """
     if isinstance(value, TopicPartition):
         return value
-    topic, number = value
-    if not isinstance(topic, str) or not isinstance(number, int):
-        raise TypeError(f"a partition is TopicPartition(topic, number), not {value!r}")
-    return TopicPartition(topic, number)
+    match value:
+        case (str(topic), int(number)):
+            return TopicPartition(topic, number)
+    raise TypeError(f"a partition is TopicPartition(topic, number) or such a pair, not {value!r}")
 
 
 def as_offset(value: Offset) -> OffsetAndMetadata:

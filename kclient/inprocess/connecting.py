@@ -10,7 +10,7 @@ import anyio
 
 from kclient.errors import BrokerConnectionError, ClosedError
 from kclient.gateway.local import find_local, find_socket, local_address
-from kclient.htp.errors import LeaseHeldError, LockedError
+from kclient.htp.errors import LeaseHeldError, LockedError, StorageError, StorageFullError
 from kclient.inprocess.hosts import Host, HostState, host_of, start_host
 from kclient.net.address import Address
 from kclient.net.connectors import connect as connect_address
@@ -102,6 +102,8 @@ class _Attempt:
 
     async def _failed(self, host: Host, error: BaseException) -> None:
         if not isinstance(error, LockedError | LeaseHeldError):
+            if isinstance(error, StorageError) and not isinstance(error, StorageFullError):
+                error.retriable = False  # what is in the way of the directory stays there
             # every client that waits for the host gets it; the traceback would grow with each of them
             raise error.with_traceback(None)
         await self._pause(error)  # another process starts, or closes

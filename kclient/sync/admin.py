@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,6 +24,7 @@ from kclient.admin import (
 )
 from kclient.admin.configs import Change
 from kclient.config import ConfigSource
+from kclient.errors import ClosedError
 from kclient.sync.portal import Portal, get_portal
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
@@ -47,15 +49,24 @@ class Admin:
         self._admin = AsyncAdmin(config, **settings)
         self._portal: Portal | None = None
         self._pid = os.getpid()
+        self._starting = threading.Lock()
+        self._closed = False
 
     def start(self) -> None:
         """Makes the client ready; `with` and the first call do it."""
-        if self._portal is None:
-            self._portal = get_portal()
-            self._portal.call(self._admin.start)
+        if self._portal is not None:
+            return
+        with self._starting:
+            if self._closed:
+                raise ClosedError("The admin client was closed; make a new one")
+            if self._portal is None:
+                portal = get_portal()
+                portal.call(self._admin.start)
+                self._portal = portal
 
     def close(self, timeout: float | None = None) -> None:
         """Closes the connections. May be called again; in a forked child it leaves the parent's client alone."""
+        self._closed = True
         if self._portal is not None and self._pid == os.getpid():
             self._portal.call(self._admin.close, timeout)
 

@@ -14,7 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 from kclient.consumer import polling
-from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets
+from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, deadline_of
 from kclient.consumer.interfaces import as_partition
 from kclient.consumer.polling import Call, CommitNow, Drain, Left, Script, Wait
 from kclient.consumer.records import ConsumerRecords
@@ -199,6 +199,7 @@ class Consumer(ConsumerBase):
             The records; empty when the time is over first.
 
         Raises:
+            ValueError: The timeout is negative.
             WakeupError: `wakeup` was called.
             NoOffsetForPartitionError: A partition has no position, and `auto.offset.reset` is `none`.
             OffsetOutOfRangeError: A position does not exist any more, and `auto.offset.reset` is `none`.
@@ -235,7 +236,7 @@ class Consumer(ConsumerBase):
         try:
             self._running()
             self._hand_out.settle()
-            return self._drive(polling.poll(self._core, self._core.clock() + timeout, take))
+            return self._drive(polling.poll(self._core, deadline_of(self._core, timeout), take))
         finally:
             self._polling.release()
 

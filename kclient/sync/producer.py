@@ -12,8 +12,9 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
+from kclient.cluster.client_state import ClientState
 from kclient.config import ProducerConfig
-from kclient.errors import DeliveryError, IllegalStateError, SerializationError
+from kclient.errors import ClosedError, DeliveryError, IllegalStateError, SerializationError
 from kclient.producer.arrow import rows_of
 from kclient.producer.core import NO_METADATA, ProducerCore
 from kclient.producer.delivery import Deliveries, Delivery
@@ -82,6 +83,8 @@ class Producer:
             if self._pid != os.getpid():
                 raise _orphaned()
             with self._starting:
+                if self._core.state is ClientState.CLOSED:
+                    raise ClosedError("The producer was closed; make a new one")
                 if self._portal is None:
                     portal = get_portal()
                     portal.call(self._core.start)
@@ -130,6 +133,8 @@ class Producer:
         _open_producers.discard(self)
         if portal is not None:
             portal.call(self._finish, timeout)
+        elif core.state is ClientState.NEW:
+            core.state = core.state.to(ClientState.CLOSED, "producer")
         core.outcomes.run_callbacks()
         core.close_plugins()
         failures = core.outcomes.take_failures()

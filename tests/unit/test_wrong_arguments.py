@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 import kclient
 import kclient.sync
 from kclient.admin import NewTopic
-from kclient.errors import ConfigError
+from kclient.errors import ClosedError, ConfigError, GroupIdNotFoundError, TopicExistsError
+from kclient.htp.errors import StorageError
 from kclient.testing import memory_broker
 
 CLIENTS = [
@@ -37,6 +39,78 @@ async def test_topics_that_are_none(topics: Any) -> None:
             with pytest.raises(TypeError, match="create_topics takes NewTopic objects"):
                 await admin.create_topics(topics)
             assert await admin.list_topics() == []
+
+
+@pytest.mark.parametrize("client", CLIENTS[3:], ids=lambda client: client.__name__)
+def test_a_blocking_client_that_was_closed_does_not_start_any_more(client: Any) -> None:
+    with memory_broker() as address:
+        closed = client(bootstrap_servers=address)
+        closed.close()
+        closed.close()
+        with pytest.raises(ClosedError, match="was closed"):
+            closed.start()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("client", [kclient.Admin, kclient.Consumer], ids=lambda client: client.__name__)
+async def test_a_client_that_was_closed_does_not_start_any_more(client: Any) -> None:
+    closed = client(bootstrap_servers="memory:unused")
+    await closed.close()
+    with pytest.raises(ClosedError, match="was closed"):
+        await closed.start()
+
+
+def test_topics_of_a_consumer_in_a_list() -> None:
+    for topics in (["a", "b"], ("a",), {"a"}):
+        with pytest.raises(TypeError, match=r"topics are given one by one, as in Consumer\('a', 'b'\): write \*"):
+            kclient.sync.Consumer(topics, bootstrap_servers="memory:unused", group_id="g")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("partitions", ["ab", ["a"], [("a",)], [("a", "0")], [0], [("a", 0, 1)]], ids=repr)
+def test_partitions_that_are_none(partitions: Any) -> None:
+    consumer = kclient.sync.Consumer(bootstrap_servers="memory:unused")
+    with pytest.raises(TypeError, match=r"a partition is TopicPartition\(topic, number\) or such a pair, not "):
+        consumer.assign(partitions)
+
+
+@pytest.mark.parametrize(("timeout", "error"), [(-1, ValueError), (-0.5, ValueError), (None, TypeError)], ids=repr)
+def test_timeouts_of_a_poll_that_are_none(timeout: Any, error: type[Exception]) -> None:
+    with memory_broker() as address, kclient.sync.Consumer(bootstrap_servers=address) as consumer:
+        consumer.assign([("t", 0)])
+        with pytest.raises(error, match="iterate"):
+            consumer.poll(timeout)
+        assert not consumer.poll(0)
+
+
+@pytest.mark.anyio
+async def test_timeouts_of_an_async_poll_that_are_none() -> None:
+    with memory_broker() as address:
+        async with kclient.Consumer(bootstrap_servers=address) as consumer:
+            consumer.assign([("t", 0)])
+            with pytest.raises(ValueError, match="iterate"):
+                await consumer.poll(-1)
+            assert not await consumer.poll(0)
+
+
+def test_a_directory_that_cannot_be_one_is_an_error_at_once(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    with (
+        kclient.sync.Admin(bootstrap_servers=f"embedded:{in_the_way}/data") as admin,
+        pytest.raises(StorageError, match=r"cannot be opened: .*Not a directory"),
+    ):
+        admin.list_topics(timeout=60)
+
+
+def test_an_error_names_its_subject_once() -> None:
+    with memory_broker() as address, kclient.sync.Admin(bootstrap_servers=address) as admin:
+        admin.create_topic("t")
+        with pytest.raises(TopicExistsError) as told:
+            admin.create_topic("t")
+        assert str(told.value) == "Topic 't' already exists. [TOPIC_ALREADY_EXISTS]"
+        with pytest.raises(GroupIdNotFoundError) as told_of_group:
+            admin.describe_groups(["g"])
+        assert str(told_of_group.value) == "Group g not found. [GROUP_ID_NOT_FOUND]"
 
 
 HEADERS = [{"a": b"1"}, {"ab": b"1"}, {"abc": b"1"}, ["a"], ["ab"], "ab", b"ab", 5, [("a", b"1", 2)], [(b"a", b"1")]]
