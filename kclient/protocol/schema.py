@@ -201,15 +201,20 @@ class Struct(Mapping[str, Any]):
     Args:
         schema: The schema that it is a value of.
         values: Values by field name; missing fields take their default.
+        unknown: Tagged fields that the schema does not know, by tag.
     """
 
-    __slots__ = ("_values", "schema")
+    __slots__ = ("_values", "schema", "unknown_tagged_fields")
 
-    def __init__(self, schema: Schema, values: Mapping[str, Any] | None = None) -> None:
-        unknown = set(values or ()) - {item.name for item in schema.fields}
-        if unknown:
-            raise KeyError(f"{schema.name} has no field {', '.join(sorted(unknown))}")
+    def __init__(
+        self, schema: Schema, values: Mapping[str, Any] | None = None, unknown: Mapping[int, bytes] | None = None
+    ) -> None:
+        wrong = set(values or ()) - {item.name for item in schema.fields}
+        if wrong:
+            raise KeyError(f"{schema.name} has no field {', '.join(sorted(wrong))}")
         self.schema: Schema = schema
+        self.unknown_tagged_fields: dict[int, bytes] | None = dict(unknown) if unknown else None
+        """As in a `Message`: they are kept and written again."""
         given = values or {}
         self._values = {
             item.name: given[item.name] if item.name in given else schema.default_of(item) for item in schema.fields
@@ -229,7 +234,7 @@ class Struct(Mapping[str, Any]):
         return f"{self.schema.name}({', '.join(shown)})"
 
     def as_dict(self) -> dict[str, Any]:
-        """The values as plain dicts and lists, as deep as they go."""
+        """The values as plain dicts and lists, as deep as they go, without unknown tagged fields."""
         return {name: _plain(value) for name, value in self._values.items()}
 
 
@@ -373,15 +378,16 @@ class Schema:
     def read(self, buffer: Buffer, position: int) -> tuple[Struct, int]:
         """Read a struct at a position; gives it and the position behind it."""
         values: dict[str, Any] = {}
+        unknown: dict[int, bytes] = {}
         for item in self.plain:
             values[item.name], position = self._read_field(buffer, position, item)
         if self.flexible:
             count, position = read_uvarint(buffer, position)
             for _ in range(count):
-                position = self._read_tag(buffer, position, values)
-        return Struct(self, values), position
+                position = self._read_tag(buffer, position, values, unknown)
+        return Struct(self, values, unknown), position
 
-    def _read_tag(self, buffer: Buffer, position: int, values: dict[str, Any]) -> int:
+    def _read_tag(self, buffer: Buffer, position: int, values: dict[str, Any], unknown: dict[int, bytes]) -> int:
         tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
         end = position + size
@@ -392,6 +398,8 @@ class Schema:
             values[item.name], position = self._read_field(buffer, position, item)
             if position != end:
                 raise ProtocolError(f"tag {tag} has another size than announced", position=position)
+        else:
+            unknown[tag] = bytes(buffer[position:end])
         return end
 
     def _read_field(self, buffer: Buffer, position: int, item: Field) -> tuple[Any, int]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.errors import KafkaError, ProtocolError, UnsupportedVersionError
-from kclient.protocol import ApiMessage, schema_of
+from kclient.protocol import ApiMessage, framing, schema_of
 from kclient.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     DescribeQuorumResponse,
@@ -28,6 +28,7 @@ from kclient.protocol.messages import (
     SaslAuthenticateRequest,
     TopicProduceData,
 )
+from kclient.types import Buffer
 from tests.example_budget import examples
 from tests.protocol_values import TOP_LEVEL, every_version, fitted, messages, versions_of
 
@@ -197,18 +198,40 @@ def test_a_tagged_field_of_another_size_than_announced() -> None:
             FetchResponse.decode(encoded.replace(marked, b"\1\0" + bytes([size]) + b"\0\0\0\7"), 12)
 
 
-def test_records_are_not_copied() -> None:
-    records = bytearray(b"r" * 1000)
-    request = ProduceRequest(
-        topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(records=records)])]
-    )
-    parts = request.encode_parts(9)
-    assert any(part is records for part in parts)
-    frame = b"".join(parts)
-    decoded = ProduceRequest.decode(frame, 9).topic_data[0].partition_data[0].records
-    assert isinstance(decoded, memoryview)
-    assert decoded.obj is frame
-    assert decoded == records
+def test_produce_does_not_copy_the_records() -> None:
+    records: list[bytes | bytearray] = [bytearray(b"r" * 1000), b"s" * 2000]
+    for version in versions_of(ProduceRequest):
+        data = [PartitionProduceData(index=index, records=held) for index, held in enumerate(records)]
+        request = ProduceRequest(topic_data=[TopicProduceData(partition_data=data)])
+        parts = framing.encode_request(request, version, 7, "client")
+        assert [part for part in parts if len(part) >= 1000] == records
+        assert all(any(part is held for part in parts) for held in records)
+        frame = bytearray(b"".join(parts))
+        _, read = framing.decode_request(memoryview(frame)[4:])
+        assert isinstance(read, ProduceRequest)
+        check_views([item.records for item in read.topic_data[0].partition_data], records, frame)
+
+
+def test_fetch_does_not_copy_the_records() -> None:
+    records: list[bytes | bytearray] = [bytearray(b"r" * 1000), b"s" * 2000]
+    for version in versions_of(FetchResponse):
+        data = [FetchResponsePartitionData(partition_index=index, records=held) for index, held in enumerate(records)]
+        response = FetchResponse(responses=[FetchableTopicResponse(partitions=data)])
+        parts = framing.encode_response(response, version, 7)
+        assert all(any(part is held for part in parts) for held in records)
+        frame = bytearray(b"".join(parts))
+        _, read = framing.decode_response(FetchResponse, memoryview(frame)[4:], version)
+        check_views([item.records for item in read.responses[0].partitions], records, frame)
+
+
+def check_views(found: list[Buffer | None], records: list[bytes | bytearray], frame: bytearray) -> None:
+    """What was read are views of the frame: what is changed in one is changed in the other."""
+    assert found == records
+    for view in found:
+        assert isinstance(view, memoryview)
+        assert view.obj is frame
+        view[:2] = b"ab"
+    assert frame.count(b"ab") == len(records)
 
 
 def test_a_field_that_the_version_lacks() -> None:

@@ -104,6 +104,17 @@ def test_any_request_as_a_generic_struct() -> None:
     assert "name='t'" in repr(struct)
 
 
+def test_a_generic_struct_keeps_unknown_tagged_fields() -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    request.topics[0].unknown_tagged_fields = {9: b"nine"}  # type: ignore[index]
+    request.unknown_tagged_fields = {70_000: b""}
+    schema = request_schema(ApiKey.METADATA, 12)
+    struct = schema.decode(request.encode(12))
+    assert struct.unknown_tagged_fields == {70_000: b""}
+    assert struct["topics"][0].unknown_tagged_fields == {9: b"nine"}
+    assert schema.encode(struct) == request.encode(12)
+
+
 def test_building_a_generic_struct() -> None:
     schema = response_schema(ApiKey.METADATA, 12)
     struct = Struct(schema, {"cluster_id": "c", "brokers": [{"node_id": 1, "host": "h", "port": 2, "rack": None}]})
