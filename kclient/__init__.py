@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kclient.consumer import RebalanceListener as RebalanceListener
     from kclient.errors import KafkaError as KafkaError
     from kclient.gateway import Gateway as Gateway
+    from kclient.net.sasl.token import OAuthToken as OAuthToken
     from kclient.producer import Deliveries as Deliveries
     from kclient.producer import Delivery as Delivery
     from kclient.producer import Partitioner as Partitioner
@@ -71,6 +72,7 @@ _EXPORTS = {
     "KafkaError": "kclient.errors",
     "NewTopic": "kclient.admin",
     "Node": "kclient.types",
+    "OAuthToken": "kclient.net.sasl.token",
     "OffsetAndMetadata": "kclient.types",
     "OffsetAndTimestamp": "kclient.types",
     "OffsetSpec": "kclient.admin",
@@ -117,6 +119,7 @@ __all__ = [
     "KafkaError",
     "NewTopic",
     "Node",
+    "OAuthToken",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetSpec",

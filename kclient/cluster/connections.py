@@ -176,9 +176,10 @@ class BrokerLink:
     def _notice_break(self) -> None:
         """Drop a connection that broke since it was last looked at."""
         if self.current is not None and self.current.closed:
+            error = self.current.failure("it broke")
             self.current = None
             # a broker that accepts and hangs up must not be asked in a tight loop
-            self.link.failed(BrokerConnectionError(f"The connection to {self.address} broke"), self._clock())
+            self.link.failed(error, self._clock())
 
     def _failed_before(self, error: BaseException | None) -> KafkaError:
         """The last failure, for those who come during the back-off."""

@@ -22,6 +22,7 @@ from kclient.errors import (
     KafkaError,
     KafkaTimeoutError,
     ProtocolError,
+    SaslAuthenticationError,
     error_for,
 )
 from kclient.net.address import Address, parse_address
@@ -296,14 +297,20 @@ class Connection:
             BrokerConnectionError: If the connection ended.
             KafkaTimeoutError: If the broker did not answer.
         """
-        exchange = ClientAuthentication(await login.begin(), self.address, self.api_versions)
+        mechanism = await login.begin()
+        again = self._login is not None
+        exchange = ClientAuthentication(mechanism, self.address, self.api_versions, again=again)
         self._renewal = None  # from here on it ends with the connection
         outgoing: tuple[ApiMessage, int] | None = exchange.start()
         while outgoing is not None:
             if self.closed:
                 raise self._ended("authentication was not completed")
             pending = self._submit(*outgoing, None, expect_response=True, hold=False)
-            outgoing = exchange.answered(await _response_of(pending))
+            try:
+                outgoing = exchange.answered(await _response_of(pending))
+            except SaslAuthenticationError:
+                login.refused()
+                raise
         self._login = login
         self._session_end = session_end(exchange.session_lifetime_ms, self._now())
         logger.debug("%s: authenticated by %s", self.address, login.mechanism)
@@ -341,6 +348,17 @@ class Connection:
             callback(self)
         else:
             self._close_callbacks.append(callback)
+
+    def failure(self, what: str) -> KafkaError:
+        """A new exception that says why the connection ended.
+
+        Args:
+            what: What could not be done, as the beginning of the sentence.
+
+        Returns:
+            A `BrokerConnectionError`; or the `AuthenticationError` that it ended with.
+        """
+        return self._ended(what)
 
     def close(self, cause: BaseException | None = None) -> None:
         """End the connection at once: requests on their way fail with `BrokerConnectionError`."""

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Any, TypeAlias
 
 from kclient.errors import (
+    BrokerConnectionError,
     ErrorCode,
     IllegalSaslStateError,
     IllegalStateError,
@@ -67,9 +68,17 @@ class ClientAuthentication:
         mechanism: Its side of the mechanism.
         address: The broker's, for messages.
         versions: The broker's version ranges, as ApiVersions told them.
+        again: Whether the connection has been authenticated before.
     """
 
-    def __init__(self, mechanism: ClientMechanism, address: object, versions: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        mechanism: ClientMechanism,
+        address: object,
+        versions: Mapping[int, tuple[int, int]],
+        *,
+        again: bool = False,
+    ) -> None:
         self.state: AuthenticationState = AuthenticationState.NEW
         self.session_lifetime_ms: int = 0
         """For how long the broker accepts it; 0 for as long as the connection lasts."""
@@ -77,6 +86,7 @@ class ClientAuthentication:
         self._address = address
         self._versions = versions
         self._version = 0
+        self._again = again
 
     def start(self) -> Outgoing:
         """The first request.
@@ -100,6 +110,7 @@ class ClientAuthentication:
             SaslAuthenticationError: If the broker refuses the credentials, or cannot prove itself.
             UnsupportedSaslMechanismError: If it does not have the mechanism; the text names those that it has.
             IllegalSaslStateError: If its listener does not use SASL.
+            BrokerConnectionError: If it takes no new authentication now; a new connection helps.
         """
         try:
             if self.state is AuthenticationState.HANDSHAKE:
@@ -117,6 +128,11 @@ class ClientAuthentication:
             raise UnsupportedSaslMechanismError(
                 f"{self._address} does not offer the SASL mechanism {self._mechanism.name}; it enables {enabled} "
                 "(sasl.mechanism)"
+            )
+        if response.error_code == ErrorCode.ILLEGAL_SASL_STATE and self._again:
+            raise BrokerConnectionError(
+                f"{self._address} takes no new authentication on this connection yet: it wants one more often than "
+                "once a second (connections.max.reauth.ms), and Kafka allows no more"
             )
         if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             raise self._no_sasl()

@@ -34,7 +34,7 @@ __all__ = ["Login", "PasswordLogin", "TokenLogin", "login_for"]
 logger: logging.Logger = logging.getLogger("kclient.net.sasl")
 
 _PAUSE_AFTER_FAILURE = 10.0
-"""Seconds until a renewal that failed is tried again, as in the Java client."""
+"""Seconds until a source whose token did not help is asked again; for renewals that failed, as in the Java client."""
 
 _LEAST_PAUSE = 0.1
 
@@ -53,6 +53,10 @@ class Login(Protocol):
         Raises:
             AuthenticationError: If there is nothing to authenticate with, such as a token.
         """
+        ...
+
+    def refused(self) -> None:
+        """A broker refused what this login gave last."""
         ...
 
 
@@ -79,6 +83,9 @@ class PasswordLogin:
     async def begin(self) -> ClientMechanism:
         """See `Login`."""
         return self._make()
+
+    def refused(self) -> None:
+        """See `Login`; there is no other password to try."""
 
     def _make(self) -> ClientMechanism:
         if self.mechanism == "PLAIN":
@@ -122,6 +129,7 @@ class TokenLogin:
         self._extensions = extensions or {}
         self._clock = clock
         self._renewing = False
+        self._received = 0.0
         self._lock = anyio.Lock()
 
     async def begin(self) -> ClientMechanism:
@@ -139,6 +147,11 @@ class TokenLogin:
                     token = await self._fetch()
             self._renew_in_time()
         return OAuthBearerClient(token)
+
+    def refused(self) -> None:
+        """See `Login`: the next authentication asks the source again, if it was not asked just now."""
+        if self._clock() - self._received >= _PAUSE_AFTER_FAILURE:
+            self.token = None
 
     def _has_ended(self, token: OAuthToken) -> bool:
         return token.expires_at is not None and token.expires_at <= self._clock()
@@ -169,6 +182,7 @@ class TokenLogin:
             )
         if self._has_ended(found):
             raise OAuthTokenError("the token callback returned a token that has ended", retriable=True, fatal=False)
+        self._received = self._clock()
         self.token = found if found.extensions or not self._extensions else found.with_extensions(self._extensions)
         return self.token
 

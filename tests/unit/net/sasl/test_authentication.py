@@ -27,6 +27,7 @@ from kclient.net.sasl.login import PasswordLogin, TokenLogin
 from kclient.net.sasl.plain import PlainClient, fixed_passwords
 from kclient.net.sasl.server import SaslHandler
 from kclient.net.sasl.session import SaslSession, SessionState, server_mechanisms
+from kclient.net.sasl.token import OAuthToken
 from kclient.net.sasl.unsecured import unsecured_token
 from kclient.net.server import Server
 from kclient.net.streams import memory_pair
@@ -99,6 +100,18 @@ async def test_an_ended_token() -> None:
         # with a clock that is slow the broker says it
         with pytest.raises(SaslAuthenticationError, match="status invalid_token"):
             await server.open(TokenLogin(token, server.supervisor, clock=lambda: 0.0))
+
+
+async def test_a_refused_token_is_not_shown_for_ever() -> None:
+    async with peer() as server:
+        tokens = [unsecured_token({"sub": "alice"}, now=server.wall.now), OAuthToken(value=Secret("revoked"))]
+        made = TokenLogin(lambda: tokens.pop(), server.supervisor, clock=server.wall)
+        with pytest.raises(SaslAuthenticationError, match="invalid_token"):
+            await server.open(made)
+        server.wall.now += 10
+        with pytest.raises(SaslAuthenticationError, match="invalid_token"):
+            await server.open(made)
+        await server.open(made)
 
 
 async def test_a_mechanism_that_is_not_offered() -> None:
@@ -422,6 +435,16 @@ def test_the_versions_that_are_chosen() -> None:
         plain_exchange({17: (0, 0)}).start()
     with pytest.raises(UnsupportedVersionError):
         plain_exchange({17: (0, 1)}).start()
+
+
+def test_a_broker_that_wants_it_too_often() -> None:
+    """Kafka allows one new authentication per second, and answers others like a listener without SASL."""
+    client = PlainClient("alice", Secret(PASSWORD))
+    exchange = ClientAuthentication(client, "broker:9092", {17: (0, 1), 36: (0, 2)}, again=True)
+    exchange.start()
+    with pytest.raises(BrokerConnectionError, match=r"connections\.max\.reauth\.ms") as caught:
+        exchange.answered(SaslHandshakeResponse(error_code=34))
+    assert caught.value.retriable
 
 
 @pytest.mark.parametrize("code", [58, 34, 35, 9999])
