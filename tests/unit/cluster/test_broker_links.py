@@ -9,7 +9,7 @@ import pytest
 
 from kclient.cluster import Backoff
 from kclient.cluster.connections import BrokerLink, Link, LinkState
-from kclient.errors import BrokerConnectionError
+from kclient.errors import BrokerConnectionError, KafkaError
 from kclient.net.address import Address
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
 
@@ -18,6 +18,9 @@ ADDRESS = Address("host", 9092)
 
 class FakeConnection:
     closed = False
+
+    def failure(self, what: str) -> KafkaError:
+        return BrokerConnectionError(what)
 
     async def aclose(self) -> None:
         self.closed = True
