@@ -3,11 +3,13 @@
 Usage: python rebalance_listener.py [BOOTSTRAP]
 """
 
+import contextlib
 import sys
 import threading
 from collections.abc import Collection
 
 from kclient.consumer import RebalanceListener
+from kclient.errors import TopicExistsError
 from kclient.sync import Admin, Consumer, Producer
 from kclient.types import TopicPartition
 
@@ -16,12 +18,12 @@ COUNT = 4000
 
 
 class Counters(RebalanceListener):
-    """Counts per partition. What is counted is committed before a partition is given away."""
+    """What is counted is committed before a partition is given away."""
 
-    def __init__(self, name: str, consumer: Consumer, totals: dict[TopicPartition, int]) -> None:
+    def __init__(self, name: str, consumer: Consumer, ready: threading.Event) -> None:
         self.name = name
         self.consumer = consumer
-        self.totals = totals
+        self.ready = ready
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
         # Called inside poll and close, in the thread that called them: committing here is safe.
@@ -30,12 +32,21 @@ class Counters(RebalanceListener):
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
         print(f"{self.name} takes over {', '.join(map(str, sorted(partitions))) or 'nothing'}")
+        if partitions:
+            self.ready.set()
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
         print(f"{self.name} was thrown out of the group; others own {', '.join(map(str, sorted(partitions)))}")
 
 
-def work(name: str, bootstrap: str, totals: dict[TopicPartition, int], lock: threading.Lock, leave_after: int) -> None:
+def work(
+    name: str,
+    bootstrap: str,
+    ready: threading.Event,
+    totals: dict[TopicPartition, int],
+    lock: threading.Lock,
+    leave_after: int,
+) -> None:
     with Consumer(
         group_id="listener-example",
         auto_offset_reset="earliest",
@@ -43,7 +54,7 @@ def work(name: str, bootstrap: str, totals: dict[TopicPartition, int], lock: thr
         max_poll_records=100,
         bootstrap_servers=bootstrap,
     ) as consumer:
-        consumer.subscribe([TOPIC], listener=Counters(name, consumer, totals))
+        consumer.subscribe([TOPIC], listener=Counters(name, consumer, ready))
         mine = 0
         while True:
             records = consumer.poll(timeout=0.2)
@@ -60,19 +71,19 @@ def work(name: str, bootstrap: str, totals: dict[TopicPartition, int], lock: thr
 
 
 def main(bootstrap: str) -> None:
-    with Admin(bootstrap_servers=bootstrap) as admin:
+    with Admin(bootstrap_servers=bootstrap) as admin, contextlib.suppress(TopicExistsError):
         admin.create_topic(TOPIC, partitions=4)
+    totals: dict[TopicPartition, int] = {}
+    lock = threading.Lock()
+    members = []
+    for name, leave_after in (("anna", COUNT), ("ben", COUNT // 10)):
+        ready = threading.Event()
+        members.append(threading.Thread(target=work, args=(name, bootstrap, ready, totals, lock, leave_after)))
+        members[-1].start()
+        ready.wait(timeout=60)  # so that both have partitions before there is work
     with Producer(bootstrap_servers=bootstrap) as producer:
         for number in range(COUNT):
             producer.send(TOPIC, b"click", partition=number % 4)
-    totals: dict[TopicPartition, int] = {}
-    lock = threading.Lock()
-    members = [
-        threading.Thread(target=work, args=("anna", bootstrap, totals, lock, COUNT)),
-        threading.Thread(target=work, args=("ben", bootstrap, totals, lock, COUNT // 10)),
-    ]
-    for member in members:
-        member.start()
     for member in members:
         member.join()
     print(f"{sum(totals.values())} clicks counted once each: {dict(sorted((str(tp), n) for tp, n in totals.items()))}")

@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kclient.errors import MissingExtraError
+
 if TYPE_CHECKING:
     from kclient.spark.pipelines import ArchiveSummary as ArchiveSummary
     from kclient.spark.pipelines import archive as archive
@@ -38,5 +40,11 @@ if not TYPE_CHECKING:  # else the checkers would believe that every name exists
 
     def __getattr__(name: str) -> Any:
         if name in _EXPORTS:
-            return getattr(importlib.import_module(_EXPORTS[name]), name)
+            try:
+                return getattr(importlib.import_module(_EXPORTS[name]), name)
+            except ModuleNotFoundError as error:
+                root = (error.name or "").partition(".")[0]
+                if root not in ("pyspark", "pyarrow"):
+                    raise
+                raise MissingExtraError(root, "spark", f"kclient.spark.{name}") from error
         raise AttributeError(f"module 'kclient.spark' has no attribute {name!r}")
