@@ -264,7 +264,7 @@ def login(mechanism: str, supervisor: Supervisor) -> Any:
 
 
 async def test_authenticating_again(kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Connections live three times as long as their sessions, with requests on their way all the time."""
+    """Connections live more than twice as long as their sessions, with requests on their way all the time."""
     caplog.set_level(logging.DEBUG, "kclient.net.connection")
     counts: dict[str, int] = {}
 
@@ -283,10 +283,10 @@ async def test_authenticating_again(kafka: KafkaServer, caplog: pytest.LogCaptur
 
     async with Supervisor("test") as supervisor, anyio.create_task_group() as tasks:
         for mechanism in ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"):
-            tasks.start_soon(use, mechanism, time.monotonic() + 3.2 * REAUTHENTICATION_MS / 1000)
+            tasks.start_soon(use, mechanism, time.monotonic() + 2.2 * REAUTHENTICATION_MS / 1000)
     for mechanism, count in counts.items():
         assert count > 50
-        assert caplog.text.count(f"authenticated by {mechanism}\n") >= 4
+        assert caplog.text.count(f"authenticated by {mechanism}\n") >= 3
     assert "ended" not in caplog.text
 
 
@@ -312,7 +312,7 @@ async def test_clients_outlive_their_sessions(
     del settings["default.api.timeout.ms"]
     sent = received = 0
     group = {"group_id": topic, "auto_offset_reset": "earliest"}
-    end = time.monotonic() + 2.2 * REAUTHENTICATION_MS / 1000
+    end = time.monotonic() + 1.5 * REAUTHENTICATION_MS / 1000
     async with kclient.Producer(settings) as producer, kclient.Consumer(topic, config=settings, **group) as consumer:
         while time.monotonic() < end or received < sent:
             if time.monotonic() < end:
