@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import nullcontext
@@ -34,6 +35,8 @@ def archive(
         raise MissingExtraError("pyspark", "spark", "The archive pipeline") from error
     from kclient.spark.pipelines import archive as run
 
+    # py4j logs a traceback of its own when a call is interrupted; what is raised is said in one sentence
+    logging.getLogger().addHandler(logging.NullHandler())
     # the workers need what this process has installed
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("kclient archive").master(master)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from kclient.errors import ConfigError
 from kclient.gateway.settings import (
     BROKER_SETTINGS,
+    ELSEWHERE,
     LONG_MAX,
     TOPIC_SETTINGS,
     WITHOUT_EFFECT,
@@ -52,8 +53,10 @@ class BrokerConfig:
         if name not in BROKER_SETTINGS and "_" in name:
             name = name.replace("_", ".")
         if name in WITHOUT_EFFECT:
-            logger.info("the broker setting %s is accepted and has no effect on a gateway", name)
+            logger.warning("the broker setting %s is accepted and has no effect on a gateway", name)
             return
+        if name in ELSEWHERE:
+            raise ConfigError(f"the broker setting {name} is not taken here: {ELSEWHERE[name]}")
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
             raise ConfigError(f"unknown broker setting {name!r}{nearest(name, BROKER_SETTINGS)}")
@@ -61,6 +64,8 @@ class BrokerConfig:
         setting.parse(text)
         if text is not None:
             self._static[name] = text
+            if name == "broker.id" and text != "-1":  # its name before KRaft
+                self._static.setdefault("node.id", text)
 
     def _resolve(self) -> None:
         for name, setting in BROKER_SETTINGS.items():

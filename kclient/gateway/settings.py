@@ -267,6 +267,14 @@ WITHOUT_EFFECT: Final = (
 """Settings of a Kafka broker that people paste along: accepted with a log line, without effect here."""
 
 
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "advertised.listeners": "give the address as advertise (--advertise)",
+    "listeners": "give the address as listen (--listen)",
+    "log.dirs": "give the directory as htp='embedded:DIR' (--data)",
+}
+"""Broker settings that the gateway reports and takes from elsewhere, and what to do instead."""
+
+
 def nearest(name: str, table: Mapping[str, Setting]) -> str:
     """The end of an error message that suggests the setting most like `name`; empty without one."""
     close = get_close_matches(name, table, n=1)
