@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import gc
 import io
+import statistics
 import time
 import uuid
 from collections.abc import Callable
@@ -91,14 +92,20 @@ def kios() -> Any:
     )
 
 
+CALLS = 7
+
+
 def timed(work: Callable[[], object]) -> Callable[[], float]:
-    """Milliseconds of one call."""
+    """Milliseconds of one call, the median of a few: other programs disturb some of them."""
 
     def measure() -> float:
-        gc.collect()  # else a full collection hits the same contender in every round
-        started = time.perf_counter()
-        work()
-        return (time.perf_counter() - started) * 1000
+        figures = []
+        for _ in range(CALLS):
+            gc.collect()  # else a full collection hits the same contender in every round
+            started = time.perf_counter()
+            work()
+            figures.append((time.perf_counter() - started) * 1000)
+        return statistics.median(figures)
 
     return measure
 

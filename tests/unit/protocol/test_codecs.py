@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -196,6 +198,21 @@ def test_a_tagged_field_of_another_size_than_announced() -> None:
     for size in (0, 12, 14, 0x7F):
         with pytest.raises(ProtocolError):
             FetchResponse.decode(encoded.replace(marked, b"\1\0" + bytes([size]) + b"\0\0\0\7"), 12)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(enabled: bool) -> None:
+    large = MetadataResponse(topics=[MetadataResponseTopic(name="t" * 100) for _ in range(1000)]).encode(12)
+    assert len(large) > 64 * 1024
+    (gc.enable if enabled else gc.disable)()
+    try:
+        MetadataResponse.decode(large, 12)
+        assert gc.isenabled() == enabled
+        with pytest.raises(ProtocolError):
+            MetadataResponse.decode(large[:-1], 12)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 def test_produce_does_not_copy_the_records() -> None:
