@@ -102,6 +102,8 @@ cdef enum:
     HEADER_BYTES = 61
     FIRST_CAPACITY = 1024
     MIN_RECORD_BYTES = 7
+    # What is read in front of a key without looking, at most: four numbers of three bytes, and the attributes.
+    PLAIN_BYTES = 13
     # Below this much work another thread would hardly start before the GIL is wanted back.
     RELEASE_GIL_BYTES = 65536
 
@@ -121,6 +123,7 @@ cdef enum:
     FLAW_HEADER_VALUE_LENGTH = 10
     FLAW_RECORD_REMAINDER = 11
     FLAW_BATCH_REMAINDER = 12
+    NEEDS_ROOM = 13  # no flaw: what is read next does not fit
 
 
 cdef int64_t _MAX_BATCH_SIZE = MAX_BATCH_SIZE

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from array import array
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kclient.errors import MissingExtraError
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
@@ -13,6 +14,9 @@ from kclient.types import Buffer
 
 if TYPE_CHECKING:
     from kclient.records.contract import Columns, Implementation
+
+_KEPT_ROWS: Final = 1 << 14
+"""How often each of the last topics' names is kept, of at most 249 bytes each."""
 
 
 class ArrowChunk(NamedTuple):
@@ -31,9 +35,14 @@ class ArrowChunk(NamedTuple):
 
 
 class _Runs:
-    """A column whose value changes seldom, as values and how often each repeats."""
+    """A column whose value changes seldom, as values and how often each repeats.
 
-    def __init__(self) -> None:
+    Args:
+        repeat: Makes an array of a value and how often it repeats.
+    """
+
+    def __init__(self, repeat: Callable[[Any, int], Any]) -> None:
+        self._repeat = repeat
         self._runs: list[tuple[Any, int]] = []
 
     def append(self, value: Any, count: int) -> None:
@@ -45,8 +54,28 @@ class _Runs:
     def array(self, pa: Any, kind: Any) -> Any:
         if not self._runs:
             return pa.array([], kind)
-        arrays = [pa.repeat(pa.scalar(value, kind), count) for value, count in self._runs]
+        arrays = [self._repeat(value, count) for value, count in self._runs]
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _repeated_number(value: int, count: int) -> Any:
+    """So many times an int32."""
+    pa = _pyarrow()
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(array("i", (value,)) * count)])
+
+
+def _repeated_text(text: str, count: int) -> Any:
+    """So many times a string; of those that are kept, as topics come again."""
+    if count > _KEPT_ROWS:
+        pa = _pyarrow()
+        return pa.repeat(pa.scalar(text, pa.string()), count)
+    return _kept_texts(text).slice(0, count)
+
+
+@lru_cache(maxsize=8)
+def _kept_texts(text: str) -> Any:
+    pa = _pyarrow()
+    return pa.repeat(pa.scalar(text, pa.string()), _KEPT_ROWS)
 
 
 class ArrowDecoder:
@@ -88,7 +117,7 @@ class ArrowDecoder:
         """
         pa = _pyarrow()
         builder = self._columns(include_headers)
-        topics, partitions, types = _Runs(), _Runs(), _Runs()
+        topics, partitions, types = _Runs(_repeated_text), _Runs(_repeated_number), _Runs(_repeated_number)
         for chunk in chunks:
             topic, partition, buffer, start, wanted_end, aborted = ArrowChunk(*chunk)
             end = END_OF_OFFSETS if wanted_end is None else wanted_end

@@ -14,6 +14,7 @@ cdef struct BinaryColumn:
     int32_t* ends
     char* data
     int64_t used
+    int64_t room
     int64_t nulls
 
 
@@ -60,24 +61,33 @@ cdef struct Filling:
     int64_t end
     int64_t count
     int64_t index
+    int64_t first
     int64_t row
     int64_t appended
     bint stamped
+    bint waiting
 
 
 cdef int _fill(Filling* filling) noexcept nogil:
     cdef Cursor* cursor = &filling.cursor
     cdef int64_t offset
-    cdef int64_t first = filling.row
+    cdef int64_t first = filling.first
     cdef int flaw
     while filling.index < filling.count:
-        flaw = _advance(cursor)
-        if flaw:
-            return flaw
-        filling.index += 1
+        if filling.waiting:
+            filling.waiting = False  # the record was read, and there is room for it now
+        else:
+            flaw = _advance(cursor)
+            if flaw:
+                return flaw
         offset = filling.base_offset + cursor.delta
         if offset < filling.start or offset >= filling.end:
+            filling.index += 1
             continue
+        if cursor.key_size > filling.keys.room - filling.keys.used:
+            filling.waiting = True
+            return NEEDS_ROOM
+        filling.index += 1
         _put_binary(&filling.keys, filling.row, cursor.data, cursor.key_at, cursor.key_size)
         _put_binary(&filling.values, filling.row, cursor.data, cursor.value_at, cursor.value_size)
         filling.offsets[filling.row] = offset
@@ -187,12 +197,19 @@ cdef class ColumnBuilder:
         filling.row = before
         filling.appended = header.max_timestamp
         filling.stamped = header.timestamp_type is _LOG_APPEND_TIME
+        filling.first = before
+        filling.waiting = False
         self._reserve(&filling, count, view.len)
-        if view.len < RELEASE_GIL_BYTES:
-            flaw = _fill(&filling)
-        else:
-            with nogil:
+        while True:
+            if view.len < RELEASE_GIL_BYTES:
                 flaw = _fill(&filling)
+            else:
+                with nogil:
+                    flaw = _fill(&filling)
+            if flaw != NEEDS_ROOM:
+                break
+            self._key_used = filling.keys.used
+            self._reserve_keys(&filling, filling.keys.used + max(filling.cursor.key_size, filling.keys.used))
         if flaw:
             raise record_error(flaw, header, position, filling.index, filling.cursor.flaw_at)
         self._rows = filling.row
@@ -205,7 +222,7 @@ cdef class ColumnBuilder:
         return filling.row - before
 
     cdef int _reserve(self, Filling* filling, int64_t count, int64_t size) except -1:
-        # Everything that a batch can need at most, as nothing can grow while the GIL is released.
+        # What a batch can need at most, as nothing can grow while the GIL is released; keys are small, mostly.
         cdef int64_t rows = self._rows + count
         _ensure(self._key_bits, (rows + 7) // 8)
         _ensure(self._value_bits, (rows + 7) // 8)
@@ -213,20 +230,26 @@ cdef class ColumnBuilder:
         _ensure(self._value_ends, (rows + 1) * 4)
         _ensure(self._offsets, rows * 8)
         _ensure(self._timestamps, rows * 8)
-        _ensure(self._key_data, self._key_used + size)
         _ensure(self._value_data, self._value_used + size)
         filling.keys.bits = <uint8_t*>PyByteArray_AS_STRING(self._key_bits)
         filling.keys.ends = <int32_t*>PyByteArray_AS_STRING(self._key_ends)
-        filling.keys.data = PyByteArray_AS_STRING(self._key_data)
         filling.keys.used = self._key_used
+        self._reserve_keys(filling, self._key_used + min(size, FIRST_CAPACITY + size // 16))
         filling.keys.nulls = self._key_nulls
         filling.values.bits = <uint8_t*>PyByteArray_AS_STRING(self._value_bits)
         filling.values.ends = <int32_t*>PyByteArray_AS_STRING(self._value_ends)
         filling.values.data = PyByteArray_AS_STRING(self._value_data)
         filling.values.used = self._value_used
+        filling.values.room = PyByteArray_GET_SIZE(self._value_data)
         filling.values.nulls = self._value_nulls
         filling.offsets = <int64_t*>PyByteArray_AS_STRING(self._offsets)
         filling.timestamps = <int64_t*>PyByteArray_AS_STRING(self._timestamps)
+        return 0
+
+    cdef int _reserve_keys(self, Filling* filling, int64_t needed) except -1:
+        _ensure(self._key_data, needed)
+        filling.keys.data = PyByteArray_AS_STRING(self._key_data)
+        filling.keys.room = PyByteArray_GET_SIZE(self._key_data)
         return 0
 
     cdef int _read_headers(self, Filling* filling, int64_t rows) except -1:

@@ -179,7 +179,85 @@ cdef int _advance_fields(Cursor* cursor, Py_ssize_t* at) noexcept nogil:
     return FLAW_NONE if at[0] == end else FLAW_RECORD_REMAINDER
 
 
+cdef inline Py_ssize_t _take_short(const uint8_t* data, Py_ssize_t at, int64_t* value) noexcept nogil:
+    # The position behind a number of at most three bytes, which are known to be there; 0 if it is longer.
+    cdef uint32_t raw = data[at]
+    if raw >= 0x80:
+        raw = (raw & 0x7F) | (<uint32_t>data[at + 1] << 7)
+        at += 1
+        if raw >= 0x4000:
+            raw = (raw & 0x3FFF) | (<uint32_t>data[at + 1] << 14)
+            at += 1
+            if raw >= 0x200000:
+                return 0
+    value[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+    return at + 1
+
+
+cdef inline bint _advance_plain(Cursor* cursor) noexcept nogil:
+    # Reads a record without headers, whose numbers are short, and checks no field by itself: if the record ends
+    # exactly where its length says then every field lies within it. Else the careful way says what is wrong.
+    cdef const uint8_t* data = cursor.data
+    cdef Py_ssize_t at = cursor.position
+    cdef Py_ssize_t size = cursor.size
+    cdef Py_ssize_t end
+    cdef Py_ssize_t key_at
+    cdef Py_ssize_t value_at
+    cdef int64_t length = 0
+    cdef int64_t stamp = 0
+    cdef int64_t delta = 0
+    cdef int64_t key_size = 0
+    cdef int64_t value_size = 0
+    if size - at < PLAIN_BYTES:
+        return False
+    at = _take_short(data, at, &length)
+    if at == 0 or length <= 0 or length > size - at:
+        return False
+    end = at + length
+    at = _take_short(data, at + 1, &stamp)
+    if at == 0:
+        return False
+    at = _take_short(data, at, &delta)
+    if at == 0:
+        return False
+    at = _take_short(data, at, &key_size)
+    if at == 0 or key_size < -1:
+        return False
+    key_at = at
+    if key_size > 0:
+        at += key_size
+    if size - at < 3:
+        return False
+    at = _take_short(data, at, &value_size)
+    if at == 0 or value_size < -1:
+        return False
+    value_at = at
+    if value_size > 0:
+        at += value_size
+    if at + 1 != end or data[at] != 0 or delta < 0 or delta > cursor.last_delta:
+        return False
+    if _overflows(cursor.base_timestamp, stamp):
+        return False
+    cursor.timestamp = cursor.base_timestamp + stamp
+    cursor.delta = delta
+    cursor.key_at = key_at
+    cursor.key_size = key_size
+    cursor.value_at = value_at
+    cursor.value_size = value_size
+    cursor.headers_at = end
+    cursor.headers_count = 0
+    cursor.end = end
+    cursor.position = end
+    return True
+
+
 cdef inline int _advance(Cursor* cursor) noexcept nogil:
+    if _advance_plain(cursor):
+        return FLAW_NONE
+    return _advance_carefully(cursor)
+
+
+cdef int _advance_carefully(Cursor* cursor) noexcept nogil:
     cdef Py_ssize_t at = cursor.position
     cdef int flaw = _advance_fields(cursor, &at)
     if flaw:

@@ -189,3 +189,25 @@ def test_threads_do_not_share_a_builder(twins: list[Face]) -> None:
     for thread in threads:
         thread.join()
     assert builder.finish().rows == (80 - len(refused)) * 100_000
+
+
+@pytest.mark.parametrize("size", [0, 10, 3_000, 100_000])
+def test_keys_of_any_size(face: Face, size: int) -> None:
+    """More than room was made for at first, in batches that are read with and without the GIL."""
+    records = [(n, bytes([n % 256]) * (size + n % 7), b"v" * (n % 3), []) for n in range(30)]
+    batches = [build(face, records[:20]), build(face, records[20:])]
+    chunks = [ArrowChunk("t", 0, batch) for batch in batches]
+    assert face.decode_arrow(chunks)["key"].to_pylist() == [key for _, key, _, _ in records]
+    if size:
+        compressed = build(face, records, compression=CompressionType.LZ4)
+        columns = face.decode_arrow([("t", 0, compressed, 3, 25)], include_headers=True)
+        assert columns["key"].to_pylist() == [key for _, key, _, _ in records[3:25]]
+
+
+def test_many_rows_of_one_topic(face: Face) -> None:
+    batch = numbered(face, 0, 200)
+    columns = face.decode_arrow([("name" * 5, 7, batch)] * 90)
+    columns.validate(full=True)
+    assert set(columns["topic"].to_pylist()) == {"name" * 5}
+    assert set(columns["partition"].to_pylist()) == {7}
+    assert columns.num_rows == 18_000
