@@ -78,6 +78,8 @@ class ServerConnection:
         """The listener's label."""
         self.context: Any = None
         """For the handler's own use."""
+        self.frame_limit: int = settings.frame_limit
+        """Largest request that is taken, in bytes; changed by `limit_frames`."""
         self.closed: bool = False
         self._now = loop_clock()
         self.last_active: float = self._now()
@@ -104,9 +106,14 @@ class ServerConnection:
 
     def start(self) -> None:
         """Begin to read."""
-        settings = self._settings
         self._handler.connected(self)
-        self._channel = open_channel(self.stream, self, self._supervisor, frame_limit=settings.frame_limit)
+        self._channel = open_channel(self.stream, self, self._supervisor, frame_limit=self.frame_limit)
+
+    def limit_frames(self, limit: int | None) -> None:
+        """Take requests up to `limit` bytes from now on; None for what the server's settings say."""
+        self.frame_limit = self._settings.frame_limit if limit is None else min(limit, self._settings.frame_limit)
+        if self._channel is not None:
+            self._channel.frame_limit = self.frame_limit
 
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
         """Call `callback(connection)` when the connection has ended; it must not raise."""

@@ -81,7 +81,7 @@ class ReadOptions:
     selection: Selection
     starting: OffsetSpec
     ending: OffsetSpec
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)  # some are passwords
     no_offset_strategy: Literal["error", "latest"] = "error"
     include_headers: bool = False
     fail_on_data_loss: bool = True

@@ -290,6 +290,7 @@ async def test_authenticating_again(kafka: KafkaServer, caplog: pytest.LogCaptur
     assert "ended" not in caplog.text
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_who_does_not_authenticate_again_is_closed(kafka: KafkaServer) -> None:
     """The listener does what the test before relies on."""
     async with Supervisor("test") as supervisor:

@@ -180,7 +180,8 @@ def test_aiokafka(secured: SecuredGateway, mechanism: str, topic: str, caplog: p
         with pytest.raises(aiokafka.errors.KafkaError):
             await refused.start()
         await refused.stop()
-        assert "failed to authenticate" in caplog.text
+        # aiokafka overlooks what OAUTHBEARER's server says, and asks for more than it may
+        assert "failed to authenticate" in caplog.text or "it is not authenticated" in caplog.text
 
     asyncio.run(run())
 

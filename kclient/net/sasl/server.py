@@ -59,6 +59,7 @@ class SaslHandler:
         mechanisms: What is offered, see `server_mechanisms`.
         max_session_ms: `connections.max.reauth.ms`: how long an authentication counts at most; 0 for no limit.
         failure_delay: `connection.failed.authentication.delay.ms`, in seconds.
+        max_receive_bytes: `sasl.server.max.receive.size`: the largest request of a client that is not authenticated.
         clock: Seconds since the epoch.
 
     Raises:
@@ -72,6 +73,7 @@ class SaslHandler:
         *,
         max_session_ms: int = 0,
         failure_delay: float = 0.1,
+        max_receive_bytes: int = 524_288,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not mechanisms:
@@ -80,6 +82,7 @@ class SaslHandler:
         self._mechanisms = dict(mechanisms)
         self._max_session_ms = max_session_ms
         self._failure_delay = failure_delay
+        self._max_receive_bytes = max_receive_bytes
         self._clock = clock
         self._sessions: dict[ServerConnection, SaslSession] = {}
 
@@ -93,6 +96,7 @@ class SaslHandler:
     def connected(self, connection: ServerConnection) -> None:
         """See `RequestHandler`."""
         self._sessions[connection] = SaslSession(self._mechanisms, self._max_session_ms, self._clock)
+        connection.limit_frames(self._max_receive_bytes)
         self.handler.connected(connection)
 
     def disconnected(self, connection: ServerConnection) -> None:
@@ -103,6 +107,8 @@ class SaslHandler:
     def begin(self, frame: memoryview, connection: ServerConnection) -> Reply | Awaitable[Reply | None] | None:
         """See `RequestHandler`."""
         session = self._sessions[connection]
+        if session.state is SessionState.REFUSED:
+            return None  # came together with what it was refused for
         if session.raw:
             return self._raw(bytes(frame), session, connection)
         # the key alone: reading a whole header here would cost every request that goes through
@@ -133,7 +139,7 @@ class SaslHandler:
         else:
             message, _ = SaslAuthenticateRequest.decode_from(frame, position, header.api_version)
             response, goes_on = session.authenticate(bytes(message.auth_bytes))
-            self._log(session, response, connection)
+            self._told(session, response, connection)
         reply = encode_response(response, header.api_version, header.correlation_id)
         return reply if goes_on else self._refuse(reply, connection)
 
@@ -142,7 +148,7 @@ class SaslHandler:
     ) -> Reply | Awaitable[Reply | None] | None:
         """After SaslHandshake v0 the mechanism's messages come without a header, and refusal is silence."""
         response, goes_on = session.authenticate(data)
-        self._log(session, response, connection)
+        self._told(session, response, connection)
         if not goes_on:
             return self._refuse(None, connection)
         session.raw = session.state is SessionState.EXCHANGE
@@ -155,10 +161,11 @@ class SaslHandler:
         return reply
 
     @staticmethod
-    def _log(session: SaslSession, response: SaslAuthenticateResponse, connection: ServerConnection) -> None:
+    def _told(session: SaslSession, response: SaslAuthenticateResponse, connection: ServerConnection) -> None:
         if response.error_code:
             logger.warning("%s failed to authenticate: %s", connection.peer, response.error_message)
         elif session.identity is not None and session.may_ask():
+            connection.limit_frames(None)
             logger.debug("%s is %s (%s)", connection.peer, session.identity.principal, session.identity.mechanism)
 
     # ApiVersions

@@ -205,6 +205,30 @@ async def test_authenticate_before_handshake_and_twice() -> None:
         await until(lambda: connection.closed)
 
 
+async def test_what_comes_behind_a_refusal_is_not_looked_at(caplog: pytest.LogCaptureFixture) -> None:
+    async with peer(failure_delay=0.02) as server:
+        connection = server.connect()
+        await connection.negotiate()
+        await connection.request(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        wrong, right = (SaslAuthenticateRequest(auth_bytes=f"\0alice\0{word}".encode()) for word in ("x", PASSWORD))
+        first, second = connection.send_nowait(wrong, 2), connection.send_nowait(right, 2)
+        assert (await first).error_code == 58
+        with pytest.raises(BrokerConnectionError):
+            await second
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_strangers_get_little_room(caplog: pytest.LogCaptureFixture) -> None:
+    async with peer(max_receive_bytes=100) as server:
+        connection = server.connect()
+        await connection.negotiate()
+        with pytest.raises(BrokerConnectionError):
+            await connection.request(SaslAuthenticateRequest(auth_bytes=bytes(100)), 2)
+        assert "the limit is 100" in caplog.text
+        connection = await server.open(login(server, "PLAIN"))
+        assert (await connection.request(metadata("x" * 200), 9)).cluster_id == "x" * 200
+
+
 async def test_the_delay_after_a_refusal() -> None:
     async with peer(failure_delay=0.05) as server:
         start = anyio.current_time()
