@@ -5,5 +5,6 @@
 - `streams`: byte streams over sockets and in memory.
 - `frames`, `channel`: frames in and out of a stream.
 - `connection`: a client's pipelined requests.
+- `sasl`: authentication, both sides.
 - `server`: accepting connections, ordered replies, back-pressure.
 """
