@@ -8,13 +8,18 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kclient.errors import MissingExtraError
+from kclient.records.arguments import MAX_BATCH_SIZE
+from kclient.records.batch_header import HEADER_SIZE, BatchHeader
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
+from kclient.records.message_set import Rows
 from kclient.records.reader import END_OF_OFFSETS, open_batches
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
     from kclient.records.contract import Columns, Implementation
 
+_FARTHEST: Final = 1 << 61
+"""Milliseconds beyond what 64 bits of microseconds can tell, so that it makes no difference how far."""
 _KEPT_ROWS: Final = 1 << 14
 """How often each of the last topics' names is kept, of at most 249 bytes each."""
 
@@ -127,12 +132,26 @@ class ArrowDecoder:
                 ):
                     if payload is None:
                         continue
+                    if isinstance(payload, Rows):
+                        header, payload = _as_batch(self._implementation, header, payload)
                     rows = builder.append(payload, header, position, start, end)
                     if rows:
                         topics.append(topic, rows)
                         partitions.append(partition, rows)
                         types.append(int(header.timestamp_type), rows)
         return _record_batch(pa, builder.finish(), topics, partitions, types)
+
+
+def _as_batch(implementation: Implementation, header: BatchHeader, rows: Rows) -> tuple[BatchHeader, memoryview]:
+    """The rows of a message set as a batch v2 holds them, and the header that goes with it."""
+    stamps = [min(max(row[1], -_FARTHEST), _FARTHEST) for row in rows]
+    # The builder takes no timestamps before the epoch, but only differences are read of what it writes.
+    shift = min(min(stamps) + 1, 0)
+    builder = implementation.BatchBuilder(limit=MAX_BATCH_SIZE)
+    first = rows[0][0]
+    for (offset, _, key, value), stamp in zip(rows, stamps, strict=True):
+        builder.append_at(offset - first, stamp - shift, key, value)
+    return header._replace(base_timestamp=stamps[0]), memoryview(builder.build())[HEADER_SIZE:]
 
 
 def _pyarrow() -> Any:

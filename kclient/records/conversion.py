@@ -11,6 +11,7 @@ from kclient.records.batch_header import CURRENT_MAGIC, BatchHeader, Compression
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
 from kclient.records.headers import iter_headers
 from kclient.records.message_builder import MessageSetBuilder
+from kclient.records.message_set import Row, Rows
 from kclient.records.reader import END_OF_OFFSETS, open_batches
 from kclient.records.restamping import restamp
 from kclient.types import Buffer, TimestampType
@@ -127,7 +128,13 @@ class RecordConverter:
         return bytes(converted)
 
     def _convert(
-        self, position: int, header: BatchHeader, payload: Buffer, magic: Magic, first_offset: int, level: int | None
+        self,
+        position: int,
+        header: BatchHeader,
+        payload: Buffer | Rows,
+        magic: Magic,
+        first_offset: int,
+        level: int | None,
     ) -> bytes | bytearray:
         compression = header.compression
         if magic != CURRENT_MAGIC and compression is CompressionType.ZSTD:
@@ -136,34 +143,36 @@ class RecordConverter:
                 "does not know"
             )
         start = first_offset if compression is CompressionType.NONE else 0
-        records: list[Any] = []
-        self._implementation.parse_records(
-            payload, header, position, "", -1, start, END_OF_OFFSETS, None, None, records
-        )
-        if not records:
+        rows = [row for row in self._rows(position, header, payload) if row[0] >= start]
+        if not rows:
             return b""
-        _check_records(records, header, position)
+        _check_rows(rows, header, position)
         # Of what is left of a batch without compression, each message has its offset to itself.
-        base = records[0].offset if compression is CompressionType.NONE else header.base_offset
+        base = rows[0][0] if compression is CompressionType.NONE else header.base_offset
         if magic == CURRENT_MAGIC:
-            return self._batch(header, records, base, level)
-        return _message_set(magic, header, records, base, level)
+            return self._batch(header, rows, base, level)
+        return _message_set(magic, header, rows, base, level)
 
-    def _batch(self, header: BatchHeader, records: list[Any], base: int, level: int | None) -> bytearray:
+    def _rows(self, position: int, header: BatchHeader, payload: Buffer | Rows) -> list[Row]:
+        if isinstance(payload, Rows):
+            return payload
+        records: list[Any] = []
+        self._implementation.parse_records(payload, header, position, "", -1, 0, END_OF_OFFSETS, None, None, records)
+        return [(record.offset, record.timestamp, record.key, record.value) for record in records]
+
+    def _batch(self, header: BatchHeader, rows: list[Row], base: int, level: int | None) -> bytearray:
         builder = self._implementation.BatchBuilder(
             limit=MAX_BATCH_SIZE, compression=header.compression, level=_level(header, level)
         )
-        for record in records:
-            builder.append_at(record.offset - base, record.timestamp, record.key, record.value)
+        for offset, timestamp, key, value in rows:
+            builder.append_at(offset - base, timestamp, key, value)
         batch = builder.build(base)
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             restamp(batch, base_offset=base, partition_leader_epoch=-1, log_append_time=header.max_timestamp)
         return batch
 
 
-def _message_set(
-    magic: Literal[0, 1], header: BatchHeader, records: list[Any], base: int, level: int | None
-) -> bytearray:
+def _message_set(magic: Literal[0, 1], header: BatchHeader, rows: list[Row], base: int, level: int | None) -> bytearray:
     appended = magic and header.timestamp_type is TimestampType.LOG_APPEND_TIME
     builder = MessageSetBuilder(
         magic=magic,
@@ -172,27 +181,27 @@ def _message_set(
         level=_level(header, level),
         log_append_time=header.max_timestamp if appended else None,
     )
-    for record in records:
-        builder.append_at(record.offset - base, record.timestamp, record.key, record.value)
+    for offset, timestamp, key, value in rows:
+        builder.append_at(offset - base, timestamp, key, value)
     return builder.build(base)
 
 
-def _check_records(records: list[Any], header: BatchHeader, position: int) -> None:
+def _check_rows(rows: list[Row], header: BatchHeader, position: int) -> None:
     """Refuse what no writer takes, though a reader gets by with it."""
     before = -1
-    for record in records:
-        if record.offset <= before:
+    for offset, timestamp, _, _ in rows:
+        if offset <= before:
             raise CorruptRecordError(
-                f"The batch at offset {header.base_offset} is corrupt: the offset {record.offset} follows {before} "
+                f"The batch at offset {header.base_offset} is corrupt: the offset {offset} follows {before} "
                 f"(position {position}).",
                 offset=header.base_offset,
                 position=position,
             )
-        if record.timestamp < -1:
+        if timestamp < -1:
             raise InvalidTimestampError(
-                f"the record at offset {record.offset} cannot be converted: its timestamp is {record.timestamp}"
+                f"the record at offset {offset} cannot be converted: its timestamp is {timestamp}"
             )
-        before = record.offset
+        before = offset
 
 
 def _level(header: BatchHeader, level: int | None) -> int | None:

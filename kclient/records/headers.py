@@ -62,23 +62,31 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
         CorruptRecordError: A header makes no sense.
     """
     end = len(buffer)
-    while end - position > _MAGIC_AT:
-        magic = buffer[position + _MAGIC_AT]
-        if magic == CURRENT_MAGIC:
-            if end - position < HEADER_SIZE:
-                return
-            header = read_batch_header(buffer, position)
-        elif magic > CURRENT_MAGIC:
-            raise _unknown_magic(buffer, position)
-        else:
-            if end - position < MESSAGE_HEADER_SIZE:
-                return
-            header = read_message_header(buffer, position)
-        length = header.length
-        if length > end - position:
-            return
+    while (header := next_header(buffer, position, end)) is not None:
         yield position, header
-        position += length
+        position += header.length
+
+
+def next_header(buffer: Buffer, position: int, end: int) -> BatchHeader | None:
+    """Header of the batch at `position`, if it is whole before `end`.
+
+    Raises:
+        CorruptRecordError: The header makes no sense.
+    """
+    if end - position <= _MAGIC_AT:
+        return None
+    magic = buffer[position + _MAGIC_AT]
+    if magic == CURRENT_MAGIC:
+        if end - position < HEADER_SIZE:
+            return None
+        header = read_batch_header(buffer, position)
+    elif magic > CURRENT_MAGIC:
+        raise _unknown_magic(buffer, position)
+    else:
+        if end - position < MESSAGE_HEADER_SIZE:
+            return None
+        header = read_message_header(buffer, position)
+    return header if header.length <= end - position else None
 
 
 def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:

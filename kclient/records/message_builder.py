@@ -59,8 +59,10 @@ class MessageSetBuilder:
             or the level is impossible.
     """
 
-    __slots__ = ("_buffer", "_built", "_level", "_next_delta", "compression", "count", "limit", "log_append_time",
-                 "magic", "max_timestamp", "size")  # fmt: skip
+    __slots__ = (
+        "_buffer", "_built", "_level", "_next_delta", "_stamp_attribute", "compression", "count", "limit",
+        "log_append_time", "magic", "max_timestamp", "size",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class MessageSetBuilder:
         """Bytes before compression, the message around the others included."""
         self.max_timestamp: int = -1
         """Greatest timestamp of the records, or -1."""
+        self._stamp_attribute = 0 if log_append_time is None else LOG_APPEND_TIME
         self._level = check_level(self.compression, level)
         self._next_delta = 0
         self._buffer = bytearray()  # with offsets relative to the first one
@@ -137,9 +140,11 @@ class MessageSetBuilder:
         stamp = self._stamp_of(timestamp)
         if headers:
             raise ValueError(f"message format v{self.magic} has no record headers")
-        key = None if key is None else as_bytes(key, "key")
-        value = None if value is None else as_bytes(value, "value")
-        added = size_of_message(self.magic, key, value)
+        if key is not None and type(key) is not bytes:
+            key = as_bytes(key, "key")
+        if value is not None and type(value) is not bytes:
+            value = as_bytes(value, "value")
+        added = MESSAGE_OVERHEAD[self.magic] + (len(key) if key else 0) + (len(value) if value else 0)
         size = self.size + added
         if size > self.limit or size > MAX_BATCH_SIZE:
             if self.count:
@@ -150,7 +155,8 @@ class MessageSetBuilder:
         self.size = size
         self.count += 1
         self._next_delta = offset_delta + 1
-        self.max_timestamp = max(self.max_timestamp, stamp)
+        if stamp > self.max_timestamp:
+            self.max_timestamp = stamp
         return self.count - 1
 
     def append_many(
@@ -214,12 +220,9 @@ class MessageSetBuilder:
         last = base_offset + self._next_delta - 1
         return bytearray(encode_message(self.magic, last, self.max_timestamp, attributes, None, value))
 
-    @property
-    def _stamp_attribute(self) -> int:
-        return 0 if self.log_append_time is None else LOG_APPEND_TIME
-
     def _stamp_of(self, timestamp: int) -> int:
-        timestamp = operator_index(timestamp)
+        if type(timestamp) is not int:
+            timestamp = operator_index(timestamp)
         if timestamp < -1:
             raise bad_timestamp(timestamp)
         if timestamp > _INT64_MAX:

@@ -1,21 +1,24 @@
-"""Reading message sets of the formats v0 and v1: made into the records of batches v2, which both implementations read.
+"""Reading message sets of the formats v0 and v1.
 
 A message that is not compressed is joined with those behind it into one run, as long as one header can tell of all of
-them; a compressed one is a run by itself. What is checked here is checked once, for both implementations.
+them; a compressed one is a run by itself. All of this is in Python and written once, for both implementations: they
+only make the objects, or the records of a batch v2 that columns are filled from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
+from zlib import crc32
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
-from kclient.records.arguments import MAX_BATCH_SIZE
-from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, BatchHeader
+from kclient.records.batch_header import CURRENT_MAGIC, MEASURE_SIZE, BatchHeader
 from kclient.records.compression import decompress
 from kclient.records.message_header import (
     LOG_APPEND_TIME,
     MESSAGE_HEADER_SIZE,
+    MESSAGE_OVERHEAD,
     check_message_crc,
     fields_of,
     message_error,
@@ -23,19 +26,17 @@ from kclient.records.message_header import (
 )
 from kclient.types import Buffer, TimestampType
 
-if TYPE_CHECKING:
-    from kclient.records.contract import Implementation
-
 RUN_RECORDS: Final = 8192
-"""Most messages that are joined; more would be in memory twice."""
-RUN_BYTES: Final = 1 << 20
+"""Most messages that are joined."""
 DEEPEST: Final = 8
 """How often a message may be compressed within another; Kafka's own writers do it once."""
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
-
-OpenBatch = tuple[int, BatchHeader, Buffer | None]
+_FRONT: Final = (Struct(">qiIbBi"), Struct(">qiIbBqi"))
+"""A message up to its key, by format: offset, size, checksum, format, attributes, timestamp, length of the key."""
+_LENGTH: Final = Struct(">i")
+_KNOWN_ATTRIBUTES: Final = (0x07, 0x0F)
 
 
 class Leaf(NamedTuple):
@@ -44,70 +45,66 @@ class Leaf(NamedTuple):
     offset: int
     timestamp: int
     timestamp_type: TimestampType
-    key: Buffer | None
-    value: Buffer | None
+    key: bytes | None
+    value: bytes | None
+
+
+Row: TypeAlias = tuple[int, int, bytes | None, bytes | None]
+"""Offset, timestamp, key and value of a record."""
+
+
+class Rows(list[Row]):
+    """The records of a run, in rising order of their offsets."""
+
+
+OpenBatch: TypeAlias = "tuple[int, BatchHeader, Buffer | Rows | None]"
 
 
 class _Run:
-    """Records that one header can tell of, as the records of a batch v2."""
+    """Records that one header can tell of."""
 
-    __slots__ = ("_base_timestamp", "_builder", "_first", "_header", "_last", "_length", "_position", "_shift", "_type")
+    __slots__ = ("first", "header", "kind", "length", "position", "rows")
 
-    def __init__(self, builder: Any, position: int, header: BatchHeader, first: Leaf) -> None:
-        self._builder = builder
-        self._position = position
-        self._length = 0
-        self._header = header
-        self._first = first.offset
-        self._last = first.offset - 1
-        self._type = first.timestamp_type
-        self._base_timestamp = first.timestamp
-        # The builder takes no timestamps before the epoch, but only differences are read of what it writes.
-        self._shift = first.timestamp if first.timestamp < -1 else 0
+    def __init__(self, position: int, header: BatchHeader, first: Leaf) -> None:
+        self.position = position
+        self.length = header.length
+        self.header = header
+        self.first = first
+        self.kind = first.timestamp_type
+        self.rows = Rows()
+        self.add(first)
 
     def fits(self, leaf: Leaf) -> bool:
         """Whether the record can be told of by the same header."""
         return (
-            self._last < leaf.offset <= self._first + _INT32_MAX
-            and leaf.timestamp_type is self._type
-            and -1 <= leaf.timestamp - self._shift <= _INT64_MAX
-            and (leaf.timestamp == self._base_timestamp or self._type is not TimestampType.LOG_APPEND_TIME)
+            self.rows[-1][0] < leaf.offset <= self.first.offset + _INT32_MAX
+            and leaf.timestamp_type is self.kind
+            and (leaf.timestamp == self.first.timestamp or self.kind is not TimestampType.LOG_APPEND_TIME)
         )
-
-    def has_room(self) -> bool:
-        """Whether another message may join."""
-        return bool(self._builder.count < RUN_RECORDS and self._length < RUN_BYTES)
 
     def add(self, leaf: Leaf) -> None:
-        self._builder.append_at(leaf.offset - self._first, leaf.timestamp - self._shift, leaf.key, leaf.value)
-        self._last = leaf.offset
-
-    def cover(self, end: int) -> None:
-        """Let the run reach to `end` in the buffer."""
-        self._length = end - self._position
+        self.rows.append((leaf.offset, leaf.timestamp, leaf.key, leaf.value))
 
     def close(self) -> OpenBatch:
-        builder = self._builder
-        header = self._header._replace(
-            base_offset=self._first,
-            length=self._length,
+        first = self.first
+        header = self.header._replace(
+            base_offset=first.offset,
+            length=self.length,
             # of the records: a message may be in another format than the one around it
-            magic=0 if self._type is TimestampType.NO_TIMESTAMP else 1,
-            attributes=self._header.compression
-            | (LOG_APPEND_TIME if self._type is TimestampType.LOG_APPEND_TIME else 0),
-            last_offset_delta=self._last - self._first,
-            base_timestamp=self._base_timestamp,
-            max_timestamp=builder.max_timestamp + self._shift,
-            count=builder.count,
+            magic=0 if self.kind is TimestampType.NO_TIMESTAMP else 1,
+            attributes=self.header.compression | (LOG_APPEND_TIME if self.kind is TimestampType.LOG_APPEND_TIME else 0),
+            last_offset_delta=self.rows[-1][0] - first.offset,
+            base_timestamp=first.timestamp,
+            max_timestamp=max(row[1] for row in self.rows),
+            count=len(self.rows),
         )
-        return self._position, header, memoryview(builder.build())[HEADER_SIZE:]
+        return self.position, header, self.rows
 
 
 class MessageRuns:
-    """Makes runs of the messages of one buffer, which are given one by one.
+    """Makes runs of the messages of one buffer.
 
     Args:
-        implementation: Whose batches the runs are made of.
         view: The buffer.
         start: First offset that is wanted.
         end: First offset that is not wanted.
@@ -115,20 +112,11 @@ class MessageRuns:
         max_decompressed: Greatest size in bytes of what is in a compressed message.
     """
 
-    __slots__ = ("_builder", "_check_crcs", "_end", "_floor", "_limit", "_run", "_start", "_view", "done")
+    __slots__ = ("_check_crcs", "_data", "_end", "_floor", "_limit", "_run", "_start", "_view", "done", "position")
 
-    def __init__(
-        self,
-        implementation: Implementation,
-        view: memoryview,
-        *,
-        start: int,
-        end: int,
-        check_crcs: bool,
-        max_decompressed: int,
-    ) -> None:
-        self._builder = implementation.BatchBuilder
+    def __init__(self, view: memoryview, *, start: int, end: int, check_crcs: bool, max_decompressed: int) -> None:
         self._view = view
+        self._data = bytes(view)  # keys and values are cut out of it faster
         self._start = start
         self._end = end
         self._check_crcs = check_crcs
@@ -138,40 +126,81 @@ class MessageRuns:
         """The least offset that the next message can bring."""
         self.done = False
         """Whether the rest of the buffer is behind what is wanted."""
+        self.position = 0
+        """Where to go on behind what was taken."""
 
-    def take(self, position: int, header: BatchHeader) -> Iterator[OpenBatch]:
-        """Take the whole message at `position`; gives the runs that are complete.
+    def take(self, position: int, header: BatchHeader) -> list[OpenBatch]:
+        """Take the whole message at `position`, and those like it behind it; gives the runs that are complete.
 
         Raises:
             CorruptRecordError: The message makes no sense.
             RecordTooLargeError: It is larger than the limit when decompressed.
         """
-        if header.count >= 0 and header.base_offset >= self._end:
-            self.done = True
-        elif header.count >= 0:
-            yield from self._take_plain(position, header)
+        self.position = position + header.length
+        if header.count >= 0:
+            if header.base_offset >= self._end:
+                self.done = True
+                return []
+            complete = self._take_plain(position, header)
         else:
-            yield from self.flush()
-            yield from self._take_compressed(position, header)
+            complete = self._take_compressed(position, header)
         self._floor = max(self._floor, header.base_offset + 1)
-        self.done = self.done or self._floor >= self._end
+        self.done = self._floor >= self._end
+        return complete
 
-    def _take_plain(self, position: int, header: BatchHeader) -> Iterator[OpenBatch]:
-        try:
-            leaf = _leaf(self._view, position, header, header, self._check_crcs)
-        except CorruptRecordError:
-            yield from self.flush()  # what came before it is fine
-            raise
-        if self._run is None or not self._run.has_room() or not self._run.fits(leaf):
-            yield from self.flush()
-            self._run = self._new_run(position, header, leaf)
-        self._run.add(leaf)
-        self._run.cover(position + header.length)
+    def _take_plain(self, position: int, header: BatchHeader) -> list[OpenBatch]:
+        leaf = _leaf(self._view, position, header, header, self._check_crcs)
+        complete: list[OpenBatch] = []
+        run = self._run
+        if run is None or len(run.rows) >= RUN_RECORDS or not run.fits(leaf):
+            complete = self.flush()
+            run = self._run = _Run(position, header, leaf)
+        else:
+            run.add(leaf)
+        self._scan(run, header)
+        run.length = self.position - run.position
+        self._floor = max(self._floor, run.rows[-1][0] + 1)
+        return complete
 
-    def _take_compressed(self, position: int, header: BatchHeader) -> Iterator[OpenBatch]:
+    def _scan(self, run: _Run, header: BatchHeader) -> None:
+        """Add the messages that follow, as long as they are like the first; what is odd the careful way looks at."""
+        data, view, rows = self._data, self._view, run.rows
+        position, stop, magic = self.position, len(data), header.magic
+        front, known, attributes = _FRONT[magic], _KNOWN_ATTRIBUTES[magic], header.attributes
+        overhead = MESSAGE_OVERHEAD[magic]
+        stamp = run.first.timestamp if run.kind is TimestampType.LOG_APPEND_TIME else None
+        greatest = min(run.first.offset + _INT32_MAX, self._end - 1)
+        last, timestamp = rows[-1][0], -1
+        while stop - position >= overhead and len(rows) < RUN_RECORDS:
+            if magic:
+                offset, size, crc, found, bits, timestamp, key_size = front.unpack_from(data, position)
+            else:
+                offset, size, crc, found, bits, key_size = front.unpack_from(data, position)
+            end = position + MEASURE_SIZE + size
+            key_at = position + front.size
+            value_at = key_at + (key_size if key_size > 0 else 0) + 4
+            if (
+                found != magic
+                or bits & known != attributes
+                or size < overhead - MEASURE_SIZE
+                or not value_at <= end <= stop
+                or key_size < -1
+                or not last < offset <= greatest
+                or (stamp is not None and stamp != timestamp)
+                or (self._check_crcs and crc32(view[position + 16 : end]) != crc)
+            ):
+                break
+            (value_size,) = _LENGTH.unpack_from(data, value_at - 4)
+            if value_at + (value_size if value_size > 0 else 0) != end or value_size < -1:
+                break
+            key = None if key_size < 0 else data[key_at : value_at - 4]
+            rows.append((offset, timestamp, key, None if value_size < 0 else data[value_at:end]))
+            last, position = offset, end
+        self.position = position
+
+    def _take_compressed(self, position: int, header: BatchHeader) -> list[OpenBatch]:
         if header.base_offset < self._start:
-            yield position, header, None
-            return
+            return [*self.flush(), (position, header, None)]
         try:
             leaves = open_message(self._view, position, header, self._check_crcs, self._limit)
         except CorruptRecordError as error:
@@ -179,25 +208,18 @@ class MessageRuns:
             raise
         except RecordTooLargeError as error:
             raise RecordTooLargeError(f"At offset {header.base_offset}: {error.message}") from None
-        run = None
-        for leaf in leaves:
-            if run is None or not run.fits(leaf):
-                if run is not None:
-                    yield run.close()
-                run = self._new_run(position, header, leaf)
-                run.cover(position + header.length)
-            run.add(leaf)
-        assert run is not None
-        yield run.close()
+        runs = [_Run(position, header, leaves[0])]
+        for leaf in leaves[1:]:
+            if runs[-1].fits(leaf):
+                runs[-1].add(leaf)
+            else:
+                runs.append(_Run(position, header, leaf))
+        return [*self.flush(), *(run.close() for run in runs)]
 
-    def flush(self) -> Iterator[OpenBatch]:
+    def flush(self) -> list[OpenBatch]:
         """The run that is not complete yet, if there is one."""
-        if self._run is not None:
-            run, self._run = self._run, None
-            yield run.close()
-
-    def _new_run(self, position: int, header: BatchHeader, first: Leaf) -> _Run:
-        return _Run(self._builder(limit=MAX_BATCH_SIZE), position, header, first)
+        run, self._run = self._run, None
+        return [] if run is None else [run.close()]
 
 
 def _leaf(view: Buffer, position: int, header: BatchHeader, stamp: BatchHeader, check_crcs: bool) -> Leaf:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
@@ -16,8 +17,9 @@ from kclient.records.batch_header import (
 )
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
 from kclient.records.control import AbortedFilter, decode_control_type
-from kclient.records.headers import iter_headers
-from kclient.records.message_set import MessageRuns
+from kclient.records.flaws import deserialization_error
+from kclient.records.headers import next_header
+from kclient.records.message_set import MessageRuns, OpenBatch, Rows
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -73,7 +75,8 @@ class RecordReader:
 
     def __init__(self, implementation: Implementation) -> None:
         self._implementation = implementation
-        self._parse = implementation.parse_records
+        self._parse: Any = implementation.parse_records
+        self._make: Any = partial(make_records, implementation.ConsumerRecord)
 
     def iter_batches(
         self,
@@ -123,7 +126,8 @@ class RecordReader:
             ):
                 records: list[Any] = []
                 if payload is not None:
-                    self._parse(
+                    parse = self._make if isinstance(payload, Rows) else self._parse
+                    parse(
                         payload, header, position, topic, partition, start_offset, end,
                         key_deserializer, value_deserializer, records,
                     )  # fmt: skip
@@ -151,11 +155,51 @@ class RecordReader:
                 view, self._implementation, start_offset, end, check_crcs, max_decompressed, aborted
             ):
                 if payload is not None:
-                    self._parse(
+                    parse = self._make if isinstance(payload, Rows) else self._parse
+                    parse(
                         payload, header, position, topic, partition, start_offset, end,
                         key_deserializer, value_deserializer, records,
                     )  # fmt: skip
         return records
+
+
+def make_records(
+    new: Callable[..., Any],
+    rows: Rows,
+    header: BatchHeader,
+    position: int,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    key_deserializer: Deserialize | None,
+    value_deserializer: Deserialize | None,
+    records: list[Any],
+) -> None:
+    """What `ParseRecords` does, for the rows of a message set.
+
+    Raises:
+        RecordDeserializationError: A deserializer failed.
+    """
+    kind = header.timestamp_type
+    add = records.append
+    for offset, timestamp, raw_key, raw_value in rows:
+        if not start <= offset < end:
+            continue
+        key: Any = raw_key
+        value: Any = raw_value
+        if key is not None and key_deserializer is not None:
+            key = _deserialize(key_deserializer, key, "key", topic, partition, offset)
+        if value is not None and value_deserializer is not None:
+            value = _deserialize(value_deserializer, value, "value", topic, partition, offset)
+        add(new(topic, partition, offset, timestamp, kind, key, value))
+
+
+def _deserialize(deserializer: Deserialize, data: bytes, what: str, topic: str, partition: int, offset: int) -> Any:
+    try:
+        return deserializer(topic, (), data)
+    except Exception as error:
+        raise deserialization_error(what, topic, partition, offset) from error
 
 
 def open_batches(
@@ -167,20 +211,24 @@ def open_batches(
     max_decompressed: int,
     aborted: Iterable[tuple[int, int]] | None,
     begin: int = 0,
-) -> Iterator[tuple[int, BatchHeader, Buffer | None]]:
-    """Position, header and payload of each batch up to offset `end`, from position `begin` on; a payload is None
-    where the batch holds no wanted data, and of an old format it is what a batch v2 would hold."""
+) -> Iterator[OpenBatch]:
+    """Position, header and payload of each batch up to offset `end`, from position `begin` on.
+
+    The payload is the records of a batch v2 as they are written, and those of an old format as rows; None where the
+    batch holds no wanted data.
+    """
     hidden = None if aborted is None else AbortedFilter(aborted)
     runs: MessageRuns | None = None
+    position, length = begin, len(view)
     try:
-        for position, header in iter_headers(view, begin):
+        while (header := next_header(view, position, length)) is not None:
             if header.magic != CURRENT_MAGIC:
                 if runs is None:
                     runs = MessageRuns(
-                        implementation, view, start=start, end=end, check_crcs=check_crcs,
-                        max_decompressed=max_decompressed,
-                    )  # fmt: skip
+                        view, start=start, end=end, check_crcs=check_crcs, max_decompressed=max_decompressed
+                    )
                 yield from runs.take(position, header)
+                position = runs.position
                 if runs.done:
                     break
                 continue
@@ -205,6 +253,7 @@ def open_batches(
                 )
             if header.last_offset >= end - 1:
                 break
+            position += header.length
     except CorruptRecordError:
         if runs is not None:
             yield from runs.flush()  # what comes before the damage is fine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kclient.records._interpreted.record import ConsumerRecord
+from kclient.records._interpreted.record import made_record
 from kclient.records.batch_header import BatchHeader
 from kclient.records.contract import Deserialize
 from kclient.records.flaws import Flaw, deserialization_error, record_error
@@ -88,12 +88,25 @@ class RecordCursor:
     def _advance_plain(self) -> bool:
         # Reads a record without headers, whose numbers are short, and checks no field by itself: if the record
         # ends exactly where its length says then every field lies within it. Else the careful way says what is wrong.
+        # Most numbers have one byte and are read in place.
         data = self._data
         length, position = _read_short(data, self._position)
         end = position + length
-        timestamp_delta, position = _read_short(data, position + 1)
-        self.delta, position = _read_short(data, position)
-        key_size, key_at = _read_short(data, position)
+        byte = data[position + 1]
+        if byte < 0x80:
+            timestamp_delta, position = byte >> 1 ^ -(byte & 1), position + 2
+        else:
+            timestamp_delta, position = _read_short(data, position + 1)
+        byte = data[position]
+        if byte < 0x80:
+            delta, position = byte >> 1 ^ -(byte & 1), position + 1
+        else:
+            delta, position = _read_short(data, position)
+        byte = data[position]
+        if byte < 0x80:
+            key_size, key_at = byte >> 1 ^ -(byte & 1), position + 1
+        else:
+            key_size, key_at = _read_short(data, position)
         value_size, value_at = _read_short(data, key_at + key_size if key_size > 0 else key_at)
         position = value_at + value_size if value_size > 0 else value_at
         if (
@@ -102,9 +115,10 @@ class RecordCursor:
             or key_size < -1
             or value_size < -1
             or data[position]
-            or not 0 <= self.delta <= self._last_delta
+            or not 0 <= delta <= self._last_delta
         ):
             return False
+        self.delta = delta
         self.timestamp = self._base_timestamp + timestamp_delta
         if not _INT64_MIN <= self.timestamp <= _INT64_MAX:
             return False
@@ -216,7 +230,7 @@ def parse_records(
             offset = header.base_offset + record.delta
             if not start <= offset < end:
                 continue
-            headers = record.headers()
+            headers = record.headers() if record.headers_count else ()
             key: Any = record.key
             value: Any = record.value
             if key is not None and key_deserializer is not None:
@@ -224,9 +238,7 @@ def parse_records(
             if value is not None and value_deserializer is not None:
                 value = _deserialize(value_deserializer, value, "value", topic, partition, offset, headers)
             timestamp = record.timestamp if appended is None else appended
-            records.append(
-                ConsumerRecord(topic, partition, offset, timestamp, timestamp_type, key, value, headers, epoch)
-            )
+            records.append(made_record(topic, partition, offset, timestamp, timestamp_type, key, value, headers, epoch))
         record.finish()
     except Flawed as flawed:
         raise record_error(flawed.flaw, header, position, index, flawed.byte) from None
