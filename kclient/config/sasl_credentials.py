@@ -237,6 +237,8 @@ def _client_credentials(settings: SaslSettings, entry: JaasEntry, url: str) -> C
     scheme = urlsplit(url).scheme
     if scheme not in ("https", "http", "file"):
         raise ConfigError("sasl.oauthbearer.token.endpoint.url: expected an https: address, http: or file:")
+    if "@" in urlsplit(url).netloc:
+        raise ConfigError("sasl.oauthbearer.token.endpoint.url: user and password do not belong into the address")
     client_id = settings.sasl_oauthbearer_client_credentials_client_id or _reveal(entry, "clientId") or ""
     secret = settings.sasl_oauthbearer_client_credentials_client_secret or entry.options.get("clientSecret")
     if scheme != "file" and not (client_id and secret):

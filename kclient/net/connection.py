@@ -52,6 +52,7 @@ _FRAME_LIMIT = 2**31 - 1
 _FIRST_ROOM = 64 * 1024 * 1024
 _STALL = 0.25  # a timer that is later than this many seconds shows that the loop was blocked
 _GRACE = 0.05
+_NEVER = float("inf")
 
 
 class Pending(Completion[Any]):
@@ -112,7 +113,7 @@ class Connection:
         self._held: list[tuple[Pending, list[Buffer]]] | None = None  # while it authenticates again
         self._login: Login | None = None
         self._renewal: TaskHandle | None = None  # the task that authenticates again, while it waits for a token
-        self._session_end = float("inf")  # when to authenticate again
+        self._session_end = _NEVER  # when to authenticate again
         self._supervisor = supervisor
         self._answered = 0  # responses since the versions were negotiated
         self._hint = ""
@@ -207,7 +208,7 @@ class Connection:
         """
         if self.closed:
             raise self._ended("the request was not sent")
-        if self._now() >= self._session_end:
+        if self._session_end != _NEVER and self._now() >= self._session_end:
             self._begin_reauthentication()
         return self._submit(message, version, timeout, expect_response, hold=self._held is not None)
 
@@ -320,7 +321,7 @@ class Connection:
         login = self._login
         assert login is not None
         self._renewal = self._supervisor.spawn(self._reauthenticate, login, name=f"authenticate again {self.address}")
-        self._session_end = float("inf")
+        self._session_end = _NEVER
         self._held = []
 
     async def _reauthenticate(self, login: Login) -> None:

@@ -219,6 +219,9 @@ async def test_the_listeners_confused(kafka: KafkaServer, settings_of: Callable[
     short = {"default.api.timeout.ms": 700, "request.timeout.ms": 500}
     with pytest.raises(KafkaTimeoutError, match=r"ask for SASL\? \(security\.protocol\)"):
         await list_topics({**short, "bootstrap.servers": kafka.addresses["SASL"]})
+    no_tls = settings_of("SASL", "PLAIN") | {**short, "bootstrap.servers": kafka.addresses["SASL_SSL"]}
+    with pytest.raises(KafkaTimeoutError, match=r"TLS.*security.protocol"):
+        await list_topics(no_tls)
 
 
 async def test_a_user_who_is_made_later(kafka: KafkaServer, settings_of: Callable[..., Settings], topic: str) -> None:

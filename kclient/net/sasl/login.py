@@ -162,7 +162,7 @@ class TokenLogin:
         if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(getattr(source, "__call__", None)):  # noqa: B004
             found: object = source()
         else:
-            found = await anyio.to_thread.run_sync(source)
+            found = await anyio.to_thread.run_sync(source, abandon_on_cancel=True)  # nobody waits for it to close
         return await found if inspect.isawaitable(found) else found
 
     async def _fetch(self) -> OAuthToken:

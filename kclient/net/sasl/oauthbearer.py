@@ -173,5 +173,5 @@ def _reason(challenge: bytes) -> str:
     try:
         facts = json.loads(text)
         return ", ".join(f"{name} {value}" for name, value in facts.items())
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return " ".join(text.split())

@@ -15,6 +15,8 @@ from kclient.config.secret import Secret
 
 __all__ = ["OAuthToken", "RefreshPolicy", "TokenSource", "read_claims"]
 
+_END_OF_TIME = 2**40  # in seconds since the epoch: 34,000 years, which fits into any field of the protocol
+
 
 @dataclass(frozen=True, kw_only=True)
 class OAuthToken:
@@ -48,13 +50,14 @@ class OAuthToken:
         claims = read_claims(value.reveal())
         if claims is None:
             return cls(value=value)
-        scope = claims.get(scope_claim, ())
+        scope = claims.get(scope_claim)
+        scopes = scope.split() if isinstance(scope, str) else scope if isinstance(scope, list) else ()
         return cls(
             value=value,
             expires_at=_time(claims.get("exp")),
             issued_at=_time(claims.get("iat")),
             principal=str(claims.get(subject_claim, "")),
-            scope=frozenset(scope.split() if isinstance(scope, str) else map(str, scope)),
+            scope=frozenset(map(str, scopes)),
         )
 
     def ending_in(self, seconds: float) -> OAuthToken:
@@ -77,13 +80,16 @@ def read_claims(token: str) -> dict[str, Any] | None:
         return None
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error):
+    except (ValueError, binascii.Error, RecursionError):
         return None
     return claims if isinstance(claims, dict) else None
 
 
 def _time(claim: object) -> float | None:
-    return float(claim) if isinstance(claim, int | float) and not isinstance(claim, bool) else None
+    """A time that makes sense; JSON has numbers beyond any."""
+    if isinstance(claim, bool) or not isinstance(claim, int | float):
+        return None
+    return float(claim) if 0 < claim < _END_OF_TIME else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -311,7 +311,7 @@ async def test_answers_without_a_token(
         return_value=None if isinstance(answer, Exception) else answer,
     )
     with pytest.raises(OAuthTokenError) as caught:
-        await source(url=f"https://u:p@id.example/realm/token?key={SECRET}", retry_limit=0.1)()
+        await source(url=f"https://id.example/realm/token?key={SECRET}", retry_limit=0.1)()
     error = caught.value
     assert f"no OAuth token from {URL} (sasl.oauthbearer.token.endpoint.url): " in str(error)
     assert reason in str(error)

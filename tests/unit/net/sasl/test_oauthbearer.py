@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, SaslAuthenticationError
 from kclient.net.sasl.mechanism import Identity
 from kclient.net.sasl.oauthbearer import InvalidTokenError, OAuthBearerClient, OAuthBearerServer
+from kclient.net.sasl.plain import PlainServer
+from kclient.net.sasl.scram import ScramServer
 from kclient.net.sasl.token import OAuthToken, RefreshPolicy
 from kclient.net.sasl.unsecured import accept_unsecured, unsecured_token
 
@@ -123,6 +128,39 @@ def test_the_claims_of_a_jwt() -> None:
     for opaque in ("opaque", "a.b.c", "a.e30.c.d", "a.WzFd.c"):
         assert OAuthToken.from_jwt(opaque) == OAuthToken(value=Secret(opaque))
     assert OAuthToken(value="text").value == Secret("text")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "claim", ["NaN", "Infinity", "1e400", "-1", "0", "true", '"soon"', "1" + "0" * 400, "null", "[]"]
+)
+def test_times_that_make_no_sense(claim: str) -> None:
+    """JSON has numbers that no clock has; above all no token may last for ever by one of them."""
+    body = base64.urlsafe_b64encode(f'{{"sub":"a","exp":{claim},"iat":{claim},"scope":{claim}}}'.encode()).decode()
+    token = OAuthToken.from_jwt(f"eyJhbGciOiJub25lIn0.{body}.")
+    assert (token.principal, token.expires_at, token.issued_at) == ("a", None, None)
+    with pytest.raises(InvalidTokenError, match="ended"):
+        accept_unsecured()(token.value.reveal(), {})
+
+
+def test_nested_claims_are_no_trap() -> None:
+    body = base64.urlsafe_b64encode(b"[" * 200_000).decode()
+    assert OAuthToken.from_jwt(f"a.{body}.c").expires_at is None
+    client = OAuthBearerClient(OAuthToken(value=Secret("x")))
+    client.start()
+    assert client.respond(b"[" * 2000) == b"\x01"
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200) | st.text("n,a=\x01auth Bearer.x", max_size=60).map(str.encode))
+def test_any_bytes_end_in_an_answer_or_a_refusal(data: bytes) -> None:
+    for server in (
+        OAuthBearerServer(accept),
+        PlainServer(lambda name, password: False),
+        ScramServer("SCRAM-SHA-256", lambda name: None),
+    ):
+        with contextlib.suppress(SaslAuthenticationError):
+            server.respond(data)
+        assert server.identity is None or data.lower().count(b"good")
 
 
 def test_unsecured_tokens() -> None:
