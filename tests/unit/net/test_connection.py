@@ -387,10 +387,22 @@ async def test_connection_that_waits_is_not_idle() -> None:
             await go.wait()
             return metadata_answer(header, message)  # type: ignore[no-any-return]
 
+        looked = anyio.Event()
+
+        class Watched(Connection):
+            """Says when it has looked whether it is idle."""
+
+            def _deadline_passed(self) -> None:
+                super()._deadline_passed()
+                looked.set()
+
         Broker(theirs, supervisor, slow)
-        connection = over(mine, supervisor, connections_max_idle_ms=10)
+        settings = ConnectionSettings(connections_max_idle_ms=10)
+        connection = Watched.over(mine, "broker:9092", settings, supervisor=supervisor)
         pending = connection.send_nowait(metadata("t"), 9)
-        await anyio.sleep(0.05)
+        with anyio.fail_after(10):
+            await looked.wait()
+        assert not connection.closed
         go.set()
         assert (await pending).cluster_id == "t"
         await connection.aclose()
