@@ -1,8 +1,8 @@
 """Building and reading record batches of 1 MB: 100-byte values, no keys, no compression, checksums compared.
 
-The peers are aiokafka's compiled classes and kafka-python's, which are pure Python. Each reader makes an object of every
-record and looks at its key and value, as aiokafka's and kafka-python's records make them when they are asked for; ours
-gives them all as one list, the others one after the other, which is faster for them than to keep them.
+The peers are aiokafka's compiled classes and kafka-python's, which are pure Python. Each reader makes an object of
+every record and looks at its key and value, as the peers' records may make them when they are asked for. Ours gives the
+records as one list, theirs come one after the other, which is faster for them than to keep them.
 """
 
 from __future__ import annotations

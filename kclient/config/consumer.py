@@ -66,6 +66,12 @@ class ConsumerConfig(ClientConfig):
     fetch_max_bytes: int = setting(
         Number(0), 52_428_800, "Largest response to a fetch; a larger first batch is returned all the same."
     )
+    fetch_max_decompressed_bytes: int = setting(
+        Number(1),
+        268_435_456,
+        "Greatest size of a batch's records after decompression; a larger one raises `RecordTooLargeError`.",
+        own=True,
+    )
     fetch_max_wait_ms: int = setting(Number(0), 500, "How long a broker waits for `fetch.min.bytes` before it answers.")
     fetch_min_bytes: int = setting(Number(0), 1, "Bytes that a broker gathers before it answers a fetch.")
     group_id: str | None = setting(

@@ -20,7 +20,6 @@ from kclient.errors import (
     ErrorCode,
     KafkaError,
     LogTruncationError,
-    NotYetSupportedError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     TopicAuthorizationError,
@@ -282,7 +281,7 @@ class Fetcher:
             aborted = [(item.producer_id, item.first_offset) for item in data.aborted_transactions or ()]
         try:
             chunk = Chunk.of(state, data.records, aborted)
-        except (CorruptRecordError, NotYetSupportedError, RecordTooLargeError) as error:
+        except (CorruptRecordError, RecordTooLargeError) as error:
             chunk = Chunk.failure(state, _in_partition(error, state))
         self.bytes_fetched += chunk.size
         self._add(chunk, news)

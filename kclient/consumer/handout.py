@@ -231,9 +231,9 @@ class HandOut:
         return chosen
 
     def _columns(self, chunks: list[Chunk], include_headers: bool) -> tuple[Any, list[Chunk]]:
-        check_crcs = self._options["check_crcs"]
+        options = {name: self._options[name] for name in ("check_crcs", "max_decompressed")}
         try:
-            batch = decode_arrow([_columns_of(chunk) for chunk in chunks], include_headers, check_crcs=check_crcs)
+            batch = decode_arrow([_columns_of(chunk) for chunk in chunks], include_headers, **options)
         except KafkaError as error:
             if len(chunks) > 1:  # all but the broken one are fine
                 return self._columns(chunks[: len(chunks) // 2], include_headers)
@@ -241,7 +241,7 @@ class HandOut:
             broken = error.offset if isinstance(error, CorruptRecordError) else None
             if broken is None or broken <= max(first.start_offset, first.state.position):
                 raise with_partition(error, first.state.tp) from error
-            batch = decode_arrow([_columns_of(first, broken)], include_headers, check_crcs=check_crcs)
+            batch = decode_arrow([_columns_of(first, broken)], include_headers, **options)
             first.broken = True
             first.next_offset = broken
         return batch, chunks

@@ -70,6 +70,7 @@ class ConsumerPlan:
             read_committed=config.isolation_level == "read_committed",
             decode_options={
                 "check_crcs": config.check_crcs,
+                "max_decompressed": config.fetch_max_decompressed_bytes,
                 "key_deserializer": _function(key),
                 "value_deserializer": _function(value),
             },

@@ -218,8 +218,8 @@ def _unzstd(data: Buffer, limit: int) -> bytes:
 
 def _too_large(limit: int) -> RecordTooLargeError:
     return RecordTooLargeError(
-        f"The records of a batch are more than {limit} bytes when decompressed; raise the limit (max_decompressed) "
-        "if they are meant to be."
+        f"The records of a batch are more than {limit} bytes when decompressed; raise the limit (max_decompressed, "
+        "the consumer's fetch.max.decompressed.bytes) if they are meant to be."
     )
 
 

@@ -1,10 +1,12 @@
-"""Record batches, read by both implementations to objects and to columns: the same records or the same error."""
+"""Record batches and message sets, read by both implementations to objects and to columns, and converted from each
+format into the others: the same records or the same error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+from zlib import crc32
 
 from crc32c import crc32c
 
@@ -13,6 +15,7 @@ from kclient.records import (
     HEADER_SIZE,
     BatchBuilder,
     CompressionType,
+    MessageSetBuilder,
     RecordBatchFraming,
     check_batch,
     encode_end_marker,
@@ -20,6 +23,8 @@ from kclient.records import (
 )
 from kclient.records.arrow import ArrowChunk, ArrowDecoder
 from kclient.records.chooser import load
+from kclient.records.conversion import RecordConverter
+from kclient.records.message_header import encode_message
 from kclient.records.reader import RecordReader
 
 MAX_DECOMPRESSED = 1 << 20
@@ -34,7 +39,7 @@ def _implementations() -> list[Any]:
         return [interpreted]
 
 
-READERS = [(RecordReader(loaded), ArrowDecoder(loaded)) for loaded in _implementations()]
+READERS = [(RecordReader(loaded), ArrowDecoder(loaded), RecordConverter(loaded)) for loaded in _implementations()]
 
 
 def check(data: bytes) -> None:
@@ -50,10 +55,14 @@ def check(data: bytes) -> None:
         "aborted": [(7, 0)] if options & 8 else None,
         "max_decompressed": MAX_DECOMPRESSED,
     }
-    rows = [outcome(partial(_rows, reader, buffer, wanted)) for reader, _ in READERS]
+    rows = [outcome(partial(_rows, reader, buffer, wanted)) for reader, _, _ in READERS]
     assert all(found == rows[0] for found in rows)
-    columns = [outcome(partial(_columns, decoder, buffer, wanted)) for _, decoder in READERS]
+    columns = [outcome(partial(_columns, decoder, buffer, wanted)) for _, decoder, _ in READERS]
     assert all(found == columns[0] for found in columns)
+    converted = [outcome(partial(_converted, converter, buffer, options)) for _, _, converter in READERS]
+    assert all(found == converted[0] for found in converted)
+    if isinstance(converted[0], bytes):
+        assert _converted(READERS[0][2], converted[0], options) == converted[0], "nothing is left to be converted"
     outcome(lambda: list(iter_headers(buffer)))
     outcome(lambda: check_batch(buffer))
     _check_framing(buffer)
@@ -85,6 +94,12 @@ def _columns(decoder: ArrowDecoder, buffer: bytes, wanted: dict[str, Any]) -> An
     return batch.set_column(at, "timestamp", batch.column(at).cast("int64")).to_pydict()
 
 
+def _converted(converter: RecordConverter, buffer: bytes, options: int) -> bytes:
+    format_: Literal[0, 1, 2] = (0, 1, 2)[(options >> 4) % 3]
+    convert = converter.up_convert if options & 0x40 else converter.down_convert
+    return convert(buffer, format_, check_crcs=not options & 4, max_decompressed=MAX_DECOMPRESSED)
+
+
 def _check_framing(buffer: bytes) -> None:
     """What `verify` accepts can be measured and inspected."""
     try:
@@ -102,17 +117,20 @@ def with_checksums(buffer: bytes | bytearray) -> bytes:
     """The batches with the checksums that they should have, so that what lies behind the checksum is reached too."""
     stamped = bytearray(buffer)
     position = 0
-    while position + HEADER_SIZE <= len(stamped):
+    while position + 17 <= len(stamped):
         end = position + 12 + int.from_bytes(stamped[position + 8 : position + 12], "big")
-        if not position + HEADER_SIZE <= end <= len(stamped):
+        if not position + 17 <= end <= len(stamped):
             break
-        stamped[position + 17 : position + 21] = crc32c(bytes(stamped[position + 21 : end])).to_bytes(4, "big")
+        if stamped[position + 16] < 2:
+            stamped[position + 12 : position + 16] = crc32(stamped[position + 16 : end]).to_bytes(4, "big")
+        elif position + HEADER_SIZE <= end:
+            stamped[position + 17 : position + 21] = crc32c(bytes(stamped[position + 21 : end])).to_bytes(4, "big")
         position = end
     return bytes(stamped)
 
 
 def seeds() -> list[bytes]:
-    """Batches in every compression, of transactions, and several behind each other."""
+    """Batches in every compression, of transactions, message sets in every format, and several behind each other."""
     batches = [
         _batch(compression, transactional=transactional)
         for compression in CompressionType
@@ -124,7 +142,10 @@ def seeds() -> list[bytes]:
         batches[1][:-3],
         b"",
     ]
-    return [bytes([options]) + batch for batch in batches for options in (0, 1, 5, 11)]
+    sets = [_message_set(magic, compression) for magic in (0, 1) for compression in CompressionType if compression < 4]
+    nested = encode_message(1, 2, 5, CompressionType.LZ4, None, sets[0][26:])  # not what it says it is
+    mixed = [sets[0] + sets[5] + batches[2] + sets[4], sets[6] + nested, sets[3][:-1], sets[4][:-1]]
+    return [bytes([options]) + batch for batch in batches + sets + mixed for options in (0, 1, 0x25, 0x5B)]
 
 
 def _batch(compression: CompressionType, *, transactional: bool) -> bytes:
@@ -133,6 +154,14 @@ def _batch(compression: CompressionType, *, transactional: bool) -> bytes:
     builder.append(999, None, b"v" * 200)
     builder.append(70_000, b"", None, [("name", b"")])
     return bytes(builder.build(base_offset=3, producer_id=7, producer_epoch=0, base_sequence=0))
+
+
+def _message_set(magic: Literal[0, 1], compression: CompressionType) -> bytes:
+    builder = MessageSetBuilder(magic=magic, limit=1 << 16, compression=compression)
+    builder.append(1000, b"key", b"value")
+    builder.append(999, None, b"v" * 100)
+    builder.append_at(7, 70_000, b"", None)
+    return bytes(builder.build(base_offset=3))
 
 
 def _end_marker() -> bytes:

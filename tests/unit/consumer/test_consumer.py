@@ -22,6 +22,7 @@ from kclient.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     RecordDeserializationError,
+    RecordTooLargeError,
     WakeupError,
 )
 from kclient.testing import memory_broker
@@ -191,6 +192,20 @@ async def test_compressed_records(address: str) -> None:
     await fill(address, 30, compression_type="zstd")
     async with reading(address, "t", group_id="g") as consumer:
         assert sorted(await drain(consumer, 30)) == list(range(30))
+
+
+async def test_a_decompression_bomb_stops_at_the_setting(address: str) -> None:
+    await fill(address, 0)
+    async with kclient.Producer(bootstrap_servers=address, compression_type="gzip") as producer:
+        await (await producer.send("t", bytes(200_000), partition=0))
+    async with reading(address, fetch_max_decompressed_bytes=100_000) as consumer:
+        consumer.assign([T[0]])
+        for poll in (consumer.poll, consumer.poll_arrow, consumer.poll):
+            with pytest.raises(RecordTooLargeError, match=r"100000 bytes .* fetch\.max\.decompressed\.bytes"):
+                await poll(5.0)
+    async with reading(address) as consumer:
+        consumer.assign([T[0]])
+        assert [len(record.value) for record in await consumer.poll(5.0)] == [200_000]
 
 
 async def test_deserializers_and_a_record_that_cannot_be_read(address: str) -> None:

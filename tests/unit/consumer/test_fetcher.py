@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Literal
 
 import pytest
 
@@ -23,7 +24,7 @@ from kclient.protocol.messages import (
     FetchResponseLeaderIdAndEpoch,
     FetchResponsePartitionData,
 )
-from kclient.records import BatchBuilder, encode_end_marker
+from kclient.records import BatchBuilder, CompressionType, MessageSetBuilder, encode_end_marker
 from kclient.types import TopicPartition
 from tests.unit.consumer.fetchbox import TOPIC_ID, FetchBox, Logs, batch
 
@@ -372,3 +373,36 @@ def test_committed_readers_do_not_see_aborted_records() -> None:
     aborted = [AbortedTransaction(producer_id=5, first_offset=0)]
     box.fetcher.received(plan, partition_answer(records=data, aborted_transactions=aborted), box.now)
     assert box.take() == [(0, 1)]
+
+
+def old_set(magic: Literal[0, 1], base_offset: int, values: list[bytes], codec: CompressionType) -> bytes:
+    builder = MessageSetBuilder(magic=magic, limit=1 << 20, compression=codec)
+    builder.append_many(1000, values)
+    return bytes(builder.build(base_offset))
+
+
+def test_formats_of_old_are_read_in_one_answer_with_the_new_one() -> None:
+    """As the log of an upgraded broker is."""
+    data = old_set(0, 0, [b"0", b"1", b"2"], CompressionType.LZ4) + old_set(1, 3, [b"3", b"4"], CompressionType.NONE)
+    data += batch(5, [b"5"]) + old_set(1, 6, [b"6", b"7"], CompressionType.GZIP)[:-1]  # cut off at the end
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    box.fetcher.received(plan, partition_answer(records=data), box.now)
+    chunk = box.open_head()
+    assert chunk is not None
+    assert [(r.offset, r.value) for r in chunk.records or ()] == [(n, b"%d" % n) for n in range(6)]
+    assert (chunk.next_offset, chunk.epoch) == (6, 3)
+
+
+def test_messages_before_a_corrupt_set_are_handed_out_first() -> None:
+    good = old_set(1, 0, [b"0", b"1"], CompressionType.SNAPPY) + old_set(1, 2, [b"2"], CompressionType.NONE)
+    broken = bytearray(old_set(1, 3, [b"3", b"4", b"5"], CompressionType.GZIP))
+    broken[-1] ^= 1
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    box.fetcher.received(plan, partition_answer(records=good + bytes(broken)), box.now)
+    chunk = box.open_head()
+    assert chunk is not None
+    assert [record.offset for record in chunk.records or ()] == [0, 1, 2]
+    box.fetcher.advance(chunk, 3)
+    assert box.position(0) == 3
