@@ -53,12 +53,18 @@ class Admin(GroupOperations, ConfigOperations):
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
     async def start(self) -> None:
-        """Makes the client ready; `async with` does it. The first call that needs a broker connects.
+        """Makes the client ready; `async with` does it, and on trio nothing else. The first call that needs a broker
+        connects.
 
         Raises:
-            IllegalStateError: it was started before.
+            IllegalStateError: it was started before, or this is trio.
             ClosedError: it was closed.
         """
+        if current_backend() == "trio":  # whose tasks cannot outlive a block
+            raise IllegalStateError("On trio an admin client is started by its block: use `async with`, not `start`")
+        await self._start()
+
+    async def _start(self) -> None:
         if self._closed:
             raise ClosedError("The admin client was closed; make a new one")
         if self._started:
@@ -83,7 +89,7 @@ class Admin(GroupOperations, ConfigOperations):
             await self._supervisor.aclose()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        await self._start()
         self._nested = current_backend() == "trio"
         return self
 

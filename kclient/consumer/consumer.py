@@ -66,14 +66,16 @@ class Consumer(ConsumerBase):
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the background tasks. `async with` does it; on trio only that works.
+        """Start the background tasks. `async with` does it; on trio only that works, and this is an error.
 
         It does not wait for a broker.
         """
+        if current_backend() == "trio":  # whose tasks cannot outlive a block
+            raise IllegalStateError("On trio a consumer is started by its block: use `async with`, not `start`")
         await self._core.start()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        await self._core.start()
         self._nested = current_backend() == "trio"
         return self
 

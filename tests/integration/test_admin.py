@@ -197,9 +197,8 @@ async def test_a_group_with_members(broker: str, topic: str) -> None:
 
 
 async def test_a_closed_client_says_so(gateway: str) -> None:
-    admin = kclient.Admin(bootstrap_servers=gateway)
-    await admin.start()
-    await admin.close()
+    async with kclient.Admin(bootstrap_servers=gateway) as admin:
+        pass
     await admin.close()
     with pytest.raises(ClosedError):
         await admin.list_topics()

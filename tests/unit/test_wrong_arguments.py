@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 import kclient
 import kclient.sync
 from kclient.admin import NewTopic
-from kclient.errors import ClosedError, ConfigError, GroupIdNotFoundError, TopicExistsError
+from kclient.errors import ClosedError, ConfigError, GroupIdNotFoundError, IllegalStateError, TopicExistsError
 from kclient.htp.errors import StorageError
 from kclient.testing import memory_broker
 
@@ -57,7 +58,16 @@ async def test_a_client_that_was_closed_does_not_start_any_more(client: Any) -> 
     closed = client(bootstrap_servers="memory:unused")
     await closed.close()
     with pytest.raises(ClosedError, match="was closed"):
-        await closed.start()
+        await closed.__aenter__()
+
+
+@pytest.mark.parametrize("client", [kclient.Admin, kclient.Consumer], ids=lambda client: client.__name__)
+def test_on_trio_a_client_needs_its_block(client: Any) -> None:
+    async def main() -> None:
+        with pytest.raises(IllegalStateError, match="use `async with`, not `start`"):
+            await client(bootstrap_servers="memory:unused").start()
+
+    trio.run(main)
 
 
 def test_topics_of_a_consumer_in_a_list() -> None:
