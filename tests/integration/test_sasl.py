@@ -28,6 +28,7 @@ from kclient.net.connection import Connection
 from kclient.net.sasl.login import PasswordLogin, TokenLogin
 from kclient.net.sasl.unsecured import unsecured_token
 from kclient.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest, ScramCredentialUpsertion
+from tests.identity_provider import identity_provider
 from tests.kafka_listeners import SecureListeners
 from tests.kafka_server import KafkaServer
 from tests.sasl_listeners import MECHANISMS, REAUTHENTICATION_MS, USERS
@@ -121,6 +122,45 @@ async def test_names_of_librdkafka(settings_of: Callable[..., Settings]) -> None
         settings_of("SASL", "PLAIN", sasl_jaas_config=None)
         | {"sasl.username": "alice", "sasl.password": USERS["alice"]}
     )
+
+
+async def test_client_credentials(
+    settings_of: Callable[..., Settings], secure_listeners: SecureListeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An identity provider with trouble at first gives a signed token, which Kafka checks against its keys."""
+    caplog.set_level(logging.DEBUG)
+    settings = settings_of("SASL_SSL", "OAUTHBEARER", sasl_login_callback_handler_class=None)
+    tokens: list[str] = []
+
+    def issue() -> str:
+        tokens.append(secure_listeners.issuer.token(life=3600))
+        return tokens[-1]
+
+    with identity_provider(issue, failures=2) as provider:
+        settings |= {
+            "sasl.oauthbearer.token.endpoint.url": provider.url,
+            "sasl.oauthbearer.client.credentials.client.id": "my-service",
+            "sasl.oauthbearer.client.credentials.client.secret": "the client's secret",
+            "sasl.oauthbearer.scope": "kafka",
+        }
+        await list_topics(settings)
+        assert [body for _, body in provider.seen] == ["grant_type=client_credentials&scope=kafka"] * 3
+        assert len(tokens) == 1
+        assert provider.seen[0][0] not in caplog.text
+    assert tokens[0] not in caplog.text
+    assert "the client's secret" not in caplog.text
+
+
+async def test_an_identity_provider_that_knows_nobody(settings_of: Callable[..., Settings], topic: str) -> None:
+    settings = settings_of("SASL_SSL", "OAUTHBEARER", sasl_login_callback_handler_class=None)
+    with identity_provider(str, failures=1000) as provider:
+        provider.status = 401
+        settings |= {
+            "sasl.oauthbearer.token.endpoint.url": provider.url,
+            "sasl.oauthbearer.client.credentials.client.id": "my-service",
+            "sasl.oauthbearer.client.credentials.client.secret": "wrong",
+        }
+        await surfaces(settings, OAuthTokenError, "it answered with status 401", topic)
 
 
 # --- what is refused: at once, by every client, with its reason

@@ -10,9 +10,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -32,6 +29,7 @@ from kclient.net.sasl.login import PasswordLogin, TokenLogin, login_for
 from kclient.net.sasl.oauthbearer import OAuthBearerClient
 from kclient.net.sasl.token import OAuthToken, RefreshPolicy
 from kclient.net.sasl.unsecured import unsecured_token
+from tests.identity_provider import identity_provider
 from tests.unit.net.sasl.authentication_peers import until
 
 pytestmark = pytest.mark.anyio
@@ -345,43 +343,10 @@ async def test_a_token_in_a_file(tmp_path: Path) -> None:
 # --- a real server
 
 
-class Provider(BaseHTTPRequestHandler):
-    """An identity provider that fails once, then gives tokens."""
-
-    server: Any
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"])).decode()
-        self.server.seen.append((self.headers["authorization"], body))
-        failed = len(self.server.seen) == 1
-        data = b"" if failed else json.dumps({"access_token": jwt(sub="alice", exp=time.time() + 60)}).encode()
-        self.send_response(503 if failed else 200)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-@contextmanager
-def provider() -> Iterator[Any]:
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
-    server.seen = []
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 async def test_a_real_server(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with provider() as server:
-        fetch = source(url=f"http://127.0.0.1:{server.server_port}/token", scope="kafka")
+    with identity_provider(lambda: jwt(sub="alice", exp=time.time() + 60), failures=1) as server:
+        fetch = source(url=server.url, scope="kafka")
         async with Supervisor("test") as supervisor:
             login = TokenLogin(fetch, supervisor)
             await login.begin()
