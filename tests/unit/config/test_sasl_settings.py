@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import pickle
+import re
+import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kclient
 from kclient.config import AdminConfig, ProducerConfig
 from kclient.config.jaas import parse_jaas
 from kclient.config.sasl_credentials import ClientCredentials, OAuthCredentials, PasswordCredentials, UnsecuredToken
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, KafkaError, NotYetSupportedError
 
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "security.md"
 PACKAGE = "org.apache.kafka.common.security"
 PLAIN = f'{PACKAGE}.plain.PlainLoginModule required username="alice" password="geheim";'
 SCRAM = f'{PACKAGE}.scram.ScramLoginModule required username="alice" password="geheim";'
@@ -279,3 +284,26 @@ def test_oauth_that_makes_no_sense(settings: Any, reason: str) -> None:
         resolve("OAUTHBEARER", **settings)
     assert reason in str(caught.value)
     assert "geheim@" not in str(caught.value)
+
+
+# --- the guide
+
+
+def guide(language: str) -> list[str]:
+    """The blocks of the guide's page that are about SASL."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
+    return [block for block in blocks if "sasl" in block]
+
+
+def test_the_programs_of_the_guide_make_clients() -> None:
+    blocks = guide("python")
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, str(GUIDE), "exec"), {"kclient": kclient, "time": time})
+
+
+def test_the_properties_of_the_guide_are_understood() -> None:
+    blocks = guide("properties")
+    assert len(blocks) == 2
+    for block in blocks:
+        assert AdminConfig.parse(f"bootstrap.servers=a:1\n{block}").sasl_credentials is not None
