@@ -438,6 +438,7 @@ class Cluster:
                     last = error
                 attempts += 1
                 await anyio.sleep(self.retry_backoff.seconds(attempts))
+        last = last or self._error  # an attempt that was still waiting for metadata raised nothing
         reason = f": {last}" if last is not None else ""
         raise KafkaTimeoutError(f"{what} did not succeed within {seconds:g} s{reason}") from last
 

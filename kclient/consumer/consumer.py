@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -57,6 +58,8 @@ class Consumer(ConsumerBase):
         self._ready = Wakeup()
         self._core.notify = self._ready.set
         self._polling = False
+        self._thread = 0
+        """The one whose event loop runs the tasks, by its identity."""
         self._nested = False
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
@@ -73,9 +76,11 @@ class Consumer(ConsumerBase):
         if current_backend() == "trio":  # whose tasks cannot outlive a block
             raise IllegalStateError("On trio a consumer is started by its block: use `async with`, not `start`")
         await self._core.start()
+        self._thread = threading.get_ident()
 
     async def __aenter__(self) -> Self:
         await self._core.start()
+        self._thread = threading.get_ident()
         self._nested = current_backend() == "trio"
         return self
 
@@ -200,6 +205,10 @@ class Consumer(ConsumerBase):
         self._polling = True
         try:
             self._core.check(polling=True)
+            if self._thread != threading.get_ident():
+                raise IllegalStateError(
+                    "This consumer belongs to the event loop of another thread: poll it there, or use kclient.sync"
+                )
             self._hand_out.settle()
             await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
             return await self._drive(polling.poll(self._core, deadline_of(self._core, timeout), take))

@@ -5,13 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 import trio
 
 import kclient
 import kclient.sync
 from kclient.admin import NewTopic
-from kclient.errors import ClosedError, ConfigError, GroupIdNotFoundError, IllegalStateError, TopicExistsError
+from kclient.errors import (
+    ClosedError,
+    ConfigError,
+    GroupIdNotFoundError,
+    IllegalStateError,
+    KafkaTimeoutError,
+    TopicExistsError,
+)
 from kclient.htp.errors import StorageError
 from kclient.testing import memory_broker
 
@@ -59,6 +68,24 @@ async def test_a_client_that_was_closed_does_not_start_any_more(client: Any) -> 
     await closed.close()
     with pytest.raises(ClosedError, match="was closed"):
         await closed.__aenter__()
+
+
+@pytest.mark.anyio
+async def test_an_async_consumer_in_another_threads_loop() -> None:
+    with memory_broker() as address:
+        async with kclient.Consumer(bootstrap_servers=address) as consumer:
+            consumer.assign([("t", 0)])
+            with pytest.raises(IllegalStateError, match=r"event loop of another thread: .* use kclient\.sync"):
+                await anyio.to_thread.run_sync(lambda: anyio.run(consumer.poll))
+            assert not await consumer.poll()
+
+
+def test_a_lookup_of_a_group_says_why_it_failed() -> None:
+    with (
+        kclient.sync.Admin(bootstrap_servers="127.0.0.1:1") as admin,
+        pytest.raises(KafkaTimeoutError, match=r"Describing group 'g' did not succeed .*Connection refused"),
+    ):
+        admin.describe_groups(["g"], timeout=0.5)
 
 
 @pytest.mark.parametrize("client", [kclient.Admin, kclient.Consumer], ids=lambda client: client.__name__)
