@@ -1,0 +1,47 @@
+"""The reference pages of protocol and net: no module is missing, and their programs run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import anyio
+import pytest
+
+import kclient
+from kclient.gateway import Gateway
+
+PACKAGE = Path(kclient.__file__).parent
+REFERENCE = PACKAGE.parent / "docs" / "reference"
+
+
+def programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (REFERENCE / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", ["protocol", "protocol/messages", "net"])
+def test_every_module_is_in_the_reference(folder: str) -> None:
+    named = set(re.findall(r"^::: (\S+)", "\n".join(page.read_text() for page in REFERENCE.glob("*.md")), re.MULTILINE))
+    modules = {path.stem for path in (PACKAGE / folder).glob("*.py") if not path.stem.startswith("_")}
+    expected = {f"kclient.{folder.replace('/', '.')}.{name}" for name in modules}
+    assert expected
+    assert expected - named == set()
+
+
+def test_the_program_of_the_protocol_page() -> None:
+    (program,) = programs("protocol.md")
+    exec(program, {})
+
+
+@pytest.mark.anyio
+async def test_the_program_of_the_net_page(anyio_backend_name: str) -> None:
+    (program,) = programs("net.md")
+    names: dict[str, object] = {}
+    exec(program, names)
+    topics = names["topics"]
+    assert callable(topics)
+    with anyio.fail_after(20):
+        async with Gateway(htp=f"memory:reference-{anyio_backend_name}", listen="127.0.0.1:0") as gateway:
+            async with kclient.Admin(bootstrap_servers=gateway.bootstrap) as admin:
+                await admin.create_topic("flights")
+            assert await topics(gateway.bootstrap) == ["flights"]
