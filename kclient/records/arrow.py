@@ -28,7 +28,9 @@ class ArrowChunk(NamedTuple):
     """Fetched bytes of one partition."""
 
     topic: str
+    """Topic of the records."""
     partition: int
+    """Partition of the records."""
     buffer: Buffer
     """Record batches or message sets; a partial one at the end is left out."""
     start_offset: int = 0

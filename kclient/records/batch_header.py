@@ -92,6 +92,7 @@ class BatchHeader(NamedTuple):
     crc: int
     """CRC-32C of a batch, CRC-32 of a message of an old format."""
     attributes: int
+    """The bits that the properties below tell of."""
     last_offset_delta: int
     """Offset of the last record less `base_offset`; compaction keeps it."""
     base_timestamp: int
@@ -102,7 +103,9 @@ class BatchHeader(NamedTuple):
     producer_id: int
     """Id of the idempotent producer, or -1."""
     producer_epoch: int
+    """Epoch of the idempotent producer, or -1."""
     base_sequence: int
+    """The producer's number of the first record, or -1."""
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
     """Number of records; -1 in front of a compressed message of an old format."""
 

@@ -47,18 +47,22 @@ class BinaryColumn(NamedTuple):
     ends: Buffer
     """Positions in `data`, int32 in native byte order: row n is from number `first + n` to the next."""
     data: Buffer
+    """The bytes of all rows."""
 
 
 class RecordColumns(NamedTuple):
     """Records to be built into batches, as columns; made by `record_columns`."""
 
     rows: int
+    """How many records."""
     keys: BinaryColumn | None
     """None where no record has a key."""
     values: BinaryColumn | None
+    """None where no record has a value."""
     timestamps: Buffer | None
     """int64 in native byte order, milliseconds since the epoch; None where all have `timestamp`."""
     timestamp: int
+    """Milliseconds since the epoch, of all records where there is no column; -1 for none."""
     headers: list[Headers] | None
     """None where no record has headers."""
 

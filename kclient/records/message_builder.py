@@ -80,9 +80,13 @@ class MessageSetBuilder:
         if log_append_time is not None and not magic:
             raise ConfigError("message format v0 has no timestamps, so it has no log-append time")
         self.magic: Literal[0, 1] = magic
+        """The format."""
         self.limit: int = check_limit(limit)
+        """Greatest size in bytes before compression; may be changed."""
         self.compression: CompressionType = CompressionType(compression)
+        """How `build` compresses the records."""
         self.log_append_time: int | None = log_append_time
+        """The timestamp that the broker gives all records, or None."""
         self.count: int = 0
         """Number of records."""
         self.size: int = MESSAGE_OVERHEAD[magic] if self.compression else 0

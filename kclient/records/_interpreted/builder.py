@@ -67,13 +67,17 @@ class BatchBuilder:
         delete_horizon: int | None = None,
     ) -> None:
         self.limit: int = check_limit(limit)
+        """Greatest size in bytes before compression; may be changed."""
         self.compression: CompressionType = CompressionType(compression)
+        """How `build` compresses the records."""
         self.count: int = 0
         """Number of records."""
         self.size: int = HEADER_SIZE
         """Bytes before compression, header included."""
         self.first_timestamp: int = -1
+        """Timestamp of the first record."""
         self.max_timestamp: int = -1
+        """Greatest timestamp of the records."""
         self._level = check_level(self.compression, level)
         self._has_horizon = delete_horizon is not None
         self._base_timestamp = check_delete_horizon(delete_horizon)

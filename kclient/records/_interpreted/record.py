@@ -23,16 +23,21 @@ class ConsumerRecord(_Fields):
     __slots__ = ()
 
     topic: str
+    """Where it was fetched from."""
     partition: int
+    """The number of the partition."""
     offset: int
+    """Its place in the partition."""
     timestamp: int
     """Milliseconds since the epoch, or -1."""
     timestamp_type: TimestampType
+    """Who stamped the record; nobody in message format v0."""
     key: Any
     """Bytes or None, or what the key deserializer made of them."""
     value: Any
     """Bytes or None, or what the value deserializer made of them."""
     headers: tuple[Header, ...]
+    """Pairs of a key and bytes or None, in order; empty in the message formats v0 and v1."""
     leader_epoch: int | None
     """Epoch of the leader that appended the record, if the broker told."""
 
@@ -127,4 +132,6 @@ class LazyDelivery:
 
     def __init__(self, batch: Any, index: int) -> None:
         self.batch: Any = batch
+        """What its owner knows of the batch."""
         self.index: int = index
+        """Index of the record in the batch."""
