@@ -36,6 +36,7 @@ from kclient.consumer.states import (
     step,
 )
 from kclient.errors import (
+    ClosedError,
     CommitFailedError,
     ErrorCode,
     FencedInstanceIdError,
@@ -553,7 +554,9 @@ class GroupCoordinator:
 
     def _fail(self, error: KafkaError) -> None:
         """The group refuses this member; the next poll raises the error."""
-        logger.warning("group %s: %s", self.settings.group_id, error)
+        # that the consumer closes is no trouble of the group
+        level = logging.DEBUG if isinstance(error, ClosedError) else logging.WARNING
+        logger.log(level, "group %s: %s", self.settings.group_id, error)
         if self.state in _ABSENT and self.state is not MemberState.UNJOINED:
             return
         self.error = error

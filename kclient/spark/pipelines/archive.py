@@ -53,6 +53,7 @@ class ArchiveSummary:
 
     @property
     def records(self) -> int:
+        """How many records the run archived, of all topics."""
         return sum(topic.records for topic in self.topics)
 
 

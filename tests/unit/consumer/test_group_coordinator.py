@@ -27,6 +27,7 @@ from kclient.consumer.states import (
 )
 from kclient.errors import (
     BrokerConnectionError,
+    ClosedError,
     CommitFailedError,
     ErrorCode,
     FencedInstanceIdError,
@@ -34,6 +35,7 @@ from kclient.errors import (
     GroupMaxSizeReachedError,
     IllegalStateError,
     InconsistentGroupProtocolError,
+    KafkaError,
     ProtocolError,
     RebalanceInProgressError,
 )
@@ -337,6 +339,18 @@ def test_a_refusal_is_raised_by_the_next_poll_and_the_one_after_tries_again(
         bench.machine.polled(bench.now)
     bench.poll()
     assert RequestKind.JOIN in bench.next()
+
+
+@pytest.mark.parametrize(("error", "warned"), [(ClosedError("closed"), False), (ProtocolError("garbage"), True)])
+def test_that_the_consumer_closes_is_no_trouble_of_the_group(
+    error: KafkaError, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    bench.machine.failed(bench.next()[RequestKind.JOIN], error, bench.now)
+    assert bench.machine.state is MemberState.FAILED
+    assert ["WARNING"] * warned == [record.levelname for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_a_fenced_member_stays_fenced() -> None:
