@@ -68,8 +68,15 @@ class Chunk:
         chunk = cls(state, data)
         chunk.aborted = aborted
         last = None
-        for _, last in iter_headers(data):  # noqa: B007 - the last one is what is wanted
-            pass
+        for position, header in iter_headers(data):
+            # Offsets lie outside the checksums, so only their order tells of damage there.
+            if last is not None and header.base_offset <= last.last_offset:
+                raise CorruptRecordError(
+                    f"The batch at offset {header.base_offset} follows one that ends at {last.last_offset}",
+                    offset=header.base_offset,
+                    position=position,
+                )
+            last = header
         if last is None:
             raise RecordTooLargeError(
                 f"The batch at offset {state.fetch_offset} is larger than max.partition.fetch.bytes; raise it"

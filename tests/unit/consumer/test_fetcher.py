@@ -406,3 +406,17 @@ def test_messages_before_a_corrupt_set_are_handed_out_first() -> None:
     assert [record.offset for record in chunk.records or ()] == [0, 1, 2]
     box.fetcher.advance(chunk, 3)
     assert box.position(0) == 3
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_batches_that_do_not_follow_each_other_are_corrupt(old: bool) -> None:
+    """Their offsets lie outside the checksums."""
+    second = old_set(1, 1, [b"2"], CompressionType.NONE) if old else batch(1, [b"2"])
+    box = FetchBox(Logs(partitions=1))
+    (plan,) = box.plan()
+    box.fetcher.received(plan, partition_answer(records=batch(0, [b"0", b"1"]) + second), box.now)
+    chunk = box.open_head()
+    assert chunk is not None
+    assert isinstance(chunk.error, CorruptRecordError)
+    assert "t-0: The batch at offset 1 follows one that ends at 1" in str(chunk.error)
+    assert chunk.error.offset == 1
