@@ -2,7 +2,7 @@
 
 - `address`: what `bootstrap.servers` and metadata name.
 - `connectors`: which function makes the byte stream for an address.
-- `streams`: byte streams over sockets and in memory.
+- `streams`: byte streams over sockets and in memory; `tls`: over sockets, encrypted.
 - `frames`, `channel`: frames in and out of a stream.
 - `connection`: a client's pipelined requests.
 - `sasl`: authentication, both sides.

@@ -66,6 +66,7 @@ class Channel:
         self._pending: deque[Buffer] = deque()
         self._pending_bytes = 0
         self._paused = False
+        self._corked = False  # while frames are handed out: what is written meanwhile leaves in one piece
         self.closed: bool = False
 
     @property
@@ -112,6 +113,8 @@ class Channel:
 
     def close(self, cause: BaseException | None = None) -> None:
         """Close at once; what is pending is dropped. The owner is told the cause."""
+        if self._corked:
+            self._uncork()  # what was written before has been sent as far as the stream takes it
         if self.closed:
             return
         self.closed = True
@@ -129,7 +132,14 @@ class Channel:
 
     def _deliver(self) -> None:
         if self._assembler.frames:
+            self._corked = True
             self._owner.frames_received(self._assembler.take())
+            if self._corked:
+                self._uncork()
+
+    def _uncork(self) -> None:
+        """Write what was kept back while frames were handed out."""
+        self._corked = False
 
     def _ended(self) -> None:
         """The other side ended the stream."""
@@ -192,9 +202,20 @@ class LoopChannel(Channel):
             return
         self._pending.extend(parts)
         self._pending_bytes += buffer_size(parts)
+        if not self._corked:
+            self._push()
+
+    def _push(self) -> None:
         if not self._writing and self._send_ready(self._stream) and self._pending:
             self._writing = True
             self._loop.add_writer(self._fd, self._on_writable)
+
+    def _uncork(self) -> None:
+        self._corked = False
+        if self._pending and not self._writing:
+            self._push()
+            if not self._pending and not self.closed:
+                self._owner.write_drained()
 
     def pause(self) -> None:
         if not self._paused and not self.closed:
@@ -379,8 +400,19 @@ class SocketChannel(_TaskChannel):
             return
         self._pending.extend(parts)
         self._pending_bytes += buffer_size(parts)
+        if not self._corked:
+            self._push()
+
+    def _push(self) -> None:
         if self._writer is None and self._send_ready(self._stream) and self._pending:
             self._start_writer()
+
+    def _uncork(self) -> None:
+        self._corked = False
+        if self._pending and self._writer is None:
+            self._push()
+            if not self._pending and not self.closed:
+                self._owner.write_drained()
 
     def poll(self) -> None:
         if not self.closed and not self._paused:

@@ -272,3 +272,50 @@ async def test_kinds_and_sizes() -> None:
     await right.aclose()
     assert isinstance(memory_pair()[0], MemoryStream)
     assert "closed" in repr(left)
+
+
+class Answering(Recorder):
+    """Answers each frame while it is told of it, and closes after the last one if so told."""
+
+    channel: Channel
+    closes = False
+
+    def frames_received(self, frames: list[memoryview]) -> None:
+        super().frames_received(frames)
+        for received in frames:
+            self.channel.write(frame(bytes(received)))
+            if self.closes and received == b"last":
+                self.channel.close()
+
+
+@pytest.mark.parametrize("kind", ["socketpair", "tcp", "tls"])
+@pytest.mark.parametrize("closes", [False, True])
+async def test_answers_to_what_came_together_leave_together(kind: str, closes: bool) -> None:
+    """One call of the system, or one TLS record, for many small answers; and closing drops none of them."""
+    bodies = [b"%d" % number for number in range(100)] + [b"last"]
+    async with supervised() as supervisor:
+        left, right = LINKS[kind]()
+        mine, theirs = Recorder(), Answering()
+        theirs.closes = closes
+        asking = open_channel(left, mine, supervisor)
+        assert isinstance(right, SocketStream)
+        flushed = 0
+        flush = right.flush
+
+        def counted(parts: object) -> int:
+            nonlocal flushed
+            flushed += 1
+            return flush(parts)  # type: ignore[arg-type]
+
+        right.flush = counted  # type: ignore[method-assign]
+        theirs.channel = open_channel(right, theirs, supervisor)
+        asking.write([part for body in bodies for part in frame(body)])
+        await mine.until(lambda: len(mine.frames) == len(bodies))
+        assert mine.frames == bodies
+        assert flushed <= theirs.wakes
+        assert theirs.channel.pending_bytes == 0
+        assert theirs.drained == theirs.wakes
+        asking.close()
+        theirs.channel.close()
+        await asking.wait_closed()
+        await theirs.channel.wait_closed()
