@@ -9,11 +9,18 @@ from typing import Any
 from kclient.config.secret import Secret
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Password, PythonObject, Text, setting
 
-__all__ = ["CLIENT_CREDENTIALS", "UNSECURED", "SaslSettings"]
+__all__ = ["CLIENT_CREDENTIALS", "JWT_RETRIEVERS", "UNSECURED", "SaslSettings"]
 
 _CLASS = PythonObject("a Python class", strict=False)
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _INTERNALS = f"{_OAUTH}.internals.unsecured"
+
+JWT_RETRIEVERS = {
+    "DefaultJwtRetriever": ("https", "http", "file"),
+    "ClientCredentialsJwtRetriever": ("https", "http"),
+    "FileJwtRetriever": ("file",),
+}
+"""Java's classes that fetch tokens, and the schemes of the addresses that they are for."""
 
 CLIENT_CREDENTIALS = "client-credentials"
 """The built-in callback that asks an identity provider for tokens."""
@@ -124,11 +131,11 @@ class SaslSettings:
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
         Number(high=2**63 - 1), 10_000, "Milliseconds between attempts to fetch keys, at most.", served=False
     )
-    sasl_oauthbearer_jwt_retriever_class: object = setting(
+    sasl_oauthbearer_jwt_retriever_class: str = setting(
         _CLASS,
-        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
-        "What fetches tokens.",
-        served=False,
+        f"{_OAUTH}.DefaultJwtRetriever",
+        "What fetches tokens; `sasl.oauthbearer.token.endpoint.url` alone says it all.",
+        served_values=tuple(f"{_OAUTH}.{name}" for name in JWT_RETRIEVERS),
     )
     sasl_oauthbearer_jwt_validator_class: object = setting(
         _CLASS,

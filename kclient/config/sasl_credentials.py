@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kclient.config.jaas import JaasEntry, parse_jaas
-from kclient.config.sasl import CLIENT_CREDENTIALS, UNSECURED, SaslSettings
+from kclient.config.sasl import CLIENT_CREDENTIALS, JWT_RETRIEVERS, UNSECURED, SaslSettings
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, NotYetSupportedError
 
@@ -237,6 +237,12 @@ def _client_credentials(settings: SaslSettings, entry: JaasEntry, url: str) -> C
     scheme = urlsplit(url).scheme
     if scheme not in ("https", "http", "file"):
         raise ConfigError("sasl.oauthbearer.token.endpoint.url: expected an https: address, http: or file:")
+    retriever = settings.sasl_oauthbearer_jwt_retriever_class.rpartition(".")[2]
+    if scheme not in JWT_RETRIEVERS[retriever]:
+        raise ConfigError(
+            f"sasl.oauthbearer.jwt.retriever.class = {retriever} does not go with a {scheme}: address in "
+            "sasl.oauthbearer.token.endpoint.url"
+        )
     if "@" in urlsplit(url).netloc:
         raise ConfigError("sasl.oauthbearer.token.endpoint.url: user and password do not belong into the address")
     client_id = settings.sasl_oauthbearer_client_credentials_client_id or _reveal(entry, "clientId") or ""

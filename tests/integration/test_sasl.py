@@ -192,18 +192,25 @@ async def test_a_wrong_password(settings_of: Callable[..., Settings], mechanism:
     await surfaces(settings, SaslAuthenticationError, text, topic)
 
 
-def test_a_wrong_password_in_blocking_code(settings_of: Callable[..., Settings], topic: str) -> None:
-    settings = settings_of("SASL_SSL", "PLAIN", "roman")
-    settings["sasl.jaas.config"] = settings["sasl.jaas.config"].replace("Ⅸ", "IX")
+@pytest.mark.parametrize("case", ["password", "mechanism", "token"])
+def test_refusals_in_blocking_code(settings_of: Callable[..., Settings], case: str, topic: str) -> None:
+    if case == "password":
+        settings, error, text = settings_of("SASL_SSL", "PLAIN", "roman"), SaslAuthenticationError, "Invalid username"
+        settings["sasl.jaas.config"] = settings["sasl.jaas.config"].replace("Ⅸ", "IX")
+    elif case == "mechanism":
+        settings, error, text = settings_of("SASL_SHORT", "SCRAM-SHA-256"), UnsupportedSaslMechanismError, "it enables"
+    else:
+        settings, error, text = settings_of("SASL", "OAUTHBEARER"), SaslAuthenticationError, "status invalid_token"
+        ended = kclient.OAuthToken(value=unsecured_token({"sub": "alice"}, now=time.time() - 7200).value)
+        settings |= {"sasl.jaas.config": None, "sasl.login.callback.handler.class": lambda: ended}
     del settings["default.api.timeout.ms"]
     start = time.monotonic()
-    wrong = pytest.raises(SaslAuthenticationError, match="Invalid username or password")
-    with wrong, kclient.sync.Producer(settings) as producer:
+    with pytest.raises(error, match=text), kclient.sync.Producer(settings) as producer:
         producer.send(topic, b"value")
-    with pytest.raises(SaslAuthenticationError), kclient.sync.Admin(settings) as admin:
+    with pytest.raises(error, match=text), kclient.sync.Admin(settings) as admin:
         admin.list_topics()
     consumer = kclient.sync.Consumer(topic, config=settings, group_id=topic)
-    with pytest.raises(SaslAuthenticationError), consumer:
+    with pytest.raises(error, match=text), consumer:
         consumer.poll(timeout=8.0)
     assert time.monotonic() - start < 8
 

@@ -5,7 +5,6 @@ Needs the extra `oauth` for HTTP.
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -97,11 +96,14 @@ class ClientCredentialsSource:
             self._tls = httpx.create_ssl_context()
         timeout = httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout)
         form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
-        headers = {"Accept": "application/json", "Authorization": self._authorization(settings)}
+        headers = {"Accept": "application/json"}
         # no error of httpx is kept as a cause: they hold the request, and with it the client's secret
         try:
             async with httpx.AsyncClient(timeout=timeout, verify=self._tls) as client:
-                response = await client.post(settings.url, data=form, headers=headers)
+                # made in the call: tools that show local variables must not find it
+                response = await client.post(
+                    settings.url, data=form, headers=headers, auth=httpx.BasicAuth(*self._name_and_secret())
+                )
         except httpx.TimeoutException:
             raise self._failed(
                 f"no answer within {settings.connect_timeout:g} s for the connection (sasl.login.connect.timeout.ms) "
@@ -119,11 +121,10 @@ class ClientCredentialsSource:
             )
         return response
 
-    @staticmethod
-    def _authorization(settings: ClientCredentials) -> str:
+    def _name_and_secret(self) -> tuple[str, str]:
+        settings = self._settings
         encode: Callable[[str], str] = quote_plus if settings.urlencode else str
-        pair = f"{encode(settings.client_id)}:{encode(settings.client_secret.reveal())}"
-        return f"Basic {base64.b64encode(pair.encode()).decode()}"
+        return encode(settings.client_id), encode(settings.client_secret.reveal())
 
     def _parse(self, response: httpx.Response) -> OAuthToken:
         facts = _json(response)

@@ -244,9 +244,28 @@ def test_client_credentials_in_jaas() -> None:
     assert found.extensions == {"logicalCluster": "lkc-1"}
 
 
-def test_a_token_in_a_file_needs_no_client() -> None:
-    found = resolve("OAUTHBEARER", sasl_oauthbearer_token_endpoint_url="file:///run/token")
+@pytest.mark.parametrize("retriever", ["DefaultJwtRetriever", "FileJwtRetriever", None])
+def test_a_token_in_a_file_needs_no_client(retriever: str | None) -> None:
+    found = resolve(
+        "OAUTHBEARER",
+        sasl_oauthbearer_token_endpoint_url="file:///run/token",
+        sasl_oauthbearer_jwt_retriever_class=retriever and f"{PACKAGE}.oauthbearer.{retriever}",
+    )
     assert found.source.url == "file:///run/token"
+
+
+@pytest.mark.parametrize(
+    ("retriever", "url", "reason"),
+    [
+        ("ClientCredentialsJwtRetriever", "file:///x", "does not go with a file: address"),
+        ("FileJwtRetriever", "https://x", "does not go with a https: address"),
+        ("JwtBearerJwtRetriever", "https://x", "is not supported yet"),
+    ],
+)
+def test_classes_that_fetch_tokens(retriever: str, url: str, reason: str) -> None:
+    name = f"{PACKAGE}.oauthbearer.{retriever}"
+    settings = {"sasl_oauthbearer_token_endpoint_url": url, "sasl_oauthbearer_jwt_retriever_class": name}
+    assert reason in refused("OAUTHBEARER", **settings)
 
 
 def test_unsecured_tokens() -> None:

@@ -320,6 +320,21 @@ async def test_answers_without_a_token(
     assert base64.b64encode(f"me&you:{SECRET}".encode()).decode() not in text
 
 
+@pytest.mark.parametrize("answer", [httpx.Response(401), httpx.Response(500), httpx.ConnectTimeout("x")])
+async def test_local_variables_show_nothing(respx_mock: respx.MockRouter, answer: Any) -> None:
+    """Some tools show the variables of each frame."""
+    respx_mock.post(URL).mock(**{"side_effect" if isinstance(answer, Exception) else "return_value": answer})
+    with pytest.raises(OAuthTokenError) as caught:
+        await source(retry_limit=0)()
+    trace = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    frames = [frame for frame in trace.stack if frame.filename.endswith("client_credentials.py")]
+    assert len(frames) >= 3
+    shown = "".join(str(frame.locals) for frame in frames)
+    assert "settings" in shown
+    assert SECRET not in shown
+    assert base64.b64encode(f"me&you:{SECRET}".encode()).decode() not in shown
+
+
 async def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'htp-kclient\[oauth\]'"):
