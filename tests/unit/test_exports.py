@@ -87,3 +87,16 @@ def test_importing_the_package_imports_neither_client_nor_gateway() -> None:
     )
     rooms = {name.split(".")[1] for name in result.stdout.split() if name.startswith("kclient.")}
     assert rooms.isdisjoint({"producer", "consumer", "admin", "gateway", "htp", "protocol", "records", "sync"})
+
+
+def test_what_needs_spark_names_the_extra_where_it_is_missing() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from kclient.errors import MissingExtraError\n"
+        "try:\n"
+        "    from kclient.spark import archive\n"
+        "except MissingExtraError as error:\n"
+        "    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "kclient.spark.archive needs the package pyspark: pip install 'htp-kclient[spark]'\n"
