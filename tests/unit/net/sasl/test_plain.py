@@ -22,6 +22,12 @@ def test_client() -> None:
         exchange.start()
 
 
+def test_nobody_has_no_password() -> None:
+    for password in ("\0", "", "None"):
+        assert not CHECK("nobody", Secret(password))
+    assert CHECK("alice", Secret("wonder,land "))
+
+
 def test_a_broker_that_asks_for_more() -> None:
     exchange = PlainClient("a", Secret("b"))
     exchange.start()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 
 import pytest
 from hypothesis import given, settings
@@ -196,6 +198,27 @@ def test_last_messages_that_a_server_refuses(message: bytes) -> None:
     with pytest.raises(SaslAuthenticationError):
         exchange.respond(message)
     assert exchange.identity is None
+
+
+def prove(final: bytes) -> bytes:
+    """A proof for a final message, made by somebody who knows the password."""
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    message = b",".join([CLIENT_FIRST[3:], SERVER_FIRST, final])
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), message, "sha256")
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return final + b",p=" + base64.b64encode(proof)
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"c=biws", b"c=eSws"), (b"hvYD", b"hvYE"), (b"r=rOpr", b"r=xOpr")])
+def test_a_right_proof_of_something_else_is_refused(old: bytes, new: bytes) -> None:
+    """Another channel binding than at first (somebody in between changed it), or another nonce."""
+    right = CLIENT_FINAL.split(b",p=")[0]
+    assert prove(right) == CLIENT_FINAL
+    exchange = server()
+    exchange.respond(CLIENT_FIRST)
+    with pytest.raises(SaslAuthenticationError, match="nonce or channel binding differ"):
+        exchange.respond(prove(right.replace(old, new)))
 
 
 def test_gs2_headers_that_a_server_accepts() -> None:
