@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from kclient.concurrency import Completion, Supervisor, TaskHandle, Timer, loop_clock
+from kclient.concurrency import Supervisor, TaskHandle, Timer, loop_clock
 from kclient.errors import (
     AuthenticationError,
     BrokerConnectionError,
@@ -28,6 +28,7 @@ from kclient.errors import (
 from kclient.net.address import Address, parse_address
 from kclient.net.channel import Channel, open_channel
 from kclient.net.connectors import connect
+from kclient.net.pending import Pending, response_of
 from kclient.net.rooms import rooms
 from kclient.net.sasl.authentication import ClientAuthentication, session_end
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
@@ -53,36 +54,6 @@ _FIRST_ROOM = 64 * 1024 * 1024
 _STALL = 0.25  # a timer that is later than this many seconds shows that the loop was blocked
 _GRACE = 0.05
 _NEVER = float("inf")
-
-
-class Pending(Completion[Any]):
-    """A request on its way: await it for the response message (None for requests without response).
-
-    It ends with `KafkaTimeoutError`, `BrokerConnectionError` or `ProtocolError` if there is no response. Several
-    tasks may await it, or none; `on_done` calls back without any task.
-    """
-
-    __slots__ = ("abandoned", "api_name", "correlation_id", "deadline", "response", "timeout", "version")
-
-    def __init__(
-        self,
-        api_name: str,
-        version: int,
-        correlation_id: int,
-        response: type[ApiMessage] | None,
-        timeout: float,
-        deadline: float,
-    ) -> None:
-        super().__init__()
-        self.api_name: str = api_name
-        """The request's class, for messages."""
-        self.version: int = version
-        self.correlation_id: int = correlation_id
-        self.response: type[ApiMessage] | None = response
-        self.timeout: float = timeout
-        self.deadline: float = deadline
-        self.abandoned: bool = False
-        """Nobody waits any more: the response is dropped without decoding."""
 
 
 class Connection:
@@ -256,7 +227,7 @@ class Connection:
             BrokerConnectionError: If the connection ended first.
             ProtocolError: If the response made no sense; the connection has ended then.
         """
-        return await _response_of(self.send_nowait(message, version, timeout=timeout))
+        return await response_of(self.send_nowait(message, version, timeout=timeout))
 
     async def negotiate(self) -> dict[int, tuple[int, int]]:
         """Ask the broker for its version ranges (KIP-35), and tell it who we are (KIP-511).
@@ -308,7 +279,7 @@ class Connection:
                 raise self._ended("authentication was not completed")
             pending = self._submit(*outgoing, None, expect_response=True, hold=False)
             try:
-                outgoing = exchange.answered(await _response_of(pending))
+                outgoing = exchange.answered(await response_of(pending))
             except SaslAuthenticationError:
                 login.refused()
                 raise
@@ -510,10 +481,3 @@ class Connection:
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"<Connection {self.address} {state}, {len(self._in_flight)} in flight>"
-
-
-async def _response_of(pending: Pending) -> Any:
-    try:
-        return await pending.wait()
-    finally:
-        pending.abandoned = not pending.done
