@@ -124,9 +124,9 @@ class MessageRuns:
         self._run: _Run | None = None
         self._floor = start
         """The least offset that the next message can bring."""
-        self.done = False
+        self.done: bool = False
         """Whether the rest of the buffer is behind what is wanted."""
-        self.position = 0
+        self.position: int = 0
         """Where to go on behind what was taken."""
 
     def take(self, position: int, header: BatchHeader) -> list[OpenBatch]:
