@@ -89,7 +89,9 @@ class ClientConfig(SecuritySettings):
         java_default=65_536,
     )
     socket_connection_setup_timeout_ms: int = setting(
-        Number(1, LONG), 10_000, "How long to wait for a broker's address to accept a connection."
+        Number(1, LONG),
+        10_000,
+        "How long to wait for a broker's address to accept a connection, and to complete the TLS handshake.",
     )
     socket_connection_setup_timeout_max_ms: int = setting(
         Number(1, LONG),

@@ -50,7 +50,7 @@ class SqliteManager:
         await anyio.to_thread.run_sync(self._writer.start)
 
     async def aclose(self) -> None:
-        """Finish what waits, and close the database, even if the caller is cancelled: nobody else would end the thread."""
+        """Finish what waits, and close the database; a cancellation waits, since nobody else would end the thread."""
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._writer.stop)
 

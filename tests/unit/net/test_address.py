@@ -64,9 +64,13 @@ def test_port_may_be_needed() -> None:
         parse_address("host", default_port=None)
 
 
-def test_secure_listeners_come_later() -> None:
+def test_listener_types_have_to_fit() -> None:
     with pytest.raises(NotYetSupportedError, match="SASL_SSL"):
         parse_address("SASL_SSL://host:9092")
+    assert parse_bootstrap("SSL://a:1,b:2", protocol="SSL") == [Address("a", 1), Address("b", 2)]
+    for text, protocol, wanted in (("SSL://a:1", "PLAINTEXT", "SSL"), ("plaintext://a:1", "SSL", "PLAINTEXT")):
+        with pytest.raises(ConfigError, match=rf"security\.protocol={protocol}; set security\.protocol={wanted}$"):
+            parse_bootstrap(text, protocol=protocol)
 
 
 def test_bootstrap() -> None:

@@ -14,10 +14,11 @@ from kclient.concurrency import Completion
 from kclient.errors import KafkaTimeoutError
 from kclient.net.connection import Connection
 from kclient.net.server import Server, ServerConnection
+from kclient.net.settings import ConnectionSettings
 from kclient.protocol import framing
 from kclient.protocol.messages import ApiVersionsResponse, MetadataRequest, MetadataRequestTopic
 
-from .links import metadata_answer, supervised
+from .links import client_context, metadata_answer, server_context, supervised
 
 
 class Handler:
@@ -66,13 +67,15 @@ RUNNERS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.parametrize("secure", [False, True], ids=["clear", "tls"])
 @pytest.mark.parametrize("runner", sorted(RUNNERS))
-def test_a_whole_exchange(runner: str) -> None:
+def test_a_whole_exchange(runner: str, secure: bool) -> None:
     async def main() -> None:
         async with supervised() as supervisor:
             server = Server(Handler(), supervisor)
-            listener = await server.listen_tcp()
-            connection = await Connection.open(listener.address, supervisor=supervisor)
+            listener = await server.listen_tcp(ssl_context=server_context() if secure else None)
+            settings = ConnectionSettings(tls_context=client_context() if secure else None)
+            connection = await Connection.open(listener.address, settings, supervisor=supervisor)
 
             async def ask(name: str, **options: Any) -> str:
                 request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])

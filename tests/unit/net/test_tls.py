@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -375,6 +376,59 @@ async def test_cancelling_a_wait_for_bytes() -> None:
     assert await mine.receive() == b"still there"
     mine.close()
     theirs.close()
+
+
+# Several addresses, and the options of sockets.
+
+
+async def test_every_address_is_tried_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One address is dead, one has a stranger's certificate, the third is right; without it the refusal is told."""
+    stranger = Authority().server_context(tmp_path, "localhost")
+    async with served(stranger) as (wrong, _, _), served(server_context()) as (right, supervisor, _):
+        ports = [1, wrong.address.port, right.address.port]
+
+        async def resolve(*_: object) -> list[tuple[int, tuple[str, int]]]:
+            return [(socket.AF_INET, ("127.0.0.1", port)) for port in ports]
+
+        monkeypatch.setattr("kclient.net.connectors._resolve", resolve)
+        assert await ask(right, supervisor, client_context()) == "answer"
+        ports.pop()
+        with pytest.raises(SslAuthenticationError, match="not trusted"):
+            await ask(right, supervisor, client_context())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels count the sizes of buffers in other ways")
+async def test_buffers_and_options_of_both_sides() -> None:
+    sizes = {"send_buffer_bytes": 50_000, "receive_buffer_bytes": 60_000}
+    async with served(server_context(), **sizes) as (listener, _, server):
+        settings = ConnectionSettings(tls_context=client_context(), **sizes)
+        mine = await connect(Address("localhost", listener.address.port), settings)
+        with anyio.fail_after(10):
+            while not server.connections:
+                await anyio.lowlevel.checkpoint()
+        (theirs,) = server.connections
+        for stream in (mine, theirs.stream):
+            assert isinstance(stream, TlsStream)
+            # the kernel doubles what it is asked for
+            assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
+            assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
+            assert stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        await mine.aclose()
+
+
+async def test_idle_connections_are_closed_on_both_sides() -> None:
+    async with served(server_context(), idle_timeout=0.05) as (listener, supervisor, _):
+        for idle_ms in (0, 50):
+            settings = ConnectionSettings(tls_context=client_context(), connections_max_idle_ms=idle_ms)
+            address = Address("localhost", listener.address.port)
+            connection = await Connection.open(address, settings, supervisor=supervisor)
+            closed = anyio.Event()
+            connection.on_close(lambda _, closed=closed: closed.set())  # type: ignore[misc]
+            with anyio.fail_after(10):
+                await closed.wait()
+            assert connection.cause is None  # the end was said, by whoever was first
+        await connection.aclose()
 
 
 # Names that cannot be.
