@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from collections.abc import Callable, Iterable
 
@@ -96,10 +97,27 @@ def _run(consumer: Consumer, limit: int | None, ends: dict[TopicPartition, int] 
             records = records[:left]
             left -= len(records)
         if not records:
+            _check_reader()
             continue
         write(jsonlines.dump(record) for record in records)
         if commit:
             consumer.commit({TopicPartition(each.topic, each.partition): each.offset + 1 for each in records})
+
+
+def _check_reader() -> None:
+    """Who waits for records that nobody would read (`| head`) may wait for ever.
+
+    Raises:
+        BrokenPipeError: Standard output is a pipe, and whoever read it has gone.
+    """
+    try:
+        number = sys.stdout.fileno()
+    except OSError:  # replaced by something that is no file
+        return
+    watched = select.poll()
+    watched.register(number, 0)
+    if any(event & select.POLLERR for _, event in watched.poll(0)):
+        raise BrokenPipeError
 
 
 def _reached(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:

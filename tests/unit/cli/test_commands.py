@@ -312,6 +312,23 @@ def test_a_reader_that_leaves_early_is_no_error(memory: str) -> None:
         assert process.wait(timeout=30) == 0
 
 
+@pytest.mark.slow
+def test_a_reader_that_leaves_ends_also_who_waits(tmp_path: Path) -> None:
+    address = f"embedded:{tmp_path}"
+    with Producer(bootstrap_servers=address) as producer:
+        producer.send("t", b"x").result()
+        with subprocess.Popen(
+            [sys.executable, "-m", "kclient", "consume", "t", "--from-beginning", "--bootstrap", address],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert b'"offset":0' in process.stdout.readline()
+            process.stdout.close()  # and no other record ever comes
+            assert process.wait(timeout=30) == 0
+            assert process.stderr.read() == b""
+
+
 def test_starting_the_command_line_loads_little() -> None:
     code = (
         "import sys; from kclient.cli.app import app; "
