@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,11 @@ async def test_a_start_cut_off_at_any_point_lets_go_of_the_directory(tmp_path: P
             async with Gateway(store, "127.0.0.1:0"):
                 pass
 
+        before = set(threading.enumerate())
         await cancelled(life())
+        # each has the database open, and would write to it behind the back of the next gateway
+        left = {thread.name for thread in threading.enumerate() if thread not in before}
+        assert not {name for name in left if name.startswith("kclient")}, cancelled.checkpoint
 
     assert await at_every_checkpoint(scenario) > 10
     await check(store)
