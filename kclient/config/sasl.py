@@ -15,7 +15,7 @@ _CLASS = PythonObject("a Python class", strict=False)
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _INTERNALS = f"{_OAUTH}.internals.unsecured"
 
-JWT_RETRIEVERS = {
+JWT_RETRIEVERS: dict[str, tuple[str, ...]] = {
     "DefaultJwtRetriever": ("https", "http", "file"),
     "ClientCredentialsJwtRetriever": ("https", "http"),
     "FileJwtRetriever": ("file",),
