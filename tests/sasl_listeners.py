@@ -17,7 +17,7 @@ USERS = {"alice": "wonder land", "roman": "Ⅸ"}
 """Names and passwords; the second would be another password after SASLprep."""
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-REAUTHENTICATION_MS = 1300
+REAUTHENTICATION_MS = 2000
 """For how long the listener SASL_SHORT takes an authentication for good; Kafka allows a new one each second only."""
 
 _PACKAGE = "org.apache.kafka.common.security"

@@ -285,7 +285,7 @@ class Connection:
                 raise
         self._login = login
         self._session_end = session_end(exchange.session_lifetime_ms, self._now())
-        logger.debug("%s: authenticated by %s", self.address, login.mechanism)
+        logger.debug("%s: authenticated%s by %s", self.address, " again" if again else "", login.mechanism)
 
     def _begin_reauthentication(self) -> None:
         """The session is about to end: authenticate again, behind what is on its way and before what follows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kclient
 from kclient.config import AdminConfig, ProducerConfig
@@ -88,6 +91,14 @@ def test_malformed_jaas_is_named_and_not_shown(text: str, reason: str) -> None:
         parse_jaas(text)
     assert "geheim" not in str(caught.value)
     assert str(caught.value).startswith("sasl.jaas.config: ")
+
+
+@settings(max_examples=200)
+@given(st.text("Xr ;=\"'\\/*\n.a", max_size=40) | st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for candidate in (text, f"X required {text}", f"X required a={text};"):
+        with contextlib.suppress(ConfigError):
+            assert parse_jaas(candidate).module
 
 
 # --- names and passwords

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 SECRET = "sehr geheim"
 TLS = httpx.create_ssl_context()
 URL = "https://id.example/realm/token"
-QUICK = RefreshPolicy(window_factor=0.5, window_jitter=0.0, min_period=0.0, buffer=0.0)
+QUICK = RefreshPolicy(window_factor=0.03, window_jitter=0.0, min_period=0.0, buffer=0.0)
 
 
 def shown(login: Any) -> str:
@@ -138,7 +138,7 @@ async def test_a_token_is_renewed_before_it_ends() -> None:
     wake = anyio.Event()
 
     async def source() -> OAuthToken:
-        given.append(unsecured_token({"sub": f"alice{len(given)}"}, lifetime=0.4))
+        given.append(unsecured_token({"sub": f"alice{len(given)}"}, lifetime=4.0))
         if len(given) == 3:
             wake.set()
         return given[-1]
@@ -161,11 +161,11 @@ async def test_a_renewal_that_fails_leaves_the_present_token(caplog: pytest.LogC
         calls.append(1)
         if len(calls) > 1:
             raise ValueError("the vault is sealed")
-        return unsecured_token({"sub": "alice"}, lifetime=1.0)
+        return unsecured_token({"sub": "alice"}, lifetime=60.0)
 
     async with Supervisor("test") as supervisor:
         login = TokenLogin(
-            source, supervisor, RefreshPolicy(window_factor=0.1, window_jitter=0, min_period=0, buffer=0)
+            source, supervisor, RefreshPolicy(window_factor=0.001, window_jitter=0, min_period=0, buffer=0)
         )
         first = shown(await login.begin())
         await until(lambda: "could not be renewed" in caplog.text)
