@@ -102,6 +102,10 @@ async def fetch_old(session: WireSession, topic: MetadataResponseTopic, offset: 
         data = await fetch(session, topic, offset)
         more = [found for found in read_message_set(bytes(data.records or b"")) if found.offset >= offset]
         assert more, "at least one whole message"
+        ours = decode_records(data.records or b"", topic.name or "", 0, start_offset=offset)
+        assert [(item.offset, item.key, item.value) for item in ours] == [
+            (found.offset, found.key, found.value) for found in more
+        ]
         messages += more
         offset = more[-1].offset + 1
     return messages
