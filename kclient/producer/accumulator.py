@@ -12,7 +12,7 @@ batches fast. No record waits longer than `linger.ms` for that.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from random import Random
 from time import time
@@ -36,7 +36,7 @@ from kclient.records import (
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from kclient.cluster import ClusterSnapshot
     from kclient.errors import KafkaError
@@ -145,14 +145,15 @@ class Accumulator:
         index = -1
         with self.lock:
             batch = self._room(topic, key, partition, need)
-            wake = self._take_wake()
             if batch is not None:
                 # under the same lock, or the batch might be drained empty
                 assert batch.builder is not None
                 stamp = int(time() * 1000) if timestamp is None else timestamp
-                index = batch.builder.append(stamp, key, value, headers)
+                with self._discarding(batch):
+                    index = batch.builder.append(stamp, key, value, headers)
                 if callback is not None:
                     batch.add_callback(index, callback)
+            wake = self._take_wake()
         if wake:
             self._wake()
         return FULL if batch is None else Delivery(batch, index)
@@ -185,11 +186,12 @@ class Accumulator:
         first = taken = 0
         with self.lock:
             batch = self._room(topic, None, partition, need)
-            wake = self._take_wake()
             if batch is not None:
                 assert batch.builder is not None
                 first = batch.builder.count
-                taken = batch.builder.append_many(timestamp, values, None, start)
+                with self._discarding(batch):
+                    taken = batch.builder.append_many(timestamp, values, None, start)
+            wake = self._take_wake()
         if wake:
             self._wake()
         return FULL if batch is None else (batch, first, taken)
@@ -268,6 +270,23 @@ class Accumulator:
             self._planned = due
             self._wake_wanted = True
         return batch
+
+    @contextmanager
+    def _discarding(self, batch: ProducerBatch) -> Iterator[None]:
+        """Take a batch away again that was opened for a record which cannot be appended."""
+        try:
+            yield
+        except BaseException:
+            assert batch.builder is not None
+            if not batch.builder.count:
+                queue = self._topics[batch.tp.topic].partitions[batch.tp.partition]
+                queue.close_open()
+                queue.batches.remove(batch)
+                if not queue.batches:
+                    del self._active[queue.tp]
+                del self._incomplete[batch]
+                self.memory.give(batch.reserved)
+            raise
 
     def _take_wake(self) -> bool:
         """Whether the sender has to be woken now; True once until it looks again."""

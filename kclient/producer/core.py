@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,6 +21,7 @@ from kclient.errors import (
     BufferExhaustedError,
     ClosedError,
     IllegalStateError,
+    InvalidTopicError,
     KafkaError,
     KafkaTimeoutError,
     SerializationError,
@@ -101,6 +103,8 @@ class ProducerCore:
 
     async def start(self) -> None:
         """Start the background tasks; connects when there is something to send."""
+        if self.state in {ClientState.CLOSING, ClientState.CLOSED}:
+            raise ClosedError("The producer was closed; make a new one")
         if self.state is not ClientState.NEW:
             raise IllegalStateError("The producer was started before; make a new one")
         await self.supervisor.start()
@@ -211,6 +215,7 @@ class ProducerCore:
         count = self._counts.get(topic)
         if count is None:
             self.check()
+            check_topic(topic)
             return NO_METADATA
         key_bytes, value_bytes = key, value
         plan = self.plan
@@ -225,9 +230,10 @@ class ProducerCore:
             partition = plan.partitioner.partition(topic, key, key_bytes, value, value_bytes, self.cluster.snapshot)
         try:
             return self.accumulator.append(topic, value_bytes, key_bytes, partition, timestamp, headers, on_delivery)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             check_headers(headers)
-            if isinstance(error, ValueError):
+            check_timestamp(timestamp)
+            if not isinstance(error, TypeError):
                 raise
             raise SerializationError(f"{error}; set key_serializer or value_serializer, or send bytes") from error
 
@@ -244,6 +250,7 @@ class ProducerCore:
         count = self._counts.get(topic)
         if count is None:
             self.check()
+            check_topic(topic)
             return NO_METADATA
         if partition is not None and not 0 <= partition < count:
             self._unknown_partition(topic, partition, count)
@@ -443,6 +450,27 @@ def check_headers(headers: Any) -> None:
     for header in headers:
         if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
             raise TypeError(f"{expected}; {header!r} is no such pair")
+        if isinstance(header[1], str):
+            raise TypeError(f"{expected}; encode the value of {header!r}, as in {header[1]!r}.encode()")
+
+
+def check_topic(topic: Any) -> None:
+    """Raise if this cannot be a topic's name; the broker looks at the characters."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is named by a str, not by {type(topic).__name__}")
+    if not topic:
+        raise InvalidTopicError("A topic's name must not be empty")
+
+
+def check_timestamp(timestamp: Any) -> None:
+    """Raise if this cannot be a record's timestamp: called when a send failed, to say why."""
+    expected = "a record's timestamp is a whole number of milliseconds since the epoch, or None for now"
+    if isinstance(timestamp, datetime):
+        raise TypeError(f"{expected}; not a datetime: give int(when.timestamp() * 1000)")
+    if timestamp is not None and not isinstance(timestamp, int):
+        raise TypeError(f"{expected}; not {type(timestamp).__name__}")
+    if timestamp is not None and not -1 <= timestamp < 2**63:
+        raise ValueError(f"{expected}; not {timestamp}")
 
 
 def _wrapped(error: BaseException) -> KafkaError:

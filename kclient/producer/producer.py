@@ -10,7 +10,7 @@ import anyio.lowlevel
 
 from kclient.concurrency import current_backend
 from kclient.config import ProducerConfig
-from kclient.errors import DeliveryError, SerializationError
+from kclient.errors import DeliveryError, IllegalStateError, SerializationError
 from kclient.producer.answers import FULL
 from kclient.producer.arrow import rows_of
 from kclient.producer.core import NO_METADATA, ProducerCore
@@ -65,14 +65,19 @@ class Producer:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the background tasks. `async with` does it; on trio only that works.
+        """Start the background tasks. `async with` does it; on trio only that works, and this is an error.
 
         It does not wait for a broker: the first `send` does, up to `max.block.ms`.
+
+        Raises:
+            IllegalStateError: It was started before, or this is trio.
         """
+        if current_backend() == "trio":  # whose tasks cannot outlive a block
+            raise IllegalStateError("On trio a producer is started by its block: use `async with`, not `start`")
         await self._core.start()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        await self._core.start()
         self._nested = current_backend() == "trio"
         return self
 

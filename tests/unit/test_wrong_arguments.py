@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from kclient.errors import (
     ConfigError,
     GroupIdNotFoundError,
     IllegalStateError,
+    InvalidTopicError,
     KafkaTimeoutError,
+    SerializationError,
     TopicExistsError,
 )
 from kclient.htp.errors import StorageError
@@ -62,7 +65,9 @@ def test_a_blocking_client_that_was_closed_does_not_start_any_more(client: Any) 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("client", [kclient.Admin, kclient.Consumer], ids=lambda client: client.__name__)
+@pytest.mark.parametrize(
+    "client", [kclient.Admin, kclient.Consumer, kclient.Producer], ids=lambda client: client.__name__
+)
 async def test_a_client_that_was_closed_does_not_start_any_more(client: Any) -> None:
     closed = client(bootstrap_servers="memory:unused")
     await closed.close()
@@ -88,7 +93,9 @@ def test_a_lookup_of_a_group_says_why_it_failed() -> None:
         admin.describe_groups(["g"], timeout=0.5)
 
 
-@pytest.mark.parametrize("client", [kclient.Admin, kclient.Consumer], ids=lambda client: client.__name__)
+@pytest.mark.parametrize(
+    "client", [kclient.Admin, kclient.Consumer, kclient.Producer], ids=lambda client: client.__name__
+)
 def test_on_trio_a_client_needs_its_block(client: Any) -> None:
     async def main() -> None:
         with pytest.raises(IllegalStateError, match="use `async with`, not `start`"):
@@ -150,7 +157,19 @@ def test_an_error_names_its_subject_once() -> None:
         assert str(told_of_group.value) == "Group g not found. [GROUP_ID_NOT_FOUND]"
 
 
-HEADERS = [{"a": b"1"}, {"ab": b"1"}, {"abc": b"1"}, ["a"], ["ab"], "ab", b"ab", 5, [("a", b"1", 2)], [(b"a", b"1")]]
+HEADERS = [
+    [("a", "1")],
+    {"a": b"1"},
+    {"ab": b"1"},
+    {"abc": b"1"},
+    ["a"],
+    ["ab"],
+    "ab",
+    b"ab",
+    5,
+    [("a", b"1", 2)],
+    [(b"a", b"1")],
+]
 
 
 @pytest.mark.anyio
@@ -178,3 +197,36 @@ def test_headers_that_are_none_in_blocking_code(headers: Any) -> None:
             producer.send("t", b"v", headers=[("a", b"1")])
         producer.flush()
         assert producer.metrics()["record-send-total"] == 2
+
+
+TIMESTAMPS = [datetime(2026, 1, 1, tzinfo=UTC), 1.5, "now", -5, 2**70]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("timestamp", TIMESTAMPS, ids=repr)
+async def test_timestamps_that_are_none(timestamp: Any) -> None:
+    with memory_broker() as address:
+        async with kclient.Producer(bootstrap_servers=address) as producer:
+            with pytest.raises((TypeError, ValueError), match="timestamp is a whole number of milliseconds"):
+                await producer.send("t", b"v", timestamp=timestamp)
+            with anyio.fail_after(10):  # nothing is left behind that a flush would wait for
+                await producer.flush()
+            assert (await (await producer.send("t", b"v", timestamp=5))).timestamp == 5
+
+
+def test_values_that_are_none_leave_nothing_behind() -> None:
+    with memory_broker() as address, kclient.sync.Producer(bootstrap_servers=address) as producer:
+        with pytest.raises(SerializationError, match="set value_serializer"):
+            producer.send_batch("t", [5, b"v"])
+        producer.flush(timeout=10)
+        assert producer.metrics()["record-send-total"] == 0
+
+
+@pytest.mark.anyio
+async def test_a_topic_that_is_none() -> None:
+    with memory_broker() as address:
+        async with kclient.Producer(bootstrap_servers=address) as producer:
+            with pytest.raises(TypeError, match="named by a str, not by NoneType"):
+                await producer.send(None, b"v")  # type: ignore[arg-type]
+            with pytest.raises(InvalidTopicError, match="must not be empty"):
+                await producer.send_batch("", [b"v"])

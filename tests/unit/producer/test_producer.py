@@ -546,7 +546,7 @@ async def test_not_started_and_closed_are_clear() -> None:
         async with producer:
             await producer.send("t", b"a")
             with pytest.raises(IllegalStateError, match="before"):
-                await producer.start()
+                await producer.__aenter__()
         for call in (producer.send("t", b"a"), producer.flush(), producer.partitions_for("t")):
             with pytest.raises(ClosedError):
                 await call
