@@ -33,5 +33,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(sys.argv[1])
     else:
-        with tempfile.TemporaryDirectory() as directory:
-            main(f"embedded:{directory}")
+        main(f"embedded:{tempfile.mkdtemp()}")

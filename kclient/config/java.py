@@ -31,8 +31,11 @@ DESERIALIZERS = {f"org.apache.kafka.common.serialization.{kind}Deserializer": na
 }
 """Names of the built-in deserializers by Java class."""
 
-PARTITIONERS = {"org.apache.kafka.clients.producer.RoundRobinPartitioner": "roundrobin"}
-"""Names of the built-in partitioners by Java class; the default one has none."""
+PARTITIONERS = {
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner": "roundrobin",
+    "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "default",
+}
+"""Names of the built-in partitioners by Java class; `default` is what there is without a setting (KIP-794)."""
 
 ASSIGNORS = {
     "org.apache.kafka.clients.consumer.RangeAssignor": "range",

@@ -139,6 +139,9 @@ _OTHER_CLIENTS = {
     "ssl.password": "Kafka's is ssl.key.password",
     "ssl.check.hostname": "Kafka's is ssl.endpoint.identification.algorithm (`https`, or empty for no check)",
     "ssl.ciphers": "Kafka's is ssl.cipher.suites",
+    "loop": "a client runs in the loop that starts it, leave it out",
+    "api.version": "versions are always asked for, leave it out",
+    "api.version.auto.timeout.ms": "versions are always asked for, leave it out",
     "ssl.crlfile": "load it into an ssl.SSLContext and pass that as ssl_context",
 }
 """Names of kafka-python and aiokafka, and what they are called here."""
@@ -186,6 +189,8 @@ def explain_unknown(given: str, cls: type[ClientConfig]) -> str:
     """The text of the error about a name that is no setting of this client."""
     name = given.replace("_", ".") if given not in LIBRDKAFKA else given
     start = f"{given} is no setting of the {client_name(cls)}"
+    if name.startswith("spring."):
+        return f"{start}: it is Spring's name; Kafka's is what follows spring.kafka. (and producer. or consumer.)"
     if name in LIBRDKAFKA:
         return f"{start}: it is librdkafka's name; {_librdkafka_hint(name)}"
     if given in OTHER_CLIENTS:

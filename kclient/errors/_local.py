@@ -102,7 +102,11 @@ class BrokerConnectionError(RetriableError, ConnectionError):
         fatal: bool | None = None,
     ) -> None:
         super().__init__(message, retriable=retriable, fatal=fatal)
-        self.attempts: list[tuple[str, BaseException]] = list(attempts)
+        self.attempts: list[tuple[str, BaseException]] = []
+        for address, error in attempts:
+            # an attempt that was made of attempts: those say it all
+            inner = error.attempts if isinstance(error, BrokerConnectionError) else []
+            self.attempts += inner or [(address, error)]
 
     def __str__(self) -> str:
         tried = "; ".join(f"{address}: {_reason(error)}" for address, error in self.attempts)

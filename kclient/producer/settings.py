@@ -110,7 +110,7 @@ def _accumulator(config: ProducerConfig) -> AccumulatorSettings:
 
 def _partitioner(given: Any) -> Partitioner | None:
     """The partitioner that a setting names: an instance, a class, or a name."""
-    if given is None:
+    if given is None or given == "default":
         return None
     if given == "roundrobin":
         return RoundRobinPartitioner()

@@ -93,3 +93,11 @@ def test_errors_can_be_pickled(cls: type[KafkaError]) -> None:
 def test_details_survive_pickling() -> None:
     error = pickle.loads(pickle.dumps(CorruptRecordError("bad", topic="t", partition=1, offset=5, position=9)))
     assert (error.topic, error.partition, error.offset, error.position) == ("t", 1, 5, 9)
+
+
+def test_attempts_made_of_attempts_are_told_once() -> None:
+    refused = OSError(111, "refused")
+    inner = BrokerConnectionError("no connection to a:1", attempts=[("10.0.0.1:1", refused), ("10.0.0.2:1", refused)])
+    outer = BrokerConnectionError("Nobody answered", attempts=[("a:1", inner), ("b:1", OSError(5, "broken"))])
+    assert [address for address, _ in outer.attempts] == ["10.0.0.1:1", "10.0.0.2:1", "b:1"]
+    assert "no connection" not in str(outer)

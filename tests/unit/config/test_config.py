@@ -14,6 +14,7 @@ from kclient.config.names import LIBRDKAFKA
 from kclient.config.reference import render
 from kclient.config.setting import Password
 from kclient.errors import ConfigError, NotYetSupportedError
+from kclient.producer.settings import ProducerPlan
 
 CLIENTS = [ProducerConfig, ConsumerConfig, AdminConfig]
 ROOT = Path(__file__).resolve().parents[3]
@@ -104,6 +105,8 @@ def test_given_twice() -> None:
         ("default.api.timeout.ms", "it belongs to the consumer and the admin client"),
         ("queue.buffering.max.ms", "librdkafka's name; Kafka's is linger.ms"),
         ("queue_buffering_max_ms", "librdkafka's name; Kafka's is linger.ms"),
+        ("api_version", "versions are always asked for"),
+        ("spring.kafka.producer.acks", "Kafka's is what follows"),
         ("message.timeout.ms", "Kafka's is delivery.timeout.ms"),
         ("metadata.broker.list", "Kafka's is bootstrap.servers"),
         ("broker.address.family", "IPv6 and IPv4"),
@@ -192,6 +195,8 @@ def test_classes_and_objects() -> None:
     assert config.interceptor_classes == (mine, Mine)
     assert producer(interceptor_classes=mine).interceptor_classes == (mine,)
     assert producer(partitioner_class="RoundRobinPartitioner").partitioner_class == "roundrobin"
+    default = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
+    assert ProducerPlan.of(producer(partitioner_class=default)).partitioner is None
     assert producer(partitioner_class="").partitioner_class is None
     text = "org.apache.kafka.clients.consumer.RangeAssignor, org.apache.kafka.clients.consumer.StickyAssignor"
     assert consumer({"partition.assignment.strategy": text}).partition_assignment_strategy == ("range", "sticky")
