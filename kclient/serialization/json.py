@@ -26,6 +26,7 @@ class JsonSerializer:
         ).encode
 
     def serialize(self, topic: str, value: Any, headers: Headers = ()) -> bytes | None:
+        """The bytes of a value; None stays None. Raises `SerializationError` if it is of another kind."""
         if value is None:
             return None
         try:
@@ -38,6 +39,7 @@ class JsonDeserializer:
     """Values from JSON; a null record value is None."""
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> Any:
+        """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is None:
             return None
         try:

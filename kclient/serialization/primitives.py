@@ -37,6 +37,7 @@ class BytesSerializer:
     """Bytes as they are (`ByteArraySerializer`); any buffer will do."""
 
     def serialize(self, topic: str, value: Buffer | None, headers: Headers = ()) -> Buffer | None:
+        """The bytes of a value; None stays None. Raises `SerializationError` if it is of another kind."""
         given: object = value
         if value is None or isinstance(given, bytes | bytearray | memoryview):
             return value
@@ -48,6 +49,7 @@ class BytesDeserializer:
     """Bytes as they are (`ByteArrayDeserializer`)."""
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> bytes | None:
+        """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         return None if data is None else bytes(data)
 
 
@@ -62,6 +64,7 @@ class StringSerializer:
         self.encoding = encoding
 
     def serialize(self, topic: str, value: str | None, headers: Headers = ()) -> bytes | None:
+        """The bytes of a value; None stays None. Raises `SerializationError` if it is of another kind."""
         if value is None:
             return None
         if not isinstance(value, str):
@@ -83,6 +86,7 @@ class StringDeserializer:
         self.encoding = encoding
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> str | None:
+        """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is None:
             return None
         try:
@@ -101,6 +105,7 @@ class _Packed:
 
 class _PackedSerializer(_Packed):
     def serialize(self, topic: str, value: Any, headers: Headers = ()) -> bytes | None:
+        """The bytes of a value; None stays None. Raises `SerializationError` if it is of another kind."""
         if value is None:
             return None
         if not isinstance(value, self._types) or (isinstance(value, bool) and bool not in self._types):
@@ -113,6 +118,7 @@ class _PackedSerializer(_Packed):
 
 class _PackedDeserializer(_Packed):
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> Any:
+        """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is None:
             return None
         if len(data) != self._struct.size:
@@ -204,6 +210,7 @@ class BooleanDeserializer:
     """True and false as a byte 1 or 0; other bytes are an error, as in Java."""
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> bool | None:
+        """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is None:
             return None
         value = bytes(data)
@@ -216,6 +223,7 @@ class UUIDSerializer:
     """UUIDs as text of 36 characters."""
 
     def serialize(self, topic: str, value: UUID | None, headers: Headers = ()) -> bytes | None:
+        """The bytes of a value; None stays None. Raises `SerializationError` if it is of another kind."""
         if value is None:
             return None
         if not isinstance(value, UUID):
@@ -227,6 +235,7 @@ class UUIDDeserializer:
     """UUIDs as text of 36 characters."""
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> UUID | None:
+        """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is None:
             return None
         try:
@@ -239,6 +248,7 @@ class VoidSerializer:
     """Nothing but nulls."""
 
     def serialize(self, topic: str, value: None, headers: Headers = ()) -> None:
+        """The bytes of a value; None stays None. Raises `SerializationError` if it is of another kind."""
         if value is not None:
             raise SerializationError(f"{topic}: expected None, not {type(value).__name__}")
 
@@ -247,5 +257,6 @@ class VoidDeserializer:
     """Nothing but nulls."""
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> None:
+        """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is not None:
             raise SerializationError(f"{topic}: expected a null, not {len(data)} bytes")
