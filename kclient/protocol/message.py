@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast, dataclass_transform
 
 from kclient.errors import KafkaError, ProtocolError, UnsupportedVersionError
 from kclient.protocol.codec import Decoder, Encoder, compile_decoder, compile_encoder, compile_init
-from kclient.protocol.schema import Field, Unnamed, schema_of
+from kclient.protocol.schema import Field, Unnamed, has_secrets, schema_of
 from kclient.protocol.versions import Versions
 from kclient.types import Buffer
 
@@ -75,7 +75,7 @@ class Message(metaclass=MessageType):
 
     def __repr__(self) -> str:
         shown = [
-            f"{item.name}={_shown(item, getattr(self, item.name))}"
+            f"{item.name}={item.shown(getattr(self, item.name))}"
             for item in self.FIELDS
             if getattr(self, item.name) != item.new_default()
         ]
@@ -154,7 +154,9 @@ class ApiMessage(Message):
         except KafkaError:
             raise
         except (struct.error, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise self._explained(version, error) from error
+            failed = error
+        # outside of the handler: the error must not hang on to one that shows a secret
+        raise self._explained(version, failed) from (None if has_secrets(self.FIELDS) else failed)
 
     @classmethod
     def decode(cls, buffer: Buffer, version: int) -> Self:
@@ -186,6 +188,7 @@ class ApiMessage(Message):
         # A large message is tens of thousands of objects, none of them garbage: the collector, which would look at all
         # of them again and again meanwhile, took more than a third of the time.
         pause = len(buffer) - position >= _LARGE and gc.isenabled()
+        message = None
         try:
             if pause:
                 gc.disable()
@@ -193,10 +196,13 @@ class ApiMessage(Message):
         except ProtocolError as error:
             raise ProtocolError(f"{cls.__name__} v{version}: {error}", position=error.position) from None
         except (IndexError, ValueError, struct.error) as error:
-            raise ProtocolError(f"{cls.__name__} v{version} is cut off or malformed: {error}") from error
+            failed = error
         finally:
             if pause:
                 gc.enable()
+        if message is None:  # raised outside of the handler: a UnicodeDecodeError holds the bytes
+            cause = None if has_secrets(cls.FIELDS) else failed
+            raise ProtocolError(f"{cls.__name__} v{version} is cut off or malformed: {failed}") from cause
         if end > len(buffer):
             raise ProtocolError(
                 f"{cls.__name__} v{version} is cut off: it needs at least {end - len(buffer)} bytes more",
@@ -219,15 +225,5 @@ class ApiMessage(Message):
         except (ValueError, KafkaError) as explained:
             text = f"{type(self).__name__} v{version} cannot be encoded: {explained}"
             return type(explained)(text) if isinstance(explained, KafkaError) else ValueError(text)
-        return ValueError(f"{type(self).__name__} v{version} cannot be encoded: {error}")
-
-
-def _shown(item: Field, value: Any) -> str:
-    """A value for a repr: no secrets, and no megabytes."""
-    if item.sensitive and value:
-        return "<hidden>"
-    if isinstance(value, Buffer) and len(value) > 64:
-        return f"<{len(value)} bytes>"
-    if isinstance(value, memoryview):
-        return repr(bytes(value))
-    return repr(value)
+        reason = type(error).__name__ if has_secrets(self.FIELDS) else error
+        return ValueError(f"{type(self).__name__} v{version} cannot be encoded: {reason}")

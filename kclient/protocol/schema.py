@@ -27,10 +27,10 @@ from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol.primitives import length_error, read_uvarint, write_tags
 from kclient.protocol.types import BYTES, RECORDS, LengthType, Type
 from kclient.protocol.versions import Versions
+from kclient.types import Buffer
 
 if TYPE_CHECKING:
     from kclient.protocol.message import Message
-    from kclient.types import Buffer
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class Field:
         tag: Number of the tagged field, or None.
         tagged: The versions in which it is a tagged field.
         flexible: The versions in which it may be compact, where that differs from the message.
-        sensitive: Whether the value is a secret, which `repr` leaves out.
+        sensitive: Whether the value is a secret, which neither a `repr` nor an error shows.
     """
 
     name: str
@@ -115,6 +115,12 @@ class Field:
     def is_tagged(self, version: int) -> bool:
         """Whether it is a tagged field in that version."""
         return self.tag is not None and version in self.tagged
+
+    def shown(self, value: Any) -> str:
+        """A value of it, for a `repr` or an error: no secrets, however deep they lie, and no megabytes."""
+        if self.sensitive:
+            return _HIDDEN if value else repr(value)
+        return _shown(self.type, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +198,40 @@ def field(
     return cast("Any", Unnamed(options))
 
 
+# --- what may be shown ----------------------------------------------------------------------------------------
+
+
+_HIDDEN: Final = "<hidden>"
+_MANY_BYTES: Final = 64
+
+
+def has_secrets(fields: tuple[Field, ...]) -> bool:
+    """Whether a field is sensitive, or one of the structs inside."""
+    return any(item.sensitive or _holds_secrets(item.type) for item in fields)
+
+
+def _holds_secrets(kind: Type[Any]) -> bool:
+    if isinstance(kind, ArrayType):
+        return _holds_secrets(kind.element)
+    return isinstance(kind, StructType) and has_secrets(kind.message.FIELDS)
+
+
+def _shown(kind: Type[Any], value: Any) -> str:
+    if not _holds_secrets(kind):
+        if isinstance(value, Buffer):
+            return f"<{len(value)} bytes>" if len(value) > _MANY_BYTES else repr(bytes(value))
+        return repr(value)
+    if isinstance(kind, ArrayType) and isinstance(value, list | tuple):
+        return f"[{', '.join(_shown(kind.element, element) for element in value)}]"
+    if isinstance(kind, StructType):
+        if isinstance(value, kind.message | Struct):
+            return repr(value)
+        if isinstance(value, Mapping):  # structs may be given as plain mappings
+            known = {item.name: item for item in kind.message.FIELDS}
+            return f"{{{', '.join(f'{key!r}: {known[key].shown(value[key])}' for key in value if key in known)}}}"
+    return repr(value) if value is None else _HIDDEN  # of a wrong type: anything may be in it
+
+
 # --- one version, interpreted --------------------------------------------------------------------------------
 
 
@@ -230,7 +270,7 @@ class Struct(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        shown = (f"{name}={value!r}" for name, value in self._values.items())
+        shown = (f"{item.name}={item.shown(self._values[item.name])}" for item in self.schema.fields)
         return f"{self.schema.name}({', '.join(shown)})"
 
     def as_dict(self) -> dict[str, Any]:
@@ -301,7 +341,10 @@ class Schema:
         try:
             value, end = self.read(buffer, 0)
         except (IndexError, ValueError, struct.error) as error:
-            raise ProtocolError(f"{self.name} v{self.version} is malformed: {error}") from error
+            value, failed = None, error
+        if value is None:  # raised outside of the handler: a UnicodeDecodeError holds the bytes
+            cause = None if has_secrets(self.fields) else failed
+            raise ProtocolError(f"{self.name} v{self.version} is malformed: {failed}") from cause
         if end != len(buffer):
             raise ProtocolError(f"{len(buffer) - end} bytes follow {self.name} v{self.version}", position=end)
         return value
@@ -336,14 +379,26 @@ class Schema:
                 value = getattr(message, item.name)
                 if value != item.new_default():
                     raise UnsupportedVersionError(
-                        f"{self.name} v{self.version} has no field {item.name} (it has value {value!r})"
+                        f"{self.name} v{self.version} has no field {item.name} (it has value {item.shown(value)})"
                     )
 
     def _write_field(self, out: bytearray, item: Field, value: Any, path: str) -> None:
         nullable = self.version in item.nullable
         if value is None and not nullable and item.nullable:
             raise UnsupportedVersionError(f"{path} cannot be null in {self.name} v{self.version}")
-        self._write_value(out, item.type, value, self._is_compact(item), nullable, path)
+        if not item.sensitive:
+            self._write_value(out, item.type, value, self._is_compact(item), nullable, path)
+        elif not self._written(out, item, value, nullable, path):  # the error behind this one would hold the value
+            raise ValueError(
+                f"{path}: expected {item.type}, got a {type(value).__name__} that does not fit; it is secret"
+            )
+
+    def _written(self, out: bytearray, item: Field, value: Any, nullable: bool, path: str) -> bool:
+        try:
+            self._write_value(out, item.type, value, self._is_compact(item), nullable, path)
+        except Exception:  # noqa: BLE001  (whatever it is, its text may show the value)
+            return False
+        return True
 
     def _write_value(
         self, out: bytearray, kind: Type[Any], value: Any, flexible: bool, nullable: bool, path: str
@@ -368,7 +423,7 @@ class Schema:
             kind.write_length(out, -1, flexible)
             return
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{path}: expected a list, got {value!r}")
+            raise ValueError(f"{path}: expected a list, got {_shown(kind, value)}")
         kind.write_length(out, len(value), flexible)
         for index, element in enumerate(value):
             self._write_value(out, kind.element, element, flexible, False, f"{path}[{index}]")

@@ -93,7 +93,7 @@ class AlterConfigsRequestConfig(Message):
     """One of the `configs` of a `AlterConfigsRequestResource`."""
 
     name: str = field(STRING)
-    value: str | None = field(STRING, nullable="0+")
+    value: str | None = field(STRING, nullable="0+", sensitive=True)
 
 
 class AlterConfigsRequestResource(Message):
@@ -135,7 +135,7 @@ class IncrementalAlterConfigsRequestConfig(Message):
 
     name: str = field(STRING)
     config_operation: int = field(INT8)
-    value: str | None = field(STRING, nullable="0+")
+    value: str | None = field(STRING, nullable="0+", sensitive=True)
 
 
 class IncrementalAlterConfigsRequestResource(Message):
