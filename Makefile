@@ -45,9 +45,13 @@ unit: $(STAMP)
 check: $(STAMP)
 	$(MAKE) --no-print-directory -j2 --output-sync=target unit types layers style
 
+# What needs no server: two processes share it. The rest runs in one, with one Kafka for each version.
+ALONE = tests/unit tests/simulation tests/fuzz
+
 ## make test         set up, then lint and every test
 test: $(STAMP) lint
-	$(PYTEST) tests --cov --cov-report=term
+	$(PYTEST) $(ALONE) -n 2 --cov --cov-report=
+	$(PYTEST) tests $(ALONE:%=--ignore=%) --cov --cov-append --cov-report=term
 
 ## make test-spark-4.2  the Spark tests on PySpark 4.2, in an environment of their own
 test-spark-4.2:
