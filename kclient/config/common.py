@@ -39,7 +39,9 @@ class ClientConfig(SecuritySettings):
         """Addresses of some brokers, from which all others are found: `host:port`, or `embedded:DIR` or `memory:NAME`
         for a broker inside the process.""",
     )
-    client_id: str = setting(Text(), "kclient", "Name that brokers show in logs, metrics and quotas.", java_default="")
+    client_id: str = setting(
+        Text(sent=True), "kclient", "Name that brokers show in logs, metrics and quotas.", java_default=""
+    )
     client_dns_lookup: str = setting(
         Choice(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
         "use_all_dns_ips",

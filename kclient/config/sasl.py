@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from kclient.config.secret import Secret
-from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Password, PythonObject, Text, setting
+from kclient.config.setting import (
+    Address,
+    Boolean,
+    Choice,
+    Decimal,
+    List,
+    Number,
+    Password,
+    PythonObject,
+    Text,
+    setting,
+)
 
 __all__ = ["CLIENT_CREDENTIALS", "JWT_RETRIEVERS", "UNSECURED", "SaslSettings"]
 
@@ -33,7 +44,7 @@ class SaslSettings:
     """SASL: in effect with `security.protocol` `SASL_PLAINTEXT` and `SASL_SSL`."""
 
     sasl_username: str | None = setting(
-        Text(),
+        Text(sent=True),
         None,
         "User for PLAIN and SCRAM, as in librdkafka; instead of `sasl.jaas.config`.",
         own=True,
@@ -117,7 +128,7 @@ class SaslSettings:
         """Time for all attempts to fetch a token, as the Java client counts it; after that the call fails.""",
     )
     sasl_oauthbearer_token_endpoint_url: str | None = setting(
-        Text(), None, "Where tokens are fetched from (client credentials, `https:`), or the `file:` that holds one."
+        Address(), None, "Where tokens are fetched from (client credentials, `https:`), or the `file:` that holds one."
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         Text(), None, "Where the identity provider's keys are fetched from.", served=False
@@ -143,7 +154,7 @@ class SaslSettings:
         "What checks tokens.",
         served=False,
     )
-    sasl_oauthbearer_scope: str | None = setting(Text(), None, "Scope to ask for in a token.")
+    sasl_oauthbearer_scope: str | None = setting(Text(sent=True), None, "Scope to ask for in a token.")
     sasl_oauthbearer_scope_claim_name: str = setting(Text(), "scope", "Claim that holds the scope.")
     sasl_oauthbearer_sub_claim_name: str = setting(Text(), "sub", "Claim that names the user.")
     sasl_oauthbearer_clock_skew_seconds: int = setting(
@@ -159,7 +170,7 @@ class SaslSettings:
         Boolean(), False, "Whether client id and secret are URL-encoded before they are sent (RFC 6749, 2.3.1)."
     )
     sasl_oauthbearer_client_credentials_client_id: str | None = setting(
-        Text(), None, "Client id at the identity provider."
+        Text(sent=True), None, "Client id at the identity provider."
     )
     sasl_oauthbearer_client_credentials_client_secret: Secret | None = setting(
         Password(), None, "Client secret at the identity provider."

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from kclient.config.jaas import JaasEntry, parse_jaas
 from kclient.config.sasl import CLIENT_CREDENTIALS, JWT_RETRIEVERS, UNSECURED, SaslSettings
-from kclient.config.secret import Secret
+from kclient.config.secret import Secret, Url, check_encodable
 from kclient.errors import ConfigError, NotYetSupportedError
 
 __all__ = [
@@ -65,6 +65,7 @@ class ClientCredentials:
     """How tokens are fetched from an identity provider (RFC 6749, 4.4), or from a file; times in seconds."""
 
     url: str
+    """Its query may hold a secret, and is not shown."""
     client_id: str = ""
     client_secret: Secret = Secret("")  # noqa: RUF009  (it does not change)
     scope: str | None = None
@@ -73,7 +74,13 @@ class ClientCredentials:
     read_timeout: float = 10.0
     retry_backoff: float = 0.1
     retry_limit: float = 10.0
-    """For all attempts together."""
+    """For all attempts together: none begins later. Each takes the two timeouts together at most."""
+
+    def __post_init__(self) -> None:
+        check_encodable(
+            "client id, secret, scope or URL", self.client_id, self.client_secret, self.scope or "", self.url
+        )
+        object.__setattr__(self, "url", Url(self.url))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +98,8 @@ class OAuthCredentials:
     """Where the tokens of OAUTHBEARER come from."""
 
     source: Callable[[], Any] | ClientCredentials | UnsecuredToken
-    extensions: Mapping[str, str] = field(default_factory=dict)
-    """SASL extensions, for tokens that bring none of their own."""
+    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """SASL extensions, for tokens that bring none of their own; they may be secrets, and are not shown."""
     scope_claim: str = "scope"
     sub_claim: str = "sub"
     window_factor: float = 0.8

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hmac
+import re
+from urllib.parse import urlsplit
 
-__all__ = ["Secret"]
+from kclient.errors import ConfigError
+
+__all__ = ["Secret", "Url", "check_encodable", "is_encodable"]
 
 _HIDDEN = "[hidden]"
 
@@ -16,11 +20,16 @@ class Secret:
 
     Args:
         value: The text, or another secret.
+
+    Raises:
+        TypeError: If it is no text.
     """
 
     __slots__ = ("_value",)
 
     def __init__(self, value: str | Secret) -> None:
+        if not isinstance(value, str | Secret):
+            raise TypeError(f"a secret is a text, not a value of type {type(value).__name__}")
         self._value = value.reveal() if isinstance(value, Secret) else value
 
     def reveal(self) -> str:
@@ -45,3 +54,48 @@ class Secret:
 
     def __str__(self) -> str:
         return _HIDDEN
+
+
+class Url(str):
+    """An address; its `repr` leaves out user, password, query and fragment, where some services take secrets."""
+
+    __slots__ = ()
+
+    @property
+    def shown(self) -> str:
+        """The address as messages may show it."""
+        try:
+            parts = urlsplit(self)
+        except ValueError:
+            return _HIDDEN
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+    def __repr__(self) -> str:
+        return repr(self.shown)
+
+
+NOT_UTF8 = "bytes that are not UTF-8 (lone surrogates in Python; they come from the environment, for instance)"
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def is_encodable(text: str | Secret) -> bool:
+    """Whether UTF-8 can carry a text: not if it holds a lone surrogate.
+
+    Python makes such texts of environment variables, arguments and file names whose bytes are not UTF-8.
+    """
+    return _SURROGATE.search(text.reveal() if isinstance(text, Secret) else text) is None
+
+
+def check_encodable(what: str, *texts: str | Secret) -> None:
+    """Refuse texts that UTF-8 cannot carry, before an error of encoding them shows what they are.
+
+    Args:
+        what: What they are, for the message.
+        texts: The texts.
+
+    Raises:
+        ConfigError: If one of them holds a lone surrogate.
+    """
+    if not all(map(is_encodable, texts)):
+        raise ConfigError(f"{what}: there are {NOT_UTF8}")

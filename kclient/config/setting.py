@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kclient.config.secret import Secret
+from kclient.config.secret import NOT_UTF8, Secret, Url, is_encodable
 from kclient.errors import ConfigError
 
 __all__ = [
     "REQUIRED",
+    "Address",
     "Boolean",
     "Choice",
     "Classes",
@@ -123,6 +124,8 @@ class Text(Kind):
     """Any text."""
 
     empty: bool = True
+    sent: bool = False
+    """Whether it goes to somebody in UTF-8, which cannot carry lone surrogates."""
 
     @property
     def text(self) -> str:
@@ -131,6 +134,8 @@ class Text(Kind):
     def parse(self, value: Any) -> str:
         if not isinstance(value, str) or not (self.empty or value):
             raise ValueError(self.text)
+        if self.sent:
+            _check_encodable(value)
         return value.strip()
 
 
@@ -146,11 +151,27 @@ class Password(Kind):
         return "text"
 
     def parse(self, value: Any) -> Secret:
+        if not isinstance(value, str | Secret):
+            raise ValueError(self.text)
+        _check_encodable(value)
         if isinstance(value, Secret):
             return value
+        return Secret(value if self.exact else value.strip())
+
+
+@dataclass(frozen=True)
+class Address(Kind):
+    """The address of a web service: a `Url`, whose query is not shown."""
+
+    @property
+    def text(self) -> str:
+        return "text"
+
+    def parse(self, value: Any) -> Url:
         if not isinstance(value, str):
             raise ValueError(self.text)
-        return Secret(value if self.exact else value.strip())
+        _check_encodable(value)
+        return Url(value.strip())
 
 
 @dataclass(frozen=True)
@@ -290,7 +311,7 @@ class Setting:
         try:
             return self.kind.parse(value)
         except ValueError as error:
-            shown = "" if isinstance(self.kind, Password) else f" = {value!r}"
+            shown = "" if isinstance(self.kind, Address | Password) else f" = {value!r}"
             raise ConfigError(f"{self.name}{shown}: expected {error}") from None
 
     def serves(self, value: Any) -> bool:
@@ -326,3 +347,8 @@ def setting(
     if default is REQUIRED:
         return dataclasses.field(metadata=facts)
     return dataclasses.field(default=default, metadata=facts)
+
+
+def _check_encodable(value: str | Secret) -> None:
+    if not is_encodable(value):
+        raise ValueError(f"text in UTF-8, not {NOT_UTF8}")

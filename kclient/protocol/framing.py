@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol.message import ApiMessage
-from kclient.protocol.primitives import read_unknown_tags
+from kclient.protocol.primitives import MAX_STRING, read_unknown_tags
 from kclient.protocol.registry import ApiKey, request_class
 from kclient.types import Buffer
 
@@ -41,11 +41,13 @@ def encode_request(message: ApiMessage, version: int, correlation_id: int, clien
 
     Raises:
         UnsupportedVersionError: If the version is not known, or lacks a field that has a value.
-        ValueError: If a value does not fit its field.
+        ValueError: If a value does not fit its field, or the client's id takes more than 32767 bytes.
     """
     if message.API_KEY is None:
         raise ValueError(f"{type(message).__name__} is not a request")
     name = None if client_id is None else client_id.encode()
+    if name is not None and len(name) > MAX_STRING:
+        raise ValueError(f"a client id of {len(name)} bytes is longer than the allowed {MAX_STRING}")
     out = bytearray(_REQUEST.pack(message.API_KEY, version, correlation_id, -1 if name is None else len(name)))
     out += name or b""
     if message.is_flexible(version):

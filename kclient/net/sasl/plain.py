@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from kclient.config.secret import Secret
+from kclient.config.secret import Secret, check_encodable
 from kclient.errors import ConfigError, SaslAuthenticationError
 from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
 
@@ -24,7 +24,7 @@ class PlainClient(Exchange):
         password: The password.
 
     Raises:
-        ConfigError: If one is empty or holds a zero character, which cannot be sent.
+        ConfigError: If one is empty or holds a zero character or a lone surrogate, which cannot be sent.
     """
 
     name = "PLAIN"
@@ -35,6 +35,7 @@ class PlainClient(Exchange):
             raise ConfigError("SASL PLAIN needs a user name and a password that are not empty")
         if "\0" in username or "\0" in password.reveal():
             raise ConfigError("SASL PLAIN cannot send a user name or password with a zero character in it")
+        check_encodable("SASL PLAIN, user name or password", username, password)
         self._username = username
         self._password = password
 
@@ -90,7 +91,16 @@ class PlainServer(Exchange):
 
 
 def fixed_passwords(passwords: Mapping[str, Secret | str]) -> PasswordCheck:
-    """A check against a fixed table of users; it takes as long for a user who is unknown."""
+    """A check against a fixed table of users; it takes as long for a user who is unknown.
+
+    Args:
+        passwords: The users and their passwords.
+
+    Raises:
+        ConfigError: If a password holds a lone surrogate, which UTF-8 cannot carry.
+    """
+    for name, password in passwords.items():
+        check_encodable(f"the password of {name!r}", password)
     table = {name: Secret(password).reveal().encode() for name, password in passwords.items()}
 
     def check(username: str, password: Secret) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from kclient.config.secret import Secret
+from kclient.config.secret import Secret, check_encodable
 from kclient.errors import ConfigError, SaslAuthenticationError
 from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
 
@@ -26,6 +26,7 @@ __all__ = [
     "ScramClient",
     "ScramCredential",
     "ScramCredentials",
+    "ScramDecoys",
     "ScramServer",
 ]
 
@@ -78,14 +79,15 @@ class ScramCredential:
             salt: Random bytes; made if None.
 
         Raises:
-            ConfigError: If the mechanism is unknown, the password empty, or the iterations are too few or too many.
+            ConfigError: If the mechanism is unknown, the password empty or no UTF-8 (a lone surrogate), or the
+                iterations are too few or too many.
         """
         algorithm = _algorithm(mechanism)
-        if not MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS:
-            raise ConfigError(f"SCRAM takes {MIN_ITERATIONS} to {_MAX_ITERATIONS} iterations, not {iterations}")
+        _check_iterations(iterations)
         text = Secret(password)
         if not text:
             raise ConfigError("SCRAM needs a password that is not empty")
+        check_encodable("a SCRAM password", text)
         salt = secrets.token_bytes(_NONCE_BYTES) if salt is None else salt
         salted = hashlib.pbkdf2_hmac(algorithm, text.reveal().encode(), salt, iterations)
         stored_key = hashlib.new(algorithm, _hmac(algorithm, salted, b"Client Key")).digest()
@@ -94,6 +96,47 @@ class ScramCredential:
 
 ScramCredentials: TypeAlias = Callable[[str], ScramCredential | None]
 """Finds what is kept of a user; None for users that do not exist. It must not wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramDecoys:
+    """What a server shows for users who do not exist, so that nobody can find out who does.
+
+    It has to look like what is kept of the users who exist: that works if all credentials have the same iterations and
+    salts of one size. Who raises the iterations derives all credentials anew.
+
+    Args:
+        iterations: Those of the credentials that are kept.
+        salt_bytes: The size of their salts, 1 to 64; Kafka's tools make 25 or 26 bytes.
+        key: Makes salts of names. With a random one, the default, the salts of unknown users differ after a restart,
+            and in the next process; servers that are to look alike take the same 32 random bytes, kept like a password.
+
+    Raises:
+        ConfigError: If the iterations are too few or too many, the size is out of range or the key empty.
+    """
+
+    iterations: int = MIN_ITERATIONS
+    salt_bytes: int = _NONCE_BYTES
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def __post_init__(self) -> None:
+        _check_iterations(self.iterations)
+        if not 1 <= self.salt_bytes <= 64:
+            raise ConfigError(f"SCRAM decoys have salts of 1 to 64 bytes, not {self.salt_bytes}")
+        if not self.key:
+            raise ConfigError("SCRAM decoys need a key that is not empty")
+
+    def credential(self, mechanism: str, username: str) -> ScramCredential:
+        """The credential of nobody: the same salt for the same name, and keys that no password has.
+
+        Args:
+            mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`; each has salts of its own.
+            username: The user who does not exist.
+        """
+        algorithm = _algorithm(mechanism)
+        salt = _hmac("sha512", self.key, f"{mechanism}\0{username}".encode())[: self.salt_bytes]
+        nothing = bytes(hashlib.new(algorithm).digest_size)
+        return ScramCredential(salt, self.iterations, nothing, nothing)
 
 
 class ScramClient(Exchange):
@@ -107,7 +150,8 @@ class ScramClient(Exchange):
         nonce: For tests; random if None.
 
     Raises:
-        ConfigError: If name or password is empty, or the mechanism unknown.
+        ConfigError: If name or password is empty or holds a lone surrogate, which UTF-8 cannot carry, or the mechanism
+            is unknown.
     """
 
     def __init__(
@@ -120,6 +164,7 @@ class ScramClient(Exchange):
             raise ConfigError(f"SASL {mechanism} needs a user name and a password that are not empty")
         if "\0" in username:
             raise ConfigError(f"SASL {mechanism} cannot send a user name with a zero character in it")
+        check_encodable(f"SASL {mechanism}, user name or password", username, password)
         self._password = password
         self._nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
         self._first = f"n={_escape(username)},r={self._nonce}{',tokenauth=true' if token_auth else ''}"
@@ -197,20 +242,29 @@ class ScramServer(Exchange):
     """The server's side.
 
     A user who does not exist is given a salt all the same, and refused at the proof like a wrong password: the
-    exchange does not tell which names exist.
+    exchange does not tell which names exist, if `decoys` look like the credentials that are kept.
 
     Args:
         mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
         credentials: Finds what is kept of a user.
+        decoys: What users who do not exist are shown; by default 4096 iterations, as `ScramCredential.derive` has.
         nonce: For tests; random if None.
     """
 
-    def __init__(self, mechanism: str, credentials: ScramCredentials, *, nonce: str | None = None) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        credentials: ScramCredentials,
+        *,
+        decoys: ScramDecoys | None = None,
+        nonce: str | None = None,
+    ) -> None:
         super().__init__()
         self.name = mechanism
         self.identity: Identity | None = None
         self._algorithm = _algorithm(mechanism)
         self._credentials = credentials
+        self._decoys = decoys or _PLAIN_DECOYS
         self._nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
         self._credential: ScramCredential | None = None
         self._username = ""
@@ -249,7 +303,7 @@ class ScramServer(Exchange):
         self._binding = base64.b64encode(match["header"].encode()).decode()
         self._credential = self._credentials(self._username)
         self._nonce = match["nonce"] + self._nonce
-        shown = self._credential or _decoy(self._algorithm, self._username)
+        shown = self._credential or self._decoys.credential(self.name, self._username)
         answer = f"r={self._nonce},s={base64.b64encode(shown.salt).decode()},i={shown.iterations}"
         self._messages = f"{match['bare']},{answer}"
         return answer.encode()
@@ -261,7 +315,7 @@ class ScramServer(Exchange):
         if match["binding"] != self._binding or match["nonce"] != self._nonce:
             raise self._refused("Invalid SCRAM client final message: nonce or channel binding differ")
         algorithm = self._algorithm
-        credential = self._credential or _decoy(algorithm, self._username)
+        credential = self._credential or self._decoys.credential(self.name, self._username)
         message = f"{self._messages},{match['bare']}".encode()
         signature = _hmac(algorithm, credential.stored_key, message)
         proof = _from_base64(match["proof"]) or b""
@@ -277,14 +331,9 @@ class ScramServer(Exchange):
         return SaslAuthenticationError(text)
 
 
-_decoy_key = secrets.token_bytes(32)
-
-
-def _decoy(algorithm: str, username: str) -> ScramCredential:
-    """The credential of nobody: the same salt for the same name, and keys that no password has."""
-    salt = _hmac("sha256", _decoy_key, username.encode())[:_NONCE_BYTES]
-    nothing = bytes(hashlib.new(algorithm).digest_size)
-    return ScramCredential(salt, MIN_ITERATIONS, nothing, nothing)
+def _check_iterations(iterations: int) -> None:
+    if not MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS:
+        raise ConfigError(f"SCRAM takes {MIN_ITERATIONS} to {_MAX_ITERATIONS} iterations, not {iterations}")
 
 
 def _algorithm(mechanism: str) -> str:
@@ -315,3 +364,6 @@ def _from_base64(text: str) -> bytes | None:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         return None
+
+
+_PLAIN_DECOYS: Final = ScramDecoys()

@@ -21,7 +21,7 @@ from kclient.errors import (
 from kclient.net.sasl.mechanism import Identity, ServerMechanism
 from kclient.net.sasl.oauthbearer import OAuthBearerServer, TokenCheck
 from kclient.net.sasl.plain import PasswordCheck, PlainServer
-from kclient.net.sasl.scram import ScramCredentials, ScramServer
+from kclient.net.sasl.scram import ScramCredentials, ScramDecoys, ScramServer
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import SaslAuthenticateResponse, SaslHandshakeResponse
 
@@ -37,15 +37,25 @@ def server_mechanisms(
     scram_sha_256: ScramCredentials | None = None,
     scram_sha_512: ScramCredentials | None = None,
     oauthbearer: TokenCheck | None = None,
+    scram_decoys: ScramDecoys | None = None,
 ) -> dict[str, Callable[[], ServerMechanism]]:
-    """The mechanisms for which there is something to check against."""
+    """The mechanisms for which there is something to check against.
+
+    Args:
+        plain: Tells whether name and password belong together.
+        scram_sha_256: Finds what is kept of a user.
+        scram_sha_512: The same for the other hash function.
+        oauthbearer: Tells whose token it is.
+        scram_decoys: What SCRAM shows for users who do not exist. To be given if the credentials have other iterations
+            than 4096 or other salts than of 24 bytes: else everybody can find out which users exist.
+    """
     offered: dict[str, Callable[[], ServerMechanism]] = {}
     if plain is not None:
         offered["PLAIN"] = lambda: PlainServer(plain)
     if scram_sha_256 is not None:
-        offered["SCRAM-SHA-256"] = lambda: ScramServer("SCRAM-SHA-256", scram_sha_256)
+        offered["SCRAM-SHA-256"] = lambda: ScramServer("SCRAM-SHA-256", scram_sha_256, decoys=scram_decoys)
     if scram_sha_512 is not None:
-        offered["SCRAM-SHA-512"] = lambda: ScramServer("SCRAM-SHA-512", scram_sha_512)
+        offered["SCRAM-SHA-512"] = lambda: ScramServer("SCRAM-SHA-512", scram_sha_512, decoys=scram_decoys)
     if oauthbearer is not None:
         offered["OAUTHBEARER"] = lambda: OAuthBearerServer(oauthbearer)
     return offered

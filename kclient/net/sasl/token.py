@@ -23,6 +23,9 @@ class OAuthToken:
     """A bearer token; what a token callback returns.
 
     A callback may return the bare text of a JWT instead: its claims say the rest.
+
+    Raises:
+        TypeError: If the value is no text.
     """
 
     value: Secret
@@ -34,8 +37,8 @@ class OAuthToken:
     scope: frozenset[str] = frozenset()
     issued_at: float | None = None
     """When it was issued, in seconds since the epoch; None takes the time it was received."""
-    extensions: dict[str, str] = field(default_factory=dict)
-    """SASL extensions (KIP-342), sent with the token."""
+    extensions: dict[str, str] = field(default_factory=dict, repr=False)
+    """SASL extensions (KIP-342), sent with the token; they may be secrets, and are not shown."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", Secret(self.value))

@@ -119,6 +119,64 @@ def test_passwords(mechanism: str, settings: Any) -> None:
     assert resolve(mechanism, **settings) == PasswordCredentials(mechanism.upper(), "alice", Secret("geheim"), by_token)
 
 
+URL_SETTING = "sasl_oauthbearer_token_endpoint_url"
+ID = "sasl_oauthbearer_client_credentials_client_id"
+SECRET_SETTING = "sasl_oauthbearer_client_credentials_client_secret"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "name", "value", "others"),
+    [
+        ("PLAIN", "sasl_password", "geheim\udcff", {"sasl_username": "a"}),
+        ("SCRAM-SHA-256", "sasl_password", Secret("geheim\udcff"), {"sasl_username": "a"}),
+        ("PLAIN", "sasl_jaas_config", PLAIN.replace("geheim", "geheim\udcff"), {}),
+        ("PLAIN", "sasl_username", "al\ud800ice", {"sasl_password": "geheim"}),
+        ("OAUTHBEARER", SECRET_SETTING, "geheim\udcff", {ID: "me", URL_SETTING: "https://id/"}),
+        ("OAUTHBEARER", ID, "m\udcff", {SECRET_SETTING: "geheim", URL_SETTING: "https://id/"}),
+        ("OAUTHBEARER", URL_SETTING, "https://id/?key=geheim\udcff", {SECRET_SETTING: "geheim", ID: "me"}),
+        (
+            "OAUTHBEARER",
+            "sasl_oauthbearer_scope",
+            "x\udcff",
+            {SECRET_SETTING: "x", ID: "x", URL_SETTING: "https://id/"},
+        ),
+        ("PLAIN", "ssl_key_password", "geheim\udcff", {"sasl_username": "a", "sasl_password": "x"}),
+        ("PLAIN", "client_id", "x\udcff", {"sasl_username": "a", "sasl_password": "x"}),
+    ],
+)
+def test_text_that_utf8_cannot_carry(mechanism: str, name: str, value: Any, others: Any) -> None:
+    """The environment makes such texts, of bytes that are not UTF-8."""
+    with pytest.raises(ConfigError, match="UTF-8") as caught:
+        resolve(mechanism, **{name: value}, **others)
+    assert name.replace("_", ".") in str(caught.value)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "geheim" not in repr(error) + str(error)
+        error = error.__context__
+
+
+def test_the_address_of_the_provider_is_shown_without_its_query() -> None:
+    config = ProducerConfig.parse(
+        bootstrap_servers="a:1",
+        security_protocol="SASL_SSL",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_jaas_config=f'{OAUTH} required clientId="me" clientSecret="geheim" extension_key="geheim";',
+        sasl_oauthbearer_token_endpoint_url="https://id.example/token?tenant=geheim#geheim",
+    )
+    assert "geheim" not in repr(config)
+    found = config.sasl_credentials
+    assert "geheim" not in repr(found)
+    assert "https://id.example/token'" in repr(config)
+    assert "https://id.example/token'" in repr(found)
+    assert isinstance(found, OAuthCredentials)
+    assert isinstance(found.source, ClientCredentials)
+    assert found.source.url == "https://id.example/token?tenant=geheim#geheim"
+    assert found.extensions == {"key": "geheim"}
+    assert repr(ClientCredentials(url="https://u:geheim@h/x?geheim")).startswith("ClientCredentials(url='https://h/x',")
+    assert pickle.loads(pickle.dumps(found.source)) == found.source
+    assert "geheim" not in repr(ClientCredentials(url="https://[geheim"))
+
+
 def test_a_password_keeps_its_blanks() -> None:
     assert resolve(sasl_username="a", sasl_password=" x ").password == Secret(" x ")
 

@@ -19,6 +19,13 @@ def test_a_secret_is_not_shown() -> None:
     assert repr(secret) == "[hidden]"
 
 
+@pytest.mark.parametrize("value", [3, None, b"geheim"])
+def test_a_secret_is_text(value: object) -> None:
+    with pytest.raises(TypeError, match=f"not a value of type {type(value).__name__}") as caught:
+        Secret(value)  # type: ignore[arg-type]
+    assert "geheim" not in str(caught.value)
+
+
 def test_secrets_compare_and_travel() -> None:
     secret = Secret("geheim")
     assert secret == Secret("geheim") == Secret(secret)

@@ -128,6 +128,13 @@ def test_records_stay_apart_in_a_frame() -> None:
     assert decode_response(FetchResponse, frame[4:], 11)[1] == response
 
 
+def test_a_client_id_that_is_too_long() -> None:
+    message = HeartbeatRequest()
+    assert encode_request(message, 0, 1, "x" * 32767)
+    with pytest.raises(ValueError, match="a client id of 32768 bytes"):
+        encode_request(message, 0, 1, "x" * 32768)
+
+
 def test_only_requests_have_an_api_key() -> None:
     with pytest.raises(ValueError, match="not a request"):
         encode_request(ConsumerProtocolAssignment(), 0, 1, None)

@@ -163,6 +163,17 @@ def test_any_bytes_end_in_an_answer_or_a_refusal(data: bytes) -> None:
         assert server.identity is None or data.lower().count(b"good")
 
 
+def test_what_a_token_shows() -> None:
+    token = OAuthToken(value=Secret("geheim"), extensions={"key": "geheim"}, principal="alice")
+    assert "geheim" not in repr(token)
+    assert "alice" in repr(token)
+    with pytest.raises(TypeError, match="int"):
+        OAuthToken(value=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as caught:
+        OAuthBearerClient(OAuthToken(value=Secret("geheim\udcff")))
+    assert "geheim" not in repr(caught.value)
+
+
 def test_unsecured_tokens() -> None:
     token = unsecured_token({"sub": "alice", "scope": ["kafka"]}, lifetime=10, now=100, extensions={"a": "b"})
     assert (token.principal, token.expires_at, token.issued_at, token.scope) == ("alice", 110, 100, {"kafka"})

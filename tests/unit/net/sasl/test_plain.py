@@ -35,10 +35,21 @@ def test_a_broker_that_asks_for_more() -> None:
         exchange.respond(b"and your PIN?")
 
 
-@pytest.mark.parametrize(("name", "password"), [("", "x"), ("x", ""), ("a\0b", "x"), ("x", "a\0b")])
+@pytest.mark.parametrize(
+    ("name", "password"), [("", "x"), ("x", ""), ("a\0b", "x"), ("x", "a\0b"), ("x\udcff", "y"), ("x", "geheim\udcff")]
+)
 def test_what_cannot_be_sent(name: str, password: str) -> None:
-    with pytest.raises(ConfigError, match="PLAIN"):
+    with pytest.raises(ConfigError, match="PLAIN") as caught:
         PlainClient(name, Secret(password))
+    assert "geheim" not in repr(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_table_with_a_password_that_nobody_can_send() -> None:
+    with pytest.raises(ConfigError, match="'alice'") as caught:
+        fixed_passwords({"alice": "geheim\udcff"})
+    assert "geheim" not in repr(caught.value)
+    assert caught.value.__context__ is None
 
 
 @pytest.mark.parametrize("message", [b"\0alice\0wonder,land ", b"alice\0alice\0wonder,land ", "\0jörg\0Ⅸ".encode()])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, IllegalStateError, SaslAuthenticationError
 from kclient.net.sasl.mechanism import ExchangeState, Identity
-from kclient.net.sasl.scram import SCRAM_MECHANISMS, ScramClient, ScramCredential, ScramServer
+from kclient.net.sasl.scram import SCRAM_MECHANISMS, ScramClient, ScramCredential, ScramDecoys, ScramServer
+from kclient.net.sasl.session import server_mechanisms
 
 MECHANISMS = sorted(SCRAM_MECHANISMS)
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -59,9 +60,11 @@ def test_the_rfc_example_as_server() -> None:
         exchange.respond(CLIENT_FIRST)
 
 
-def run(mechanism: str, name: str, password: str, known: dict[str, ScramCredential]) -> ScramServer:
+def run(
+    mechanism: str, name: str, password: str, known: dict[str, ScramCredential], decoys: ScramDecoys | None = None
+) -> ScramServer:
     mine = ScramClient(mechanism, name, Secret(password))
-    theirs = ScramServer(mechanism, known.get)
+    theirs = ScramServer(mechanism, known.get, decoys=decoys)
     message: bytes | None = mine.start()
     while message is not None:
         message = mine.respond(theirs.respond(message))
@@ -93,6 +96,43 @@ def test_wrong_password_and_unknown_user_look_alike(mechanism: str) -> None:
     assert texts[0] == texts[1]
     salts = {ScramServer(mechanism, known.get).respond(b"n,,n=nobody,r=abc").split(b",")[1] for _ in range(3)}
     assert len(salts) == 1  # else who asks twice would know
+
+
+def offered(exchange: object, name: str) -> tuple[bytes, int]:
+    """Salt and iterations that a server shows for a name."""
+    assert isinstance(exchange, ScramServer)
+    _, salt, iterations = exchange.respond(f"n,,n={name},r=abc".encode()).decode().split(",")
+    return base64.b64decode(salt.removeprefix("s=")), int(iterations.removeprefix("i="))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_decoys_look_like_the_credentials_that_are_kept(mechanism: str) -> None:
+    known = {"alice": ScramCredential.derive(mechanism, "x", iterations=8192, salt=bytes(range(16)))}
+    decoys = ScramDecoys(iterations=8192, salt_bytes=16)
+    alice, nobody = (offered(ScramServer(mechanism, known.get, decoys=decoys), name) for name in ("alice", "nobody"))
+    assert alice == (bytes(range(16)), 8192)
+    assert (len(nobody[0]), nobody[1]) == (16, 8192)
+    with pytest.raises(SaslAuthenticationError, match="invalid credentials"):
+        run(mechanism, "nobody", "x", known, decoys)
+    name = "scram_" + mechanism[6:].lower().replace("-", "_")
+    made = server_mechanisms(scram_decoys=decoys, **{name: known.get})  # type: ignore[arg-type]
+    assert offered(made[mechanism](), "nobody") == nobody
+
+
+def test_salts_of_decoys() -> None:
+    first, same = (ScramDecoys(key=b"k" * 32, salt_bytes=64) for _ in range(2))
+    assert first.credential("SCRAM-SHA-256", "bob") == same.credential("SCRAM-SHA-256", "bob")
+    salts = [first.credential(mechanism, name).salt for mechanism in MECHANISMS for name in ("bob", "eve")]
+    assert len(set(salts)) == 4  # those who exist have a salt for each mechanism too
+    assert {len(salt) for salt in salts} == {64}
+    assert ScramDecoys().credential("SCRAM-SHA-256", "bob") != ScramDecoys().credential("SCRAM-SHA-256", "bob")
+    assert "kkk" not in repr(first)
+    default = ScramCredential.derive("SCRAM-SHA-256", "x")
+    decoy = ScramDecoys().credential("SCRAM-SHA-256", "bob")
+    assert (len(decoy.salt), decoy.iterations) == (len(default.salt), default.iterations)
+    for options in ({"iterations": 4095}, {"salt_bytes": 0}, {"salt_bytes": 65}, {"key": b""}):
+        with pytest.raises(ConfigError):
+            ScramDecoys(**options)  # type: ignore[arg-type]
 
 
 def test_the_decoy_has_no_password() -> None:
@@ -243,9 +283,17 @@ def test_credentials_hold_no_password_and_show_no_key() -> None:
         ScramCredential.derive("SCRAM-SHA-256", "")
     with pytest.raises(ConfigError, match="SCRAM-SHA-1 is no SCRAM mechanism"):
         ScramCredential.derive("SCRAM-SHA-1", "x")
+    with pytest.raises(ConfigError, match="UTF-8") as caught:
+        ScramCredential.derive("SCRAM-SHA-256", "geheim\udcff")
+    assert "geheim" not in repr(caught.value)
+    assert caught.value.__context__ is None
 
 
-@pytest.mark.parametrize(("name", "password"), [("", "x"), ("x", ""), ("a\0b", "x")])
+@pytest.mark.parametrize(
+    ("name", "password"), [("", "x"), ("x", ""), ("a\0b", "x"), ("x\udcff", "y"), ("x", "geheim\udcff")]
+)
 def test_names_and_passwords_that_cannot_be_sent(name: str, password: str) -> None:
-    with pytest.raises(ConfigError, match="SCRAM-SHA-256"):
+    with pytest.raises(ConfigError, match="SCRAM-SHA-256") as caught:
         ScramClient("SCRAM-SHA-256", name, Secret(password))
+    assert "geheim" not in repr(caught.value)
+    assert caught.value.__context__ is None
