@@ -5,6 +5,7 @@ Needs the extra `oauth` for HTTP.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from urllib.request import url2pathname
 import anyio
 
 from kclient.config.sasl_credentials import ClientCredentials
+from kclient.config.secret import Url
 from kclient.errors import MissingExtraError, OAuthTokenError
+from kclient.net.sasl.threads import AbandonableCalls, TooManyCallsError
 from kclient.net.sasl.token import OAuthToken
 
 if TYPE_CHECKING:
@@ -29,14 +32,14 @@ logger: logging.Logger = logging.getLogger("kclient.net.sasl")
 
 # Asking again does not change these answers; the others may be those of a server that has trouble.
 _FINAL_STATUS: Final = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 501, 505})
-_TOKEN_LIMIT = 1024 * 1024
+_ANSWER_LIMIT: Final = 1024 * 1024
 
 
 class ClientCredentialsSource:
     """Fetches a token with each call.
 
     An attempt that fails for a reason that may pass is repeated, with a back-off that doubles, until the limit is used
-    up.
+    up. An attempt takes the two timeouts together at most, however slowly the answer drips, and an answer a mebibyte.
 
     Args:
         settings: Where, as whom, and how long.
@@ -47,7 +50,8 @@ class ClientCredentialsSource:
     def __init__(self, settings: ClientCredentials, *, scope_claim: str = "scope", sub_claim: str = "sub") -> None:
         self._settings = settings
         self._claims = {"scope_claim": scope_claim, "subject_claim": sub_claim}
-        self._shown = _without_secrets(settings.url)
+        self._shown = Url(settings.url).shown
+        self._threads = AbandonableCalls()
         self._tls: ssl.SSLContext | None = None
 
     async def __call__(self) -> OAuthToken:
@@ -79,14 +83,27 @@ class ClientCredentialsSource:
     async def _read_file(self) -> OAuthToken:
         path = Path(url2pathname(urlsplit(self._settings.url).path))
         try:
-            text = (await anyio.to_thread.run_sync(path.read_text)).strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise self._failed(f"the file cannot be read: {getattr(error, 'strerror', None) or error}") from error
+            # it may be a pipe, or lie on a server that hangs
+            with anyio.fail_after(self._settings.read_timeout):
+                data = await self._threads.run(lambda: _read_some(path))
+            text = data.decode().strip()
+        except TooManyCallsError as error:
+            raise self._failed(f"the file cannot be read: {error}") from None
+        except TimeoutError:
+            raise self._failed(
+                f"the file cannot be read within {self._settings.read_timeout:g} s (sasl.login.read.timeout.ms)"
+            ) from None
+        except OSError as error:
+            raise self._failed(f"the file cannot be read: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise self._failed(f"the file cannot be read: {error}") from None
+        if len(data) > _ANSWER_LIMIT:
+            raise self._failed(f"the file has more than {_ANSWER_LIMIT} bytes", retriable=False)
         if not text:
             raise self._failed("the file is empty")
         return OAuthToken.from_jwt(text, **self._claims)
 
-    async def _post(self) -> httpx.Response:
+    async def _post(self) -> bytes:
         try:
             import httpx
         except ModuleNotFoundError as error:
@@ -96,15 +113,21 @@ class ClientCredentialsSource:
             self._tls = httpx.create_ssl_context()
         timeout = httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout)
         form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         # no error of httpx is kept as a cause: they hold the request, and with it the client's secret
         try:
-            async with httpx.AsyncClient(timeout=timeout, verify=self._tls) as client:
-                # made in the call: tools that show local variables must not find it
-                response = await client.post(
-                    settings.url, data=form, headers=headers, auth=httpx.BasicAuth(*self._name_and_secret())
-                )
-        except httpx.TimeoutException:
+            # httpx counts each read for itself
+            with anyio.fail_after(settings.connect_timeout + settings.read_timeout):
+                async with (
+                    httpx.AsyncClient(timeout=timeout, verify=self._tls) as client,
+                    # made in the call: tools that show local variables must not find it
+                    client.stream(
+                        "POST", settings.url, data=form, headers=headers, auth=httpx.BasicAuth(*self._name_and_secret())
+                    ) as response,
+                ):
+                    status = response.status_code
+                    answer = await self._read_answer(response)
+        except (httpx.TimeoutException, TimeoutError):
             raise self._failed(
                 f"no answer within {settings.connect_timeout:g} s for the connection (sasl.login.connect.timeout.ms) "
                 f"and {settings.read_timeout:g} s for the rest (sasl.login.read.timeout.ms)"
@@ -113,23 +136,37 @@ class ClientCredentialsSource:
             raise self._failed(str(error) or type(error).__name__) from None
         except (httpx.InvalidURL, ValueError):
             raise self._failed("the address makes no sense", retriable=False) from None
-        if response.status_code != 200:
-            reason = _oauth_error(response)
-            raise self._failed(
-                f"it answered with status {response.status_code}{reason}",
-                retriable=response.status_code not in _FINAL_STATUS,
-            )
-        return response
+        if status != 200:
+            reason = _oauth_error(answer)
+            raise self._failed(f"it answered with status {status}{reason}", retriable=status not in _FINAL_STATUS)
+        return answer
+
+    async def _read_answer(self, response: httpx.Response) -> bytes:
+        """The answer as it came: nothing is unpacked, which could make it any size."""
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise self._failed("its answer is compressed, which was not asked for", retriable=False)
+        answer = bytearray()
+        # Left by cancelling the next read, not by an exception here: that ends all of the generators that lie behind
+        # one another in httpx, which trio would find unfinished.
+        with anyio.CancelScope() as reading:
+            async for part in response.aiter_raw():
+                if len(answer) <= _ANSWER_LIMIT:
+                    answer += part
+                else:
+                    reading.cancel()
+        if len(answer) > _ANSWER_LIMIT:
+            raise self._failed(f"its answer has more than {_ANSWER_LIMIT} bytes", retriable=False)
+        return bytes(answer)
 
     def _name_and_secret(self) -> tuple[str, str]:
         settings = self._settings
         encode: Callable[[str], str] = quote_plus if settings.urlencode else str
         return encode(settings.client_id), encode(settings.client_secret.reveal())
 
-    def _parse(self, response: httpx.Response) -> OAuthToken:
-        facts = _json(response)
+    def _parse(self, answer: bytes) -> OAuthToken:
+        facts = _json(answer)
         text = facts.get("access_token") or facts.get("id_token")
-        if not isinstance(text, str) or len(text) > _TOKEN_LIMIT:
+        if not isinstance(text, str):
             raise self._failed("its answer holds no access_token", retriable=False)
         token = OAuthToken.from_jwt(text, **self._claims)
         life = facts.get("expires_in")
@@ -148,22 +185,22 @@ class ClientCredentialsSource:
         return f"<ClientCredentialsSource {self._shown}>"
 
 
-def _without_secrets(url: str) -> str:
-    """An address without user, password and query, for messages."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+def _read_some(path: Path) -> bytes:
+    """The file, or as much of it as tells that it is too large."""
+    with path.open("rb") as file:
+        return file.read(_ANSWER_LIMIT + 1)
 
 
-def _json(response: httpx.Response) -> dict[str, Any]:
+def _json(answer: bytes) -> dict[str, Any]:
     try:
-        facts = response.json()
+        facts = json.loads(answer)
     except (ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
 
 
-def _oauth_error(response: httpx.Response) -> str:
+def _oauth_error(answer: bytes) -> str:
     """What the provider says in RFC 6749's words; nothing else of the answer is shown."""
-    facts = _json(response)
+    facts = _json(answer)
     words = [str(facts[name])[:200] for name in ("error", "error_description") if isinstance(facts.get(name), str)]
     return f": {'; '.join(words)}" if words else ""

@@ -23,6 +23,7 @@ from kclient.net.sasl.mechanism import ClientMechanism
 from kclient.net.sasl.oauthbearer import OAuthBearerClient
 from kclient.net.sasl.plain import PlainClient
 from kclient.net.sasl.scram import ScramClient
+from kclient.net.sasl.threads import AbandonableCalls, TooManyCallsError
 from kclient.net.sasl.token import OAuthToken, RefreshPolicy, TokenSource
 from kclient.net.sasl.unsecured import unsecured_token
 
@@ -37,6 +38,9 @@ _PAUSE_AFTER_FAILURE = 10.0
 """Seconds until a source whose token did not help is asked again; for renewals that failed, as in the Java client."""
 
 _LEAST_PAUSE = 0.1
+
+_CALLBACK_TIMEOUT = 60.0
+"""Seconds that a token callback may take."""
 
 
 class Login(Protocol):
@@ -105,6 +109,8 @@ class TokenLogin:
         policy: When to renew.
         read: Makes a token of a text.
         extensions: SASL extensions, for tokens that bring none.
+        timeout: Seconds that the source may take; 60 by default. Who waits for its token then gets an error, and the
+            next authentication asks it again.
         clock: Seconds since the epoch.
     """
 
@@ -118,6 +124,7 @@ class TokenLogin:
         *,
         read: Callable[[str], OAuthToken] = OAuthToken.from_jwt,
         extensions: dict[str, str] | None = None,
+        timeout: float = _CALLBACK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.token: OAuthToken | None = None
@@ -130,6 +137,9 @@ class TokenLogin:
         self._clock = clock
         self._renewing = False
         self._received = 0.0
+        self._timeout = timeout
+        self._timeouts = 0
+        self._threads = AbandonableCalls()
         self._lock = anyio.Lock()
 
     async def begin(self) -> ClientMechanism:
@@ -141,9 +151,12 @@ class TokenLogin:
         """
         token = self.token
         if token is None or self._has_ended(token):
+            before = self._timeouts
             async with self._lock:  # connections that begin together fetch one token together
                 token = self.token
                 if token is None or self._has_ended(token):
+                    if self._timeouts != before:  # and give up together
+                        raise self._timed_out()
                     token = await self._fetch()
             self._renew_in_time()
         return OAuthBearerClient(token)
@@ -162,18 +175,25 @@ class TokenLogin:
         if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(getattr(source, "__call__", None)):  # noqa: B004
             found: object = source()
         else:
-            found = await anyio.to_thread.run_sync(source, abandon_on_cancel=True)  # nobody waits for it to close
+            found = await self._threads.run(source)
         return await found if inspect.isawaitable(found) else found
 
     async def _fetch(self) -> OAuthToken:
+        found: object = None
         try:
-            found = await self._ask()
+            with anyio.move_on_after(self._timeout) as limit:
+                found = await self._ask()
         except KafkaError:
             raise
+        except TooManyCallsError as error:
+            raise OAuthTokenError(f"the token callback hangs: {error}", retriable=True, fatal=False) from None
         except Exception as error:
             raise OAuthTokenError(
                 f"the token callback failed: {type(error).__name__}: {error}", retriable=True, fatal=False
             ) from error
+        if limit.cancelled_caught:
+            self._timeouts += 1
+            raise self._timed_out()
         if isinstance(found, str | Secret):
             found = self._read(Secret(found).reveal())
         if not isinstance(found, OAuthToken):
@@ -185,6 +205,11 @@ class TokenLogin:
         self._received = self._clock()
         self.token = found if found.extensions or not self._extensions else found.with_extensions(self._extensions)
         return self.token
+
+    def _timed_out(self) -> OAuthTokenError:
+        return OAuthTokenError(
+            f"the token callback gave no token within {self._timeout:g} s", retriable=True, fatal=False
+        )
 
     def _renew_in_time(self) -> None:
         if not self._renewing and self.token is not None and self.token.expires_at is not None:
@@ -242,7 +267,14 @@ def login_for(credentials: PasswordCredentials | OAuthCredentials | None, superv
     def read(text: str) -> OAuthToken:
         return OAuthToken.from_jwt(text, scope_claim=credentials.scope_claim, subject_claim=credentials.sub_claim)
 
-    return TokenLogin(_source(credentials), supervisor, policy, read=read, extensions=dict(credentials.extensions))
+    return TokenLogin(
+        _source(credentials),
+        supervisor,
+        policy,
+        read=read,
+        extensions=dict(credentials.extensions),
+        timeout=_timeout(credentials.source),
+    )
 
 
 def _source(credentials: OAuthCredentials) -> TokenSource:
@@ -252,6 +284,13 @@ def _source(credentials: OAuthCredentials) -> TokenSource:
     if isinstance(source, UnsecuredToken):
         return _unsecured(source)
     return source
+
+
+def _timeout(source: object) -> float:
+    """The identity provider has limits of its own, which are settings."""
+    if isinstance(source, ClientCredentials):
+        return source.retry_limit + source.connect_timeout + source.read_timeout + _CALLBACK_TIMEOUT
+    return _CALLBACK_TIMEOUT
 
 
 def _unsecured(settings: UnsecuredToken) -> TokenSource:

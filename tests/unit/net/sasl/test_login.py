@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import gzip
 import json
 import logging
+import os
 import socket
 import sys
 import threading
 import time
 import traceback
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 import respx
@@ -95,6 +100,69 @@ async def test_connections_that_begin_together_share_one_token() -> None:
             for _ in range(5):
                 tasks.start_soon(login.begin)
         assert len(calls) == 1
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_callback_that_hangs_holds_nobody_for_ever(kind: str) -> None:
+    token = unsecured_token({"sub": "alice"})
+    release = threading.Event()
+    calls = []
+
+    def plain() -> OAuthToken:
+        calls.append(1)
+        if len(calls) == 1:
+            release.wait()
+        return token
+
+    async def in_the_loop() -> OAuthToken:
+        calls.append(1)
+        if len(calls) == 1:
+            await anyio.sleep_forever()
+        return token
+
+    errors = []
+
+    async def begin() -> None:
+        with pytest.raises(OAuthTokenError, match=r"no token within 0\.2 s") as caught:
+            await login.begin()
+        errors.append(caught.value)
+
+    try:
+        with anyio.fail_after(10):
+            async with Supervisor("test") as supervisor:
+                login = TokenLogin(plain if kind == "plain" else in_the_loop, supervisor, timeout=0.2)
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(3):  # those who wait for the same answer give up with it
+                        tasks.start_soon(begin)
+                assert [(error.retriable, error.fatal) for error in errors] == [(True, False)] * 3
+                assert len(calls) == 1
+                assert shown(await login.begin())  # the next one asks again
+                assert len(calls) == 2
+    finally:
+        release.set()
+
+
+async def test_threads_of_callbacks_that_hang_do_not_pile_up() -> None:
+    release = threading.Event()
+    calls = []
+
+    def hang() -> str:
+        calls.append(1)
+        release.wait()
+        return "x"
+
+    try:
+        with anyio.fail_after(10):
+            async with Supervisor("test") as supervisor:
+                login = TokenLogin(hang, supervisor, timeout=0.02)
+                for attempt in range(10):
+                    reason = "no token within" if attempt < 4 else "hangs: 4 earlier calls have not come back"
+                    with pytest.raises(OAuthTokenError, match=reason) as caught:
+                        await login.begin()
+                    assert caught.value.retriable
+        assert len(calls) == 4
+    finally:
+        release.set()
 
 
 async def test_extensions_of_the_settings_and_of_the_token() -> None:
@@ -237,6 +305,23 @@ def jwt(**claims: Any) -> str:
     return ".".join([*parts, "c2ln"])
 
 
+class Stream(httpx.AsyncByteStream):
+    """An answer in pieces."""
+
+    def __init__(self, parts: AsyncGenerator[bytes, None]) -> None:
+        self._parts = parts
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+    async def aclose(self) -> None:
+        await self._parts.aclose()
+
+
+async def pieces(data: bytes) -> AsyncGenerator[bytes, None]:
+    yield data
+
+
 def source(**changes: Any) -> ClientCredentialsSource:
     base: dict[str, Any] = {"url": URL, "client_id": "me&you", "client_secret": Secret(SECRET), "retry_backoff": 0.001}
     made = ClientCredentialsSource(ClientCredentials(**{**base, "retry_limit": 10.0, **changes}))
@@ -320,6 +405,29 @@ async def test_answers_without_a_token(
     assert base64.b64encode(f"me&you:{SECRET}".encode()).decode() not in text
 
 
+async def test_an_answer_that_is_too_large(respx_mock: respx.MockRouter) -> None:
+    sent = []
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        while True:
+            sent.append(65536)
+            yield bytes(65536)
+            await anyio.lowlevel.checkpoint()  # as reading does
+
+    respx_mock.post(URL).mock(return_value=httpx.Response(200, stream=Stream(endless())))
+    with pytest.raises(OAuthTokenError, match="more than 1048576 bytes"), anyio.fail_after(10):
+        await source()()
+    assert sum(sent) <= 2 * 2**20
+
+
+async def test_a_compressed_answer_is_not_unpacked(respx_mock: respx.MockRouter) -> None:
+    bomb = gzip.compress(bytes(50_000_000))
+    route = respx_mock.post(URL).respond(headers={"content-encoding": "gzip"}, stream=Stream(pieces(bomb)))
+    with pytest.raises(OAuthTokenError, match="compressed"):
+        await source()()
+    assert route.calls.last.request.headers["accept-encoding"] == "identity"
+
+
 @pytest.mark.parametrize("answer", [httpx.Response(401), httpx.Response(500), httpx.ConnectTimeout("x")])
 async def test_local_variables_show_nothing(respx_mock: respx.MockRouter, answer: Any) -> None:
     """Some tools show the variables of each frame."""
@@ -355,6 +463,28 @@ async def test_a_token_in_a_file(tmp_path: Path) -> None:
     assert caught.value.retriable
 
 
+async def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b"x" * (2**20 + 1))
+    with pytest.raises(OAuthTokenError, match="more than 1048576 bytes"):
+        await source(url=path.as_uri())()
+    path.write_bytes(b"geheim\xff")
+    with pytest.raises(OAuthTokenError, match="utf-8") as caught:
+        await source(url=path.as_uri(), retry_limit=0)()
+    assert "geheim" not in "".join(traceback.format_exception(caught.value)) + repr(caught.value.__cause__)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are Unix's")
+async def test_a_file_that_hangs(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    os.mkfifo(path)
+    try:
+        with anyio.fail_after(10), pytest.raises(OAuthTokenError, match=r"within 0\.05 s"):
+            await source(url=path.as_uri(), read_timeout=0.05, retry_limit=0)()
+    finally:
+        os.close(os.open(path, os.O_RDWR))  # lets the reader go
+
+
 # --- a real server
 
 
@@ -382,6 +512,29 @@ async def test_a_server_that_does_not_answer() -> None:
             await fetch()
     with pytest.raises(OAuthTokenError, match="no OAuth token from http://127"):
         await source(url=f"http://127.0.0.1:{free_port()}/", retry_limit=0.0)()
+
+
+async def test_an_answer_that_drips() -> None:
+    """Each byte comes in time, and the answer never ends."""
+    over = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+            while not over.wait(0.02):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        try:
+            with anyio.fail_after(10), pytest.raises(OAuthTokenError, match=r"sasl\.login\.read\.timeout\.ms"):
+                await source(url=url, connect_timeout=0.2, read_timeout=0.2, retry_limit=0.0)()
+        finally:
+            over.set()
+            await anyio.to_thread.run_sync(thread.join)
 
 
 def free_port() -> int:
