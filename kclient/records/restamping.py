@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from kclient.records.batch_header import CURRENT_MAGIC, measure, recompute_crc
+from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, measure, recompute_crc, truncated
 
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
@@ -32,10 +32,17 @@ def restamp(
     all records have that timestamp, and the checksum is computed anew; the records stay as they are.
 
     Raises:
+        CorruptRecordError: The batch is truncated, or its length is impossible; nothing is written then.
         ValueError: There is a message of an old format, whose checksum covers its timestamp; convert it first.
     """
+    left = len(buffer) - position
+    if left <= _MAGIC_AT:
+        raise truncated(buffer, position, HEADER_SIZE)
     if buffer[position + _MAGIC_AT] != CURRENT_MAGIC:
         raise ValueError(f"only record batches v2 can be re-stamped, not format v{buffer[position + _MAGIC_AT]}")
+    length = measure(buffer, position)
+    if length > left:
+        raise truncated(buffer, position, length)
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + _EPOCH_AT, partition_leader_epoch)
     if log_append_time is None:
@@ -43,4 +50,4 @@ def restamp(
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)
     _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_AT, log_append_time)
-    recompute_crc(buffer, position, measure(buffer, position))
+    recompute_crc(buffer, position, length)

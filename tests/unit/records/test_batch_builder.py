@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kclient.errors import ConfigError, IllegalStateError
+from kclient.errors import ConfigError, CorruptRecordError, IllegalStateError
 from kclient.records import (
     HEADER_SIZE,
     MAX_BATCH_SIZE,
@@ -229,6 +229,17 @@ def test_restamp(face: Face) -> None:
         (601, 9999, TimestampType.LOG_APPEND_TIME),
     ]
     assert buffer[: len(prefix)] == prefix
+
+
+@pytest.mark.parametrize("log_append_time", [None, 9999])
+def test_what_is_truncated_is_not_restamped(log_append_time: int | None) -> None:
+    batch = build(FACES[0], [(1000, b"k", b"v", [])])
+    for length in range(len(batch)):
+        cut = bytearray(b"xx" + batch[:length])
+        with pytest.raises(CorruptRecordError, match="truncated") as caught:
+            restamp(cut, 2, base_offset=5, partition_leader_epoch=4, log_append_time=log_append_time)
+        assert caught.value.position == 2
+        assert cut == b"xx" + batch[:length]
 
 
 @given(rows)
