@@ -32,7 +32,7 @@ def recompress(batch: Buffer, header: BatchHeader, config: TopicConfig) -> tuple
     if header.compression is codec:
         return batch, header
     with memoryview(batch) as view:
-        payload = read_payload(view, 0, header, check_crcs=False)
+        payload = read_payload(view, 0, header)
         made = bytearray(HEADER_SIZE)
         made += payload if codec is CompressionType.NONE else compress(codec, payload, config.compression_level)
         payload = b""

@@ -17,7 +17,7 @@ import zstandard
 
 from kclient.errors import ConfigError, CorruptRecordError, RecordTooLargeError
 from kclient.records.batch_header import CompressionType
-from kclient.records.old_lz4 import mend_checksum
+from kclient.records.old_lz4 import mended_front
 from kclient.types import Buffer
 
 DEFAULT_MAX_DECOMPRESSED: Final = 256 * 1024 * 1024
@@ -32,6 +32,9 @@ LEVELS: Final[dict[CompressionType, tuple[int, int, int]]] = {
 
 _GZIP_WINDOW = 31  # zlib's way to say: gzip wrapper, 32 KiB window
 _CHUNK = 1 << 20
+_STEP = 1 << 10  # what a further gzip member is given first
+_MOST_FRAMES = DEFAULT_MAX_DECOMPRESSED // (64 * 1024)
+"""Most gzip members or lz4 frames one behind another. Writers make one; each takes time even if it holds nothing."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -88,7 +91,7 @@ def decompress(
     """
     try:
         if ignore_lz4_checksum and compression is CompressionType.LZ4:
-            return _unlz4(data, limit, mend_checksum)
+            return _unlz4(data, limit, mended_front)
         return _DECOMPRESSORS[compression](data, limit)
     except (zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError, EOFError) as error:
         raise CorruptRecordError(f"{compression.name.lower()} cannot decompress the records: {error}") from error
@@ -102,17 +105,26 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 def _gunzip(data: Buffer, limit: int) -> bytes:
     parts = []
     room = limit
-    rest: Buffer = data
-    while rest:
-        decompressor = zlib.decompressobj(_GZIP_WINDOW)
-        part = decompressor.decompress(rest, room + 1)
-        room -= len(part)
-        if room < 0:
-            raise _too_large(limit)
-        if not decompressor.eof:
-            raise EOFError("the data end too early")
-        parts.append(part)
-        rest = decompressor.unused_data
+    with memoryview(data) as view:
+        position, end = 0, len(view)
+        step = end  # there is one member in general
+        members = 0
+        while position < end:
+            members = _counted(members)
+            decompressor = zlib.decompressobj(_GZIP_WINDOW)
+            while not decompressor.eof:
+                if position >= end:
+                    raise EOFError("the data end too early")
+                piece = view[position : position + step]
+                part = decompressor.decompress(piece, room + 1)
+                room -= len(part)
+                if room < 0:
+                    raise too_large(limit)
+                parts.append(part)
+                # What is behind the member comes back as a copy, so it must be no more than the member's size or so.
+                position += len(piece) - len(decompressor.unused_data)
+                step *= 2
+            step = _STEP
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -161,7 +173,7 @@ def _unsnappy_block(block: memoryview, room: int, limit: int) -> bytes:
         if byte < 0x80:
             break
     if size > room:
-        raise _too_large(limit)
+        raise too_large(limit)
     # Snappy's own format allows at most 64 bytes from two, and its decoder allocates what the block claims.
     if size > 64 * len(block):
         raise EOFError(f"a block of {len(block)} bytes claims to hold {size}")
@@ -180,22 +192,30 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     )
 
 
-def _unlz4(data: Buffer, limit: int, mend: Callable[[Buffer], Buffer] | None = None) -> bytes:
+def _unlz4(data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None = None) -> bytes:
+    # By the module's functions, as its decompressor object copies all that is behind a frame.
     parts = []
     room = limit
-    rest: Buffer | None = data
-    while rest:
-        if mend is not None:
-            rest = mend(rest)
-        decompressor = lz4.frame.LZ4FrameDecompressor()
-        part = decompressor.decompress(rest, max_length=room + 1)
-        room -= len(part)
-        if room < 0:
-            raise _too_large(limit)
-        if not decompressor.eof:
+    context = lz4.frame.create_decompression_context()
+    with memoryview(data) as view:
+        position, end = 0, len(view)
+        frames, complete = 0, True
+        while position < end:
+            if complete:
+                frames = _counted(frames)
+                if mend is not None and (front := mend(view[position:])):
+                    lz4.frame.decompress_chunk(context, front, max_length=0)
+                    position += len(front)
+            part, used, complete = lz4.frame.decompress_chunk(
+                context, view[position:], max_length=min(room + 1, _CHUNK)
+            )
+            room -= len(part)
+            if room < 0:
+                raise too_large(limit)
+            parts.append(part)
+            position += used
+        if not complete:
             raise EOFError("the data end too early")
-        parts.append(part)
-        rest = decompressor.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -211,12 +231,19 @@ def _unzstd(data: Buffer, limit: int) -> bytes:
         while part := reader.read(min(_CHUNK, room + 1)):
             room -= len(part)
             if room < 0:
-                raise _too_large(limit)
+                raise too_large(limit)
             parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _too_large(limit: int) -> RecordTooLargeError:
+def _counted(frames: int) -> int:
+    if frames == _MOST_FRAMES:
+        raise EOFError(f"there are more than {_MOST_FRAMES} streams, one behind another")
+    return frames + 1
+
+
+def too_large(limit: int) -> RecordTooLargeError:
+    """The exception for records of more than `limit` bytes."""
     return RecordTooLargeError(
         f"The records of a batch are more than {limit} bytes when decompressed; raise the limit (max_decompressed, "
         "the consumer's fetch.max.decompressed.bytes) if they are meant to be."

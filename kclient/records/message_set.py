@@ -14,7 +14,7 @@ from zlib import crc32
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
 from kclient.records.batch_header import CURRENT_MAGIC, MEASURE_SIZE, BatchHeader
-from kclient.records.compression import decompress
+from kclient.records.compression import decompress, too_large
 from kclient.records.message_header import (
     LOG_APPEND_TIME,
     MESSAGE_HEADER_SIZE,
@@ -101,6 +101,15 @@ class _Run:
         return self.position, header, self.rows
 
 
+class _Budget:
+    """How many bytes may still be decompressed: one for an outer message and all that is within it."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+
+
 class MessageRuns:
     """Makes runs of the messages of one buffer.
 
@@ -109,7 +118,8 @@ class MessageRuns:
         start: First offset that is wanted.
         end: First offset that is not wanted.
         check_crcs: Whether to compare checksums.
-        max_decompressed: Greatest size in bytes of what is in a compressed message.
+        max_decompressed: Greatest size in bytes of what is in a compressed message, the messages within it and what
+            is in those counted together.
     """
 
     __slots__ = ("_check_crcs", "_data", "_end", "_floor", "_limit", "_run", "_start", "_view", "done", "position")
@@ -200,14 +210,17 @@ class MessageRuns:
 
     def _take_compressed(self, position: int, header: BatchHeader) -> list[OpenBatch]:
         if header.base_offset < self._start:
+            if self._check_crcs:  # a batch v2 with a flipped format may look like this
+                check_message_crc(self._view, position, header)
             return [*self.flush(), (position, header, None)]
         try:
-            leaves = open_message(self._view, position, header, self._check_crcs, self._limit)
+            leaves = _open_message(self._view, position, header, self._check_crcs, _Budget(self._limit))
         except CorruptRecordError as error:
             error.offset = self._floor  # the first one that cannot be read
             raise
-        except RecordTooLargeError as error:
-            raise RecordTooLargeError(f"At offset {header.base_offset}: {error.message}") from None
+        except RecordTooLargeError:
+            message = too_large(self._limit).message  # the whole limit, not what was left of it
+            raise RecordTooLargeError(f"At offset {header.base_offset}: {message}") from None
         runs = [_Run(position, header, leaves[0])]
         for leaf in leaves[1:]:
             if runs[-1].fits(leaf):
@@ -241,14 +254,14 @@ def _leaf(view: Buffer, position: int, header: BatchHeader, stamp: BatchHeader, 
     )
 
 
-def open_message(
-    view: Buffer, position: int, header: BatchHeader, check_crcs: bool, limit: int, depth: int = 1
+def _open_message(
+    view: Buffer, position: int, header: BatchHeader, check_crcs: bool, budget: _Budget, depth: int = 1
 ) -> list[Leaf]:
     """The records in the compressed message at `position`, with their offsets in the log.
 
     Raises:
         CorruptRecordError: The message, or one inside, makes no sense.
-        RecordTooLargeError: There are more than `limit` bytes inside.
+        RecordTooLargeError: There are more bytes inside than are left in the budget.
     """
     if check_crcs:
         check_message_crc(view, position, header)
@@ -261,19 +274,20 @@ def open_message(
         inside = decompress(
             header.compression,
             memoryview(view)[value_at : value_at + value_size],
-            limit,
+            budget.left,
             ignore_lz4_checksum=header.magic == 0,
         )
     except CorruptRecordError as error:
         raise message_error(error.message, header.base_offset, position) from error.__cause__
+    budget.left -= len(inside)
     try:
-        return _leaves(inside, header, check_crcs, limit - len(inside), depth)
+        return _leaves(inside, header, check_crcs, budget, depth)
     except CorruptRecordError as error:
         flaw = f"inside, {error.message}"
         raise message_error(flaw, header.base_offset, position) from error.__cause__
 
 
-def _leaves(inside: bytes, outer: BatchHeader, check_crcs: bool, limit: int, depth: int) -> list[Leaf]:
+def _leaves(inside: bytes, outer: BatchHeader, check_crcs: bool, budget: _Budget, depth: int) -> list[Leaf]:
     leaves: list[Leaf] = []
     headers = list(_inner_headers(inside))
     if not headers:
@@ -285,7 +299,7 @@ def _leaves(inside: bytes, outer: BatchHeader, check_crcs: bool, limit: int, dep
             raise CorruptRecordError(f"the offset {header.base_offset} is impossible (byte {position})")
         moved = header._replace(base_offset=offset) if relative else header
         if header.count < 0:
-            leaves += open_message(inside, position, moved, check_crcs, limit, depth + 1)
+            leaves += _open_message(inside, position, moved, check_crcs, budget, depth + 1)
         else:
             leaves.append(_leaf(inside, position, moved, outer, check_crcs))
     return leaves

@@ -28,15 +28,15 @@ def break_checksum(frame: Buffer) -> bytes:
     return _with_checksum(frame, at, bytes(frame[:at]))
 
 
-def mend_checksum(frame: Buffer) -> Buffer:
-    """The frame with the right checksum in its header; itself if it is none, or right already."""
+def mended_front(frame: Buffer) -> bytes:
+    """The frame's header with the right checksum; empty if it is no frame, or right already."""
     if bytes(frame[:_FLAGS_AT]) != _MAGIC or len(frame) <= _FLAGS_AT:
-        return frame
+        return b""
     at = _checksum_at(frame)
     if len(frame) <= at:
-        return frame
+        return b""
     descriptor = bytes(frame[_FLAGS_AT:at])
-    return frame if frame[at] == _checksum(descriptor) else _with_checksum(frame, at, descriptor)
+    return b"" if frame[at] == _checksum(descriptor) else _with_checksum(frame[: at + 1], at, descriptor)
 
 
 def _checksum_at(frame: Buffer) -> int:

@@ -32,19 +32,16 @@ def read_payload(
     view: memoryview,
     position: int,
     header: BatchHeader,
-    *,
-    check_crcs: bool = True,
     max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
 ) -> Buffer:
     """The records of the whole batch at `position`, decompressed; a view where they are not compressed.
 
+    The checksum is the caller's to compare.
+
     Raises:
-        CorruptRecordError: The checksum is wrong, the data cannot be decompressed, or the number of records is
-            impossible.
+        CorruptRecordError: The data cannot be decompressed, or the number of records is impossible.
         RecordTooLargeError: The records are larger than `max_decompressed` when decompressed.
     """
-    if check_crcs:
-        check_crc(view, position, header)
     payload: Buffer = view[position + HEADER_SIZE : position + header.length]
     compression = header.compression
     if compression is not CompressionType.NONE:
@@ -107,7 +104,8 @@ class RecordReader:
             partition: Partition of the records.
             start_offset: First offset wanted; a fetch returns whole batches and so may start earlier.
             end_offset: First offset not wanted, or None for all.
-            check_crcs: Whether to compare checksums (the consumer's `check.crcs`).
+            check_crcs: Whether to compare checksums (the consumer's `check.crcs`), also those of batches that come
+                with no records.
             key_deserializer: Called with topic, headers and the key's bytes; None leaves bytes.
             value_deserializer: The same for the value.
             max_decompressed: Greatest size in bytes of a batch's records after decompression.
@@ -236,21 +234,17 @@ def open_batches(
                 yield from runs.flush()
             if header.base_offset >= end:
                 break
+            if check_crcs:  # first of all: a flipped bit in the header must not make the batch one to pass over
+                check_crc(view, position, header)
             if header.is_control:
                 if hidden is not None:
-                    payload = read_payload(
-                        view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed
-                    )
+                    payload = read_payload(view, position, header, max_decompressed)
                     hidden.end(header, _control_type(payload, header, position, implementation))
                 yield position, header, None
             elif (hidden is not None and hidden.hides(header)) or header.last_offset < start:
                 yield position, header, None
             else:
-                yield (
-                    position,
-                    header,
-                    read_payload(view, position, header, check_crcs=check_crcs, max_decompressed=max_decompressed),
-                )
+                yield position, header, read_payload(view, position, header, max_decompressed)
             if header.last_offset >= end - 1:
                 break
             position += header.length

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from kclient.errors import RecordDeserializationError
+from kclient.errors import CorruptRecordError, RecordDeserializationError
 from kclient.records import (
     CompressionType,
     check_batch,
@@ -104,11 +104,13 @@ def test_range_of_offsets(face: Face) -> None:
     assert [r.offset for r in decode(data, "t", 0, start_offset=139)] == [139]
 
 
-def test_damage_out_of_the_range_is_not_looked_at(face: Face) -> None:
-    damaged = bytearray(numbered(face, 100, 10))
+def test_damage_behind_the_range_is_not_looked_at_but_that_before_it_is(face: Face) -> None:
+    good, damaged = numbered(face, 100, 10), bytearray(numbered(face, 110, 10))
     damaged[-1] ^= 1
-    data = bytes(damaged) + numbered(face, 110, 10)
-    assert len(face.decode_records(data, "t", 0, start_offset=110)) == 10
+    assert len(face.decode_records(good + bytes(damaged), "t", 0, end_offset=110)) == 10
+    # Whether it lies before the range is told by the header, which may be what is damaged.
+    with pytest.raises(CorruptRecordError, match="offset 110"):
+        face.decode_records(bytes(damaged) + numbered(face, 120, 10), "t", 0, start_offset=120)
 
 
 def test_partial_batch_at_the_end_is_left_out(face: Face) -> None:

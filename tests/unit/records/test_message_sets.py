@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -25,7 +26,7 @@ from kclient.records import (
 )
 from kclient.records.message_header import encode_message
 from kclient.records.message_set import DEEPEST, RUN_RECORDS
-from kclient.records.old_lz4 import break_checksum, mend_checksum, xxh32
+from kclient.records.old_lz4 import break_checksum, mended_front, xxh32
 from kclient.types import TimestampType
 from tests.unit.records.faces import FACES, INTERPRETED, Face, build, message_set, optional_bytes, outcome, timestamps
 
@@ -241,9 +242,10 @@ def test_lz4_of_v0_has_a_wrong_checksum() -> None:
     frame = message_set(0, ROWS, compression=CompressionType.LZ4)[26:]
     with pytest.raises(RuntimeError):
         lz4.frame.decompress(frame)
-    mended = mend_checksum(frame)
+    front = mended_front(frame)
+    mended = front + frame[len(front) :]
     assert lz4.frame.decompress(mended) == message_set(0, ROWS)
-    assert mend_checksum(mended) is mended
+    assert (len(front), mended_front(mended)) == (7, b"")
     assert break_checksum(mended) == frame
     assert frame[6] == xxh32(frame[:6]) >> 8 & 0xFF, "the frame's magic number counted in"
 
@@ -268,7 +270,7 @@ def test_lz4_of_v1_must_have_the_right_checksum(face: Face) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x04", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x08\x40", b"no frame at all"])
 def test_what_is_no_lz4_frame_is_left_alone(face: Face, data: bytes) -> None:
-    assert mend_checksum(data) is data
+    assert mended_front(data) == b""
     with pytest.raises(CorruptRecordError):
         face.decode_records(encode_message(0, 3, -1, 3, None, data), "t", 0)
 
@@ -282,7 +284,7 @@ def test_xxh32(data: bytes, value: int) -> None:
 def test_checksums_are_mended_to_what_they_were(data: bytes, store_size: bool) -> None:
     frame = lz4.frame.compress(data, store_size=store_size)
     at = 14 if store_size and data else 6
-    assert mend_checksum(frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]) == frame
+    assert mended_front(frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]) == frame[: at + 1]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -308,6 +310,49 @@ def test_a_bomb_in_a_bomb(face: Face) -> None:
     assert len(face.decode_records(data, "t", 0, max_decompressed=31_000)) == 1
     with pytest.raises(RecordTooLargeError):
         face.decode_records(data, "t", 0, max_decompressed=30_030)
+
+
+@pytest.mark.parametrize("depth", [1, 2, DEEPEST - 1])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_many_bombs_in_a_bomb_share_the_limit(face: Face, magic: int, depth: int) -> None:
+    bomb = message_set(magic, [(1, None, bytes(60_000))])
+    size = 0
+    for _ in range(depth):
+        size += len(bomb)
+        bomb = around(magic, bomb, 0)
+    size = 30 * (size + len(bomb))
+    data = around(magic, bomb * 30, 9)
+    assert len(data) < 2000
+    assert len(face.decode_records(data, "t", 0, max_decompressed=size)) == 30
+    with pytest.raises(RecordTooLargeError, match=f"At offset 9: .*more than {size - 1} bytes"):
+        face.decode_records(data, "t", 0, max_decompressed=size - 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordTooLargeError, match="more than 200000 bytes"):
+            face.decode_records(data, "t", 0, max_decompressed=200_000)
+        with pytest.raises(RecordTooLargeError, match="more than 200000 bytes"):
+            face.decode_arrow([("t", 0, data)], max_decompressed=200_000)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_each_message_has_the_limit_to_itself(face: Face) -> None:
+    data = b"".join(message_set(1, [(1, None, bytes(60_000))], n, compression=CompressionType.GZIP) for n in range(5))
+    assert len(face.decode_records(data, "t", 0, max_decompressed=61_000)) == 5
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", CODECS)
+def test_damage_before_the_start_is_detected(face: Face, magic: int, codec: CompressionType) -> None:
+    data = message_set(magic, ROWS[:1], 7, compression=codec)
+    assert face.decode_records(data, "t", 0, start_offset=8) == []
+    for position in range(17, len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x02
+        with pytest.raises(CorruptRecordError):
+            face.decode_records(damaged, "t", 0, start_offset=8)
+        assert outcome(face.decode_arrow, [("t", 0, damaged, 8)])[0] is CorruptRecordError
 
 
 # ------------------------------------------------------------------ buffers of many

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import time
 import tracemalloc
 import zlib
 from contextlib import suppress
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 from kclient.errors import ConfigError, CorruptRecordError, RecordTooLargeError
 from kclient.records import HEADER_SIZE, CompressionType, check_level
 from kclient.records.compression import LEVELS, compress, decompress
+from kclient.records.old_lz4 import break_checksum
+from tests.example_budget import examples
 from tests.unit.records.faces import Face, build
 
 REAL = list(CompressionType)[1:]
@@ -144,6 +147,63 @@ def test_bombs_cost_no_more_than_the_limit(face: Face, compression: CompressionT
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+def streams(compression: CompressionType, data: bytes) -> bytes:
+    if compression is CompressionType.LZ4:
+        return lz4.frame.compress(data, store_size=False)  # type: ignore[no-any-return]
+    return gzip.compress(data) if compression is CompressionType.GZIP else zstandard.compress(data)
+
+
+@pytest.mark.parametrize("compression", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
+@given(sizes=st.lists(st.sampled_from([0, 1, 700, 3000, 70_000]), min_size=1, max_size=8), cut=st.integers(0, 10**6))
+@examples(60)
+def test_streams_one_behind_another(compression: CompressionType, sizes: list[int], cut: int) -> None:
+    noise = random.Random(3)
+    parts = [noise.randbytes(size) for size in sizes]
+    packed = [streams(compression, part) for part in parts]
+    data = b"".join(packed)
+    assert decompress(compression, data) == b"".join(parts)
+    with pytest.raises(CorruptRecordError):
+        decompress(compression, data + b"\x01\x02")
+    cut %= len(data)
+    ends = {len(b"".join(packed[:n])): n for n in range(len(packed))}
+    if cut in ends:
+        assert decompress(compression, data[:cut]) == b"".join(parts[: ends[cut]])
+    elif compression is not CompressionType.ZSTD:  # whose records are then fewer than the batch's header says
+        with pytest.raises(CorruptRecordError):
+            decompress(compression, data[:cut])
+    if sum(sizes):
+        with pytest.raises(RecordTooLargeError):
+            decompress(compression, data, sum(sizes) - 1)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 5, 70_000, 2_500_000]), st.booleans()), max_size=4))
+@examples(40)
+def test_lz4_frames_of_v0_one_behind_another(made: list[tuple[int, bool]]) -> None:
+    frames = [(streams(CompressionType.LZ4, b"x" * size), broken) for size, broken in made]
+    data = b"".join(break_checksum(frame) if broken else frame for frame, broken in frames)
+    assert decompress(CompressionType.LZ4, data, ignore_lz4_checksum=True) == b"x" * sum(size for size, _ in made)
+
+
+@pytest.mark.parametrize("of_v0", [False, True])
+@pytest.mark.parametrize("compression", [CompressionType.GZIP, CompressionType.LZ4])
+def test_many_streams_that_hold_nothing(compression: CompressionType, of_v0: bool) -> None:
+    empty = streams(compression, b"")
+    if of_v0 and compression is CompressionType.LZ4:
+        empty = break_checksum(empty)
+    tail = b"".join(streams(compression, random.Random(4).randbytes(1 << 20)) for _ in range(8))
+
+    def seconds(data: bytes, size: int) -> float:
+        began = time.thread_time()
+        assert len(decompress(compression, data, ignore_lz4_checksum=of_v0)) == size
+        return time.thread_time() - began
+
+    # Were what is behind each of them copied, these would be 32 GB.
+    assert seconds(empty * 4000 + tail, 8 << 20) < 10 * seconds(tail, 8 << 20) + 1
+    assert decompress(compression, empty * 4096, ignore_lz4_checksum=of_v0) == b""
+    with pytest.raises(CorruptRecordError, match="more than 4096 streams"):
+        decompress(compression, empty * 4097, ignore_lz4_checksum=of_v0)
 
 
 def test_small_snappy_block_that_claims_much() -> None:

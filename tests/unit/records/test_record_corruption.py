@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kclient.errors import CorruptRecordError, KafkaError
-from kclient.records import HEADER_SIZE, BatchHeader, CompressionType, check_batch, iter_headers, read_header
+from kclient.records import (
+    HEADER_SIZE,
+    ArrowChunk,
+    BatchHeader,
+    CompressionType,
+    check_batch,
+    encode_end_marker,
+    iter_headers,
+    read_header,
+)
+from kclient.records.batch_header import check_crc
 from kclient.records.flaws import Flaw, record_error
 from kclient.records.varint import encode_varint
 from tests.example_budget import examples
@@ -54,6 +65,86 @@ def test_any_changed_byte_is_detected(face: Face, compression: CompressionType) 
                 check_batch(damaged)
             assert caught.value.position == 0
             assert caught.value.offset is not None
+
+
+def readings(
+    face: Face, data: bytes | bytearray, aborted: list[tuple[int, int]] | None, start: int
+) -> list[Callable[[], Any]]:
+    """All ways to read fetched data."""
+    wanted: dict[str, Any] = {"start_offset": start, "aborted": aborted}
+    return [
+        lambda: face.decode_records(data, "t", 0, **wanted),
+        lambda: list(face.iter_batches(data, "t", 0, **wanted)),
+        lambda: face.decode_arrow([ArrowChunk("t", 0, data, start, None, aborted)]),
+    ]
+
+
+@pytest.mark.parametrize("start", [0, 50], ids=["wanted", "before-the-start"])
+@pytest.mark.parametrize("aborted", [None, [], [(7, 0)]], ids=["uncommitted", "committed", "aborted"])
+@pytest.mark.parametrize("kind", ["plain", "control", "transactional"])
+def test_no_reader_passes_over_a_flipped_bit(
+    face: Face, kind: str, aborted: list[tuple[int, int]] | None, start: int
+) -> None:
+    settings = {"is_transactional": kind != "plain", "is_control": kind == "control"}
+    builder = face.BatchBuilder(limit=1000, **settings)
+    for row in [(1000, *encode_end_marker(commit=False, coordinator_epoch=3))] if kind == "control" else ROWS[::2]:
+        builder.append(*row)
+    batch = bytes(builder.build(0, 7, 1, 5))
+    for read in readings(face, batch, aborted, start):
+        read()
+    for position in (*range(8, 12), *range(16, len(batch))):  # the rest is outside the checksum
+        for bit in range(8):
+            damaged = bytearray(batch)
+            damaged[position] ^= 1 << bit
+            if position < 12 and int.from_bytes(damaged[8:12], "big", signed=True) > len(batch) - 12:
+                # Longer than what is there: a fetch may end like this, so nothing is read and nobody moves on.
+                assert list(face.iter_batches(damaged, "t", 0, start_offset=start, aborted=aborted)) == []
+                continue
+            for read in readings(face, damaged, aborted, start):
+                with pytest.raises(CorruptRecordError) as caught:
+                    read()
+                assert caught.value.position == 0
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+def test_no_reader_passes_over_a_format_of_old_that_is_none(face: Face, compression: CompressionType) -> None:
+    """With the byte at 16 changed, that of the checksum behind it is where a message's compression would be."""
+    seen = set()
+    for stamp in range(100):
+        damaged = bytearray(build(face, [(stamp, None, b"value", [])] * 3, compression=compression))
+        damaged[7] = 100
+        seen.add(damaged[17] & 7)
+        for magic in (0, 1):
+            damaged[16] = magic
+            for read in readings(face, damaged, None, 102):
+                with pytest.raises(CorruptRecordError):
+                    read()
+    assert seen == set(range(8))
+
+
+def test_each_checksum_is_compared_once(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def counting(buffer: Any, position: int, header: BatchHeader) -> None:
+        compared.append(position)
+        check_crc(buffer, position, header)
+
+    monkeypatch.setattr("kclient.records.reader.check_crc", counting)
+    control = face.BatchBuilder(limit=1000, is_transactional=True, is_control=True)
+    control.append(1000, *encode_end_marker(commit=False, coordinator_epoch=3))
+    parts = [
+        bytes(control.build(0, 7, 1)),
+        *(build(face, ROWS, compression=codec, is_transactional=True) for codec in CompressionType),
+    ]
+    data = b"".join(parts)
+    places = [len(b"".join(parts[:n])) for n in range(len(parts))]
+    for aborted in (None, [], [(-1, 0)]):
+        for read in readings(face, data, aborted, 0):
+            read()
+            assert compared == places
+            compared.clear()
+    assert len(face.decode_records(data, "t", 0, check_crcs=False, aborted=[])) == 15
+    assert compared == []
 
 
 @pytest.mark.parametrize("compression", list(CompressionType))
