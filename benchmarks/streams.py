@@ -32,6 +32,7 @@ from kclient.net.tls import connect_tls
 from tests.certificates import Authority
 
 LARGE, LARGE_COUNT = 1024 * 1024, 256
+ROOM = 4 * LARGE  # for frames that begin: we trust the peer, as clients trust brokers
 SMALL, SMALL_COUNT, AT_ONCE = 100, 20_000, 50
 
 _authority = Authority()
@@ -109,7 +110,7 @@ async def by_channel(sock: socket.socket, task: str, tls: ssl.SSLContext | None)
     stream = SocketStream(sock) if tls is None else await connect_tls(sock, tls, "localhost", "peer")
     async with Supervisor() as supervisor:
         side = Side(task, lambda parts: channel.write(parts))
-        channel = open_channel(stream, side, supervisor)
+        channel = open_channel(stream, side, supervisor, first_room=ROOM)
         side.start()
         await side.done.wait()
         channel.close()
@@ -120,7 +121,7 @@ class Buffered(asyncio.BufferedProtocol):
     """The same work by a transport of the loop."""
 
     def __init__(self, task: str) -> None:
-        self.assembler = FrameAssembler()
+        self.assembler = FrameAssembler(first_room=ROOM)
         self.side = Side(task, self.send)
         self.waiting: deque[Any] = deque()
         self.full = False

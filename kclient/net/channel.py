@@ -23,7 +23,7 @@ import anyio
 
 from kclient.concurrency import Supervisor, TaskHandle, current_backend, loop_soon
 from kclient.errors import ProtocolError
-from kclient.net.frames import FrameAssembler
+from kclient.net.frames import FIRST_ROOM, FrameAssembler
 from kclient.net.streams import FAIR_FRAMES, ByteStream, CutOffError, MemoryStream, SocketStream, buffer_size
 from kclient.protocol.framing import DEFAULT_LIMIT
 from kclient.types import Buffer
@@ -491,7 +491,7 @@ def open_channel(
     supervisor: Supervisor,
     *,
     frame_limit: int = DEFAULT_LIMIT,
-    first_room: int = 4 * 1024 * 1024,
+    first_room: int = FIRST_ROOM,
 ) -> Channel:
     """Start to read a stream; from now on it belongs to the channel, which closes it.
 

@@ -13,9 +13,12 @@ from kclient.net.rooms import rooms
 from kclient.protocol.framing import DEFAULT_LIMIT, frame_size_error
 from kclient.types import Buffer
 
-__all__ = ["FrameAssembler"]
+__all__ = ["FIRST_ROOM", "FrameAssembler"]
 
+FIRST_ROOM = 64 * 1024
+"""Room for an announced frame whose sender is not trusted, in bytes."""
 _SCRATCH_SIZE = 256 * 1024
+_GROWTH = 4  # with what one read brings at most, a frame of 1 MiB has its room
 
 
 class _Scratch(threading.local):
@@ -33,15 +36,16 @@ class FrameAssembler:
 
     Args:
         limit: Largest size of a frame, in bytes; a larger one is taken for garbage.
-        first_room: Room made for a frame at first, in bytes; it is doubled as bytes arrive, so that who only announces
-            large frames takes no memory.
+        first_room: Room made for an announced frame at once, in bytes. Beyond it the room is never more than four times
+            what has arrived, so this is what a peer can take by announcing large frames only. Who trusts its peer may
+            make it large, which saves copying from smaller rooms to larger ones.
     """
 
     __slots__ = ("_filled", "_first_room", "_head", "_room", "_size", "frames", "limit")
 
-    def __init__(self, limit: int = DEFAULT_LIMIT, *, first_room: int = 4 * 1024 * 1024) -> None:
+    def __init__(self, limit: int = DEFAULT_LIMIT, *, first_room: int = FIRST_ROOM) -> None:
         self.limit: int = limit
-        self._first_room = max(first_room, _SCRATCH_SIZE)  # what is left over in the scratch buffer has to fit
+        self._first_room = max(first_room, 1)
         self.frames: list[memoryview] = []
         """Complete frames, without their sizes, writable; the owner takes them with `take`."""
         self._head = b""  # of the next frame's size, 0 to 3 bytes
@@ -134,7 +138,7 @@ class FrameAssembler:
         count = end - start
         self._size = size
         self._filled = count
-        self._room = rooms().take(min(size, max(self._first_room, count)))
+        self._room = rooms().take(min(size, max(self._first_room, _GROWTH * count)))
         self._room[:count] = view[start:end]
         return end
 
@@ -142,7 +146,7 @@ class FrameAssembler:
         room = self._room
         assert room is not None
         if self._filled == len(room):
-            grown = rooms().take(min(self._size, 2 * len(room)))
+            grown = rooms().take(min(self._size, _GROWTH * len(room)))
             grown[: self._filled] = room
             self._room = room = grown
         return room[self._filled :]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kclient.concurrency import Completion, Supervisor, TaskHandle, loop_clock
 from kclient.errors import ProtocolError
 from kclient.net.channel import Channel, TruncatedError, open_channel
+from kclient.net.frames import FIRST_ROOM
 from kclient.net.streams import ByteStream, buffer_size
 from kclient.protocol.framing import DEFAULT_LIMIT
 from kclient.types import Buffer
@@ -32,6 +33,8 @@ class ServerSettings:
 
     frame_limit: int = DEFAULT_LIMIT
     """Largest request (`socket.request.max.bytes`); a connection that announces a larger one is closed."""
+    first_room: int = FIRST_ROOM
+    """Memory that a connection gets for a request that is announced; more comes as the request's bytes do."""
     max_outstanding: int = 64
     """Requests of one connection that may be unanswered before it is not read any more."""
     max_outstanding_bytes: int = 64 * 1024 * 1024
@@ -107,7 +110,13 @@ class ServerConnection:
     def start(self) -> None:
         """Begin to read."""
         self._handler.connected(self)
-        self._channel = open_channel(self.stream, self, self._supervisor, frame_limit=self.frame_limit)
+        self._channel = open_channel(
+            self.stream,
+            self,
+            self._supervisor,
+            frame_limit=self.frame_limit,
+            first_room=self._settings.first_room,
+        )
 
     def limit_frames(self, limit: int | None) -> None:
         """Take requests up to `limit` bytes from now on; None for what the server's settings say."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.errors import ProtocolError
-from kclient.net.frames import FrameAssembler
+from kclient.net.frames import FIRST_ROOM, FrameAssembler
 from kclient.net.rooms import PATIENCE, rooms
 
 
@@ -68,6 +68,11 @@ def test_any_pieces_fed(lengths: list[int], sizes: list[int], kind: type[bytes |
     assert assembler.idle
 
 
+def trusting() -> FrameAssembler:
+    """As clients have it."""
+    return FrameAssembler(first_room=64 * 1024 * 1024)
+
+
 def test_frames_are_writable_and_independent() -> None:
     assembler = FrameAssembler()
     receive(assembler, encoded([b"first", b"second"]))
@@ -86,7 +91,7 @@ def test_a_whole_frame_is_adopted() -> None:
 
 
 def test_large_frame_is_received_in_place() -> None:
-    assembler = FrameAssembler()
+    assembler = trusting()
     size = 1_000_000
     receive(assembler, size.to_bytes(4, "big"))
     target = assembler.target()
@@ -98,17 +103,35 @@ def test_large_frame_is_received_in_place() -> None:
     assert bytes(frame) == b"y" * size
 
 
-def test_announcing_takes_no_memory() -> None:
+@pytest.mark.parametrize("start", [b"", b"start"])
+def test_announcing_takes_little_memory(start: bytes) -> None:
     """Who announces 100 MB and sends nothing must not cost 100 MB."""
     tracemalloc.start()
-    assemblers = [FrameAssembler(first_room=1) for _ in range(10)]
-    for assembler in assemblers:
-        receive(assembler, (100 * 1024 * 1024).to_bytes(4, "big"))
-        receive(assembler, b"start")
-    used = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert used < 20 * 1024 * 1024
-    assert "after 5 of the 104857600 bytes" in assemblers[0].pending
+    try:
+        assemblers = [FrameAssembler() for _ in range(100)]
+        for assembler in assemblers:
+            receive(assembler, (100 * 1024 * 1024).to_bytes(4, "big") + start)
+            assembler.target()
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert used < 100 * 80 * 1024
+    assert f"after {len(start)} of the 104857600 bytes" in assemblers[0].pending
+
+
+@pytest.mark.parametrize("piece", [1000, 100_000, 262_144])
+def test_the_room_is_at_most_four_times_what_has_arrived(piece: int) -> None:
+    assembler = FrameAssembler()
+    size = 3_000_000
+    receive(assembler, size.to_bytes(4, "big"))
+    arrived = 0
+    while arrived < size:
+        room = len(assembler.target()) + arrived
+        assert room <= min(size, max(FIRST_ROOM, 4 * arrived))
+        count = min(piece, room - arrived)
+        assembler.received(count)
+        arrived += count
+    assert len(assembler.take()[0]) == size
 
 
 @pytest.mark.parametrize(
@@ -158,7 +181,7 @@ def large_frame(assembler: FrameAssembler, size: int) -> memoryview:
 
 def test_a_large_buffer_is_used_again_when_nobody_looks_at_it() -> None:
     rooms().clear()
-    assembler = FrameAssembler()
+    assembler = trusting()
     first = large_frame(assembler, 3_000_000)
     buffer, part = id(first.obj), first[5:10]
     second = large_frame(assembler, 3_000_000)
@@ -169,12 +192,12 @@ def test_a_large_buffer_is_used_again_when_nobody_looks_at_it() -> None:
     assert bytes(part) == body(3_000_000)[5:10]
     del part
     assert id(large_frame(assembler, 3_000_000).obj) == buffer
-    assert id(large_frame(FrameAssembler(), 2_900_000).obj) == buffer, "by any connection of the thread"
+    assert id(large_frame(trusting(), 2_900_000).obj) == buffer, "by any connection of the thread"
 
 
 def test_a_small_frame_holds_no_large_buffer() -> None:
     rooms().clear()
-    assembler = FrameAssembler()
+    assembler = trusting()
     buffer = id(large_frame(assembler, 30_000_000).obj)
     assert id(large_frame(assembler, 30_000_000).obj) == buffer
     assert len(large_frame(assembler, 2_000_000).obj) < 4_000_000
@@ -182,7 +205,7 @@ def test_a_small_frame_holds_no_large_buffer() -> None:
 
 def test_large_buffers_are_given_back() -> None:
     rooms().clear()
-    assembler = FrameAssembler()
+    assembler = trusting()
     tracemalloc.start()
     held = [large_frame(assembler, 20_000_000) for _ in range(8)]
     assert tracemalloc.get_traced_memory()[0] > 150_000_000

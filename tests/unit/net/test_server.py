@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import stat
+import tracemalloc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -150,6 +151,37 @@ async def test_reply_may_be_nothing_after_all() -> None:
         assert await client.receive(1) == [b"y"]
         await client.aclose()
         await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "memory", "chopped"])
+async def test_who_only_announces_large_requests_gets_little_memory(kind: str) -> None:
+    """With the settings that servers have by default."""
+    clients = 50
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor, ServerSettings())
+        pairs = [LINKS[kind]() for _ in range(clients)]
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for mine, theirs in pairs:
+                server.attach(theirs)
+                await mine.send([(100_000_000).to_bytes(4, "big"), b"x"])
+            with anyio.fail_after(20):
+                while not all(waits_for_a_frame(connection) for connection in server.connections):
+                    await anyio.sleep(0.001)
+            used = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert len(server.connections) == clients
+        assert used < clients * 100_000 + 512 * 1024, "64 KiB each, and the buffer that all share"
+        for mine, _ in pairs:
+            await mine.aclose()
+        await server.aclose()
+
+
+def waits_for_a_frame(connection: ServerConnection) -> bool:
+    channel = connection._channel
+    return channel is not None and channel._assembler.pending == "after 1 of the 100000000 bytes of a frame"
 
 
 @pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
