@@ -1,4 +1,4 @@
-"""The reference pages of protocol and net: no module is missing, and their programs run."""
+"""The reference pages of protocol, net and security: no module is missing, and their programs run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import anyio
 import pytest
 
 import kclient
+from kclient.errors import SaslAuthenticationError
 from kclient.gateway import Gateway
+from kclient.net.sasl.scram import ScramCredential
+from kclient.net.sasl.session import server_mechanisms
+from kclient.protocol import ApiKey
+from tests.unit.net.sasl.authentication_peers import peer
 
 PACKAGE = Path(kclient.__file__).parent
 REFERENCE = PACKAGE.parent / "docs" / "reference"
@@ -19,7 +24,7 @@ def programs(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (REFERENCE / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("folder", ["protocol", "protocol/messages", "net"])
+@pytest.mark.parametrize("folder", ["protocol", "protocol/messages", "net", "net/sasl"])
 def test_every_module_is_in_the_reference(folder: str) -> None:
     named = set(re.findall(r"^::: (\S+)", "\n".join(page.read_text() for page in REFERENCE.glob("*.md")), re.MULTILINE))
     modules = {path.stem for path in (PACKAGE / folder).glob("*.py") if not path.stem.startswith("_")}
@@ -45,3 +50,19 @@ async def test_the_program_of_the_net_page(anyio_backend_name: str) -> None:
             async with kclient.Admin(bootstrap_servers=gateway.bootstrap) as admin:
                 await admin.create_topic("flights")
             assert await topics(gateway.bootstrap) == ["flights"]
+
+
+@pytest.mark.anyio
+async def test_the_program_of_the_security_page(anyio_backend_name: str) -> None:
+    (program,) = programs("security.md")
+    names: dict[str, object] = {}
+    exec(program, names)
+    versions = names["versions"]
+    assert callable(versions)
+    known = {"alice": ScramCredential.derive("SCRAM-SHA-512", "x")}
+    with anyio.fail_after(20):
+        async with peer(mechanisms=server_mechanisms(scram_sha_512=known.get)) as server:
+            listener = await server.server.listen_tcp("127.0.0.1", 0)
+            assert ApiKey.SASL_HANDSHAKE in await versions(str(listener.address), "alice", "x")
+            with pytest.raises(SaslAuthenticationError):
+                await versions(str(listener.address), "alice", "y")
