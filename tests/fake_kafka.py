@@ -72,6 +72,8 @@ class Fault:
     """Only this partition gets the code."""
     log_start_offset: int = -1
     message: str | None = None
+    throttle_ms: int = 0
+    """The answer asks for a pause."""
     once: bool = False
     """Spare batches that are stored already: what was valid once is not refused when it is repeated."""
 
@@ -358,7 +360,7 @@ class FakeKafka:
                 answers.append(answer)
             topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
         endpoints = [ProduceResponseNodeEndpoint(node_id=n, host=self.brokers[n].host, port=0) for n in sorted(moved)]
-        return ProduceResponse(responses=topics, node_endpoints=endpoints)
+        return ProduceResponse(responses=topics, node_endpoints=endpoints, throttle_time_ms=fault.throttle_ms)
 
     def _append_one(
         self, broker: FakeBroker, tp: TopicPartition, data: bytes, fault: Fault

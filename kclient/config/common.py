@@ -129,6 +129,11 @@ class ClientConfig(SecuritySettings):
     explicit: frozenset[str] = frozenset()
     """Kafka's names of the settings that were given, rather than left to their defaults."""
 
+    @property
+    def max_in_flight_requests_per_connection(self) -> int:
+        """How many requests may be on their way to a broker at a time: the producer's setting, 100 in other clients."""
+        return 100
+
     @classmethod
     def parse(cls, config: ConfigSource = None, /, **settings: Any) -> Self:
         """Read settings.

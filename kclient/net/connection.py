@@ -1,15 +1,17 @@
 """A client's connection to one broker: requests written in call order, responses matched in the same order.
 
-Requests are pipelined: any number may be on their way (the caller bounds it). Each ends in one of four ways: with its
-response; with `KafkaTimeoutError` when its time is over, which also ends the connection, since nothing behind it
-could be answered any more; with `BrokerConnectionError` when the connection ends first, for whatever reason; or its
-waiter is cancelled, which concerns the wait only: the response is dropped when it comes. Nothing waits for ever.
+Requests are pipelined, up to a limit; those beyond it wait here for their turn, and so do all while the broker asks for
+a pause. Each ends in one of four ways: with its response; with `KafkaTimeoutError` when its time is over, which also
+ends the connection if it was sent, since nothing behind it could be answered any more; with `BrokerConnectionError`
+when the connection ends first, for whatever reason; or its waiter is cancelled: what was not sent is never sent then,
+else the response is dropped when it comes. Nothing waits for ever.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -33,6 +35,7 @@ from kclient.net.rooms import rooms
 from kclient.net.sasl.authentication import ClientAuthentication, session_end
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
 from kclient.net.streams import ByteStream
+from kclient.net.throttling import requested_pause
 from kclient.protocol import framing
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -54,6 +57,7 @@ _FIRST_ROOM = 64 * 1024 * 1024
 _STALL = 0.25  # a timer that is later than this many seconds shows that the loop was blocked
 _GRACE = 0.05
 _NEVER = float("inf")
+_NO_LIMIT = sys.maxsize
 
 
 class Connection:
@@ -72,16 +76,20 @@ class Connection:
         self.closed: bool = False
         self.cause: BaseException | None = None
         """Why it ended; None while it is open, and if it was closed without a fault."""
+        self.throttled_until: float = 0.0
+        """Until when the broker wants no requests (KIP-219), on the clock of `anyio.current_time`; 0.0 if it does."""
         self._now = loop_clock()
         self.last_used: float = self._now()
         """When the last request or response passed, on the clock of `anyio.current_time`."""
         self._client_id = config.client_id
         self._request_timeout = config.request_timeout_ms / 1000
         self._max_idle = config.connections_max_idle_ms / 1000
+        self._max_in_flight = config.max_in_flight_requests_per_connection or _NO_LIMIT
         self._correlation_id = 0
         self._in_flight: deque[Pending] = deque()
         self._unwritten: list[Pending] = []  # requests without response, until their bytes have left
-        self._held: list[tuple[Pending, list[Buffer]]] | None = None  # while it authenticates again
+        self._unsent: deque[tuple[Pending, list[Buffer]]] = deque()  # encoded, until it is their turn
+        self._renewing = False  # while it authenticates again
         self._login: Login | None = None
         self._renewal: TaskHandle | None = None  # the task that authenticates again, while it waits for a token
         self._session_end = _NEVER  # when to authenticate again
@@ -93,6 +101,7 @@ class Connection:
         self._stalled = False  # whether a late timer has been given its grace
         self._close_callbacks: list[Callable[[Connection], object]] = []
         self._timer = Timer(supervisor, self._deadline_passed, name=f"timeouts of {address}")
+        self._pause = Timer(supervisor, self._send_waiting, name=f"throttling by {address}")
         self._channel: Channel = open_channel(
             stream, self, supervisor, frame_limit=_FIRST_LIMIT, first_room=_FIRST_ROOM
         )
@@ -153,8 +162,8 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests whose response has not come yet."""
-        return len(self._in_flight) + (0 if self._held is None else len(self._held))
+        """Requests whose response has not come yet, with those that wait for their turn to be sent."""
+        return len(self._in_flight) + len(self._unsent)
 
     @property
     def pending_bytes(self) -> int:
@@ -166,11 +175,16 @@ class Connection:
     ) -> Pending:
         """Send a request after all those sent before; does not wait.
 
+        It leaves at once, unless the broker asked for a pause (`throttled_until`), as many requests as allowed
+        (`max.in.flight.requests.per.connection`) are on their way, or the connection authenticates again. Then it
+        leaves when it can, behind those that wait already. So it is never refused; who uses it bounds what waits.
+
         Args:
             message: The request. Buffers in it must not change until the response is there.
             version: Its version, see `api_versions`.
             timeout: Seconds until the connection is given up if there is no response; the default is
-                `request.timeout.ms`. To wait for less long, cancel the wait instead.
+                `request.timeout.ms`. It counts from the call; a request that could not even be sent within it fails
+                alone. To wait for less long, cancel the wait instead.
             expect_response: False for Produce with `acks=0`: done when the bytes have left.
 
         Raises:
@@ -179,12 +193,10 @@ class Connection:
         """
         if self.closed:
             raise self._ended("the request was not sent")
-        if self._session_end != _NEVER and self._now() >= self._session_end:
-            self._begin_reauthentication()
-        return self._submit(message, version, timeout, expect_response, hold=self._held is not None)
+        return self._submit(message, version, timeout, expect_response, wait=bool(self._unsent) or not self._may_send())
 
     def _submit(
-        self, message: ApiMessage, version: int, timeout: float | None, expect_response: bool, *, hold: bool
+        self, message: ApiMessage, version: int, timeout: float | None, expect_response: bool, *, wait: bool
     ) -> Pending:
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts = framing.encode_request(message, version, correlation_id, self._client_id)
@@ -194,11 +206,36 @@ class Connection:
         pending = Pending(type(message).__name__, version, correlation_id, response, seconds, now + seconds)
         if self._timer.when is None or pending.deadline < self._timer.when:
             self._timer.set(pending.deadline)
-        if hold and self._held is not None:
-            self._held.append((pending, parts))
+        if wait:
+            self._unsent.append((pending, parts))
         else:
             self._write(pending, parts)
         return pending
+
+    def _may_send(self) -> bool:
+        """Whether the next request may leave now; if not, something will call `_send_waiting` later."""
+        if self._renewing or len(self._in_flight) + len(self._unwritten) >= self._max_in_flight:
+            return False
+        if self.throttled_until:
+            if self._now() < self.throttled_until:
+                if self._pause.when != self.throttled_until:
+                    self._pause.set(self.throttled_until)
+                return False
+            self.throttled_until = 0.0
+        if self._session_end != _NEVER and self._now() >= self._session_end:
+            self._begin_reauthentication()
+            return False
+        return True
+
+    def _send_waiting(self) -> None:
+        """Send those whose turn it is; in order, but for those whose waiter was cancelled."""
+        while self._unsent and not self.closed:
+            if self._unsent[0][0].abandoned:
+                self._unsent.popleft()
+            elif self._may_send():
+                self._write(*self._unsent.popleft())
+            else:
+                return
 
     def _write(self, pending: Pending, parts: list[Buffer]) -> None:
         if pending.response is not None:
@@ -207,12 +244,12 @@ class Connection:
             self._unwritten.append(pending)
         self._channel.write(parts)
         if self._unwritten and not self._channel.pending_bytes:
-            self.write_drained()
+            self._all_written()
 
     async def request(self, message: ApiMessage, version: int, *, timeout: float | None = None) -> Any:
-        """Send a request and wait for its response.
+        """Send a request and wait for its response; for its turn to be sent as well, see `send_nowait`.
 
-        A cancellation ends the wait only: the request may be carried out, the connection stays usable.
+        A cancellation ends the wait only: the request may be carried out if it was sent, the connection stays usable.
 
         Args:
             message: The request.
@@ -223,7 +260,8 @@ class Connection:
             The response message; its error codes are the caller's business.
 
         Raises:
-            KafkaTimeoutError: If no response came in time; the connection has ended then.
+            KafkaTimeoutError: If no response came in time; the connection has ended then, unless the request was not
+                sent yet.
             BrokerConnectionError: If the connection ended first.
             ProtocolError: If the response made no sense; the connection has ended then.
         """
@@ -277,7 +315,7 @@ class Connection:
         while outgoing is not None:
             if self.closed:
                 raise self._ended("authentication was not completed")
-            pending = self._submit(*outgoing, None, expect_response=True, hold=False)
+            pending = self._submit(*outgoing, None, expect_response=True, wait=False)
             try:
                 outgoing = exchange.answered(await response_of(pending))
             except SaslAuthenticationError:
@@ -293,7 +331,7 @@ class Connection:
         assert login is not None
         self._renewal = self._supervisor.spawn(self._reauthenticate, login, name=f"authenticate again {self.address}")
         self._session_end = _NEVER
-        self._held = []
+        self._renewing = True
 
     async def _reauthenticate(self, login: Login) -> None:
         error: BaseException | None = ConnectionAbortedError("the task that authenticates again was cancelled")
@@ -303,16 +341,15 @@ class Connection:
         except Exception as failure:  # noqa: BLE001  (it fails those who wait)
             error = failure
         finally:
-            held, self._held = self._held or [], None
             if isinstance(error, AuthenticationError):
                 self.cause = error  # the broker has hung up already perhaps, and this is why
             if error is not None:
                 self._channel.close(error)
-            for pending, parts in held:
-                if self.closed:
-                    pending.set_error(self._ended(f"{pending.api_name} got no response"))
-                else:
-                    self._write(pending, parts)
+            self._renewing = False
+            if self.closed:
+                self._fail_unsent()
+            else:
+                self._send_waiting()
 
     def on_close(self, callback: Callable[[Connection], object]) -> None:
         """Call `callback(connection)` when the connection ends, at once if it has; it must not raise."""
@@ -354,13 +391,16 @@ class Connection:
                 self._response_received(frame)
             except Exception as error:  # noqa: BLE001  (whatever it is, nobody may wait for a response that was lost)
                 self._channel.close(error)
+        if self._unsent:
+            self._send_waiting()
 
     def channel_closed(self, cause: BaseException | None) -> None:
         self.closed = True
         self.cause = cause
         self._timer.cancel()
+        self._pause.cancel()
         rooms().clear()  # nobody may read in this thread any more
-        waiting = [*self._in_flight, *self._unwritten]  # who is held learns it from the task that authenticates
+        waiting = [*self._in_flight, *self._unwritten]
         if self._renewal is not None:
             self._renewal.cancel()
         if waiting and not self._local and self.api_versions and not self._answered and self._login is None:
@@ -373,11 +413,22 @@ class Connection:
             logger.debug("%s", self._ended("connection ended"))
         for pending in waiting:
             pending.set_error(self._ended(f"{pending.api_name} got no response"))
+        if not self._renewing:  # else they learn it from the task that authenticates
+            self._fail_unsent()
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             callback(self)
 
+    def _fail_unsent(self) -> None:
+        unsent, self._unsent = self._unsent, deque()
+        for pending, _ in unsent:
+            pending.set_error(self._ended(f"{pending.api_name} was not sent"))
+
     def write_drained(self) -> None:
+        self._all_written()
+        self._send_waiting()
+
+    def _all_written(self) -> None:
         written, self._unwritten = self._unwritten, []
         for pending in written:
             pending.set_result(None)
@@ -402,6 +453,10 @@ class Connection:
             raise
         self._in_flight.popleft()
         self._answered += 1
+        pause = requested_pause(message, pending.version)
+        if pause:
+            self.throttled_until = max(self.throttled_until, self._now() + pause)
+            logger.debug("%s asks for a pause of %g s (throttle_time_ms of %s)", self.address, pause, pending.api_name)
         pending.set_result(message)
 
     def _decode(self, pending: Pending, frame: Buffer) -> ApiMessage:
@@ -412,7 +467,7 @@ class Connection:
         return framing.decode_response(pending.response, frame, version)[1]
 
     def _waiting(self) -> list[Pending]:
-        return [*self._in_flight, *self._unwritten, *(pending for pending, _ in self._held or ())]
+        return [*self._in_flight, *self._unwritten, *(pending for pending, _ in self._unsent)]
 
     # Time.
 
@@ -449,6 +504,8 @@ class Connection:
             self._timer.set(deadline)
 
     def _give_up(self, late: list[Pending]) -> None:
+        if not self._renewing:
+            late = self._give_up_unsent(late)
         errors = [
             KafkaTimeoutError(
                 f"{self.address} did not answer {pending.api_name} v{pending.version} within {pending.timeout:g} s "
@@ -458,7 +515,26 @@ class Connection:
         ]
         for pending, error in zip(late, errors, strict=True):
             pending.set_error(error)
-        self._channel.close(errors[0])
+        if errors:
+            self._channel.close(errors[0])
+        elif not self.closed:
+            self._arm()
+
+    def _give_up_unsent(self, late: list[Pending]) -> list[Pending]:
+        """Those that could not be sent fail alone, since no response is missing; returns the others."""
+        unsent = {pending for pending, _ in self._unsent}.intersection(late)
+        self._unsent = deque(item for item in self._unsent if item[0] not in unsent)
+        others_first = f"{len(self._in_flight)} others are unanswered"
+        why = "the broker asked for a pause" if self.throttled_until else others_first
+        others = []
+        for pending in late:
+            if pending in unsent:
+                what = f"{pending.api_name} v{pending.version} could not be sent to {self.address}"
+                text = f"{what} within {pending.timeout:g} s (request.timeout.ms): {why}"
+                pending.set_error(KafkaTimeoutError(text))
+            else:
+                others.append(pending)
+        return others
 
     def _ended(self, what: str) -> KafkaError:
         """A new exception for each waiter: raising one object in several tasks mixes up their tracebacks."""

@@ -43,6 +43,11 @@ class ConnectionConfig(Protocol):
         ...
 
     @property
+    def max_in_flight_requests_per_connection(self) -> int:
+        """How many requests may be on their way to a broker at a time, others wait for their turn; 0 for any number."""
+        ...
+
+    @property
     def tls_context(self) -> ssl.SSLContext | None:
         """What connections are encrypted with (`security.protocol`, `ssl.`); None for connections in the clear."""
         ...
@@ -58,4 +63,5 @@ class ConnectionSettings:
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     connections_max_idle_ms: int = 540_000
+    max_in_flight_requests_per_connection: int = 100
     tls_context: ssl.SSLContext | None = None

@@ -19,6 +19,7 @@ from kclient.errors import (
     UnsupportedVersionError,
     error_for,
 )
+from kclient.net.throttling import requested_pause
 from kclient.producer.sender import InFlight, PartitionOutcome
 from kclient.protocol.messages import (
     InitProducerIdRequest,
@@ -190,7 +191,7 @@ class Dispatcher:
             elif self._acks == 0:
                 self._sender.on_sent(request)
             else:
-                self._on_response(request, pending.result(), now)
+                self._on_response(request, pending.result(), pending.version, now)
         except Exception as error:  # noqa: BLE001  (it becomes the producer's failure)
             self._supervisor.fail(error)
         self._wakeup.set()
@@ -201,9 +202,11 @@ class Dispatcher:
         logger.info("Produce to broker %d got no answer: %s", request.node_id, error)
         self._sender.on_failure(request, error, now)
 
-    def _on_response(self, request: InFlight, response: ProduceResponse, now: float) -> None:
-        if response.throttle_time_ms > 0:
-            self._sender.throttle(request.node_id, now + response.throttle_time_ms / 1000)
+    def _on_response(self, request: InFlight, response: ProduceResponse, version: int, now: float) -> None:
+        pause = requested_pause(response, version)
+        if pause:
+            # the connection would hold requests back too, but in the accumulator batches can still fill up
+            self._sender.throttle(request.node_id, now + pause)
         self._learn_leaders(response, request)
         self._sender.on_response(request, outcomes(response, request), now)
 

@@ -249,7 +249,7 @@ class Sender:
 
     def throttle(self, node_id: int, until: float) -> None:
         """The broker asks for a pause (quota, KIP-219)."""
-        self._throttled[node_id] = until
+        self._throttled[node_id] = max(until, self._throttled.get(node_id, 0.0))
 
     def on_sent(self, request: InFlight) -> None:
         """With `acks=0` there is no answer: sent means done."""

@@ -289,7 +289,7 @@ async def test_request_without_response(kind: str) -> None:
 async def test_request_without_response_that_cannot_be_written(kind: str) -> None:
     async with supervised() as supervisor:
         mine, theirs = LINKS[kind]()
-        connection = over(mine, supervisor)
+        connection = over(mine, supervisor, max_in_flight_requests_per_connection=0)
         large = ProduceRequest(transactional_id=None, acks=0, timeout_ms=1)
         pending = [connection.send_nowait(metadata("x" * 30_000), 9, timeout=60) for _ in range(500)]
         last = connection.send_nowait(large, 9, expect_response=False, timeout=0.02)

@@ -134,6 +134,32 @@ async def test_old_brokers_are_spoken_to_by_topic_name() -> None:
         assert {version for version, request in kafka.requests if isinstance(request, ProduceRequest)} == {5}
 
 
+async def test_records_gather_while_the_broker_asks_for_a_pause() -> None:
+    async with FakeKafka() as kafka, producing(kafka) as producer:
+        times = []
+        kafka.before_produce = lambda request: times.append(anyio.current_time())
+        kafka.faults.append(Fault(throttle_ms=200))
+        await (await producer.send("t", b"a"))
+        for value in (b"b", b"c", b"d"):
+            last = await producer.send("t", value)
+            await anyio.wait_all_tasks_blocked()
+        assert kafka.values() == [b"a"]
+        await last
+        assert kafka.values() == [b"a", b"b", b"c", b"d"]
+        assert len(times) == 2, "what came during the pause is one request"
+        assert times[1] - times[0] >= 0.2
+
+
+async def test_old_brokers_have_paused_before_they_answer() -> None:
+    versions = {ApiKey.PRODUCE: (0, 5), ApiKey.METADATA: (0, 4), ApiKey.INIT_PRODUCER_ID: (0, 0)}
+    async with FakeKafka(versions=versions) as kafka, producing(kafka) as producer:
+        kafka.faults.append(Fault(throttle_ms=3_600_000))
+        await (await producer.send("t", b"a"))
+        with anyio.fail_after(20):
+            await (await producer.send("t", b"b"))
+        assert kafka.values() == [b"a", b"b"]
+
+
 async def test_brokers_older_than_record_batches_are_refused_clearly() -> None:
     async with FakeKafka(versions={ApiKey.PRODUCE: (0, 2)}) as kafka, producing(kafka) as producer:
         delivery = await producer.send("t", b"a")

@@ -119,6 +119,7 @@ def test_each_broker_gets_its_own_requests() -> None:
 def test_a_throttled_broker_has_its_pause() -> None:
     parts = idempotent()
     parts.sender.throttle(1, parts.now + 0.5)
+    parts.sender.throttle(1, parts.now + 0.1)  # of an earlier request: it does not end the longer pause
     parts.send(b"a")
     actions = parts.poll()
     assert (actions.requests, actions.wake_at) == ([], pytest.approx(parts.now + 0.5))

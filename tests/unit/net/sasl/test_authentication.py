@@ -310,6 +310,21 @@ async def test_authenticating_again_with_requests_in_flight(mechanism: str) -> N
         assert kinds == ["ApiVersionsRequest"] + ["MetadataRequest"] * 6
 
 
+async def test_authenticating_again_heeds_no_limit_and_keeps_it() -> None:
+    async with peer(max_session_ms=60_000) as server:
+        connection = await server.open(login(server, "PLAIN"), max_in_flight_requests_per_connection=1)
+        session = next(iter(server.handler._sessions.values()))
+        pending = [connection.send_nowait(metadata(name), 9) for name in ("hold", "a", "b")]
+        Due.now(connection)
+        server.wall.now += 50
+        await anyio.wait_all_tasks_blocked()
+        assert session.ends_at == 1060.0, "it is the turn of a request that makes it authenticate again"
+        server.inner.released.set()
+        with anyio.fail_after(10):
+            assert [(await item).cluster_id for item in pending] == ["hold", "a", "b"]
+        assert session.ends_at == 1110.0
+
+
 async def test_nothing_is_asked_before_the_new_authentication() -> None:
     async with peer(max_session_ms=60_000) as server:
         connection = await server.open(login(server, "PLAIN"))
