@@ -14,7 +14,8 @@ import psutil
 
 from benchmarks.harness import alternating, console, gateway, kafka, report
 from benchmarks.raw_client import PARTITIONS, RECORDS_PER_BATCH, RawClient
-from kclient.sync import Admin
+from kclient.sync import Admin, Consumer
+from kclient.types import TopicPartition
 
 _topics = (f"bench-{number}" for number in itertools.count())
 
@@ -23,6 +24,9 @@ def create(bootstrap: str) -> str:
     topic = next(_topics)
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(topic, partitions=PARTITIONS, configs={"retention.bytes": "-1"})
+    # the raw client does not ask again where a partition has no leader yet
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        consumer.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)])
     return topic
 
 
