@@ -22,9 +22,15 @@ def read_pem(path: str, setting: str, remedy: str) -> str:
         remedy: What makes a PEM file of a Java key store.
 
     Raises:
-        ConfigError: If the file cannot be read, or holds no PEM text.
+        ConfigError: If the file cannot be read, or holds no PEM text; or if the path is PEM text itself, which no
+            error shows, since a private key may be in it.
         NotYetSupportedError: If it is a key store in one of Java's formats.
     """
+    if "-----BEGIN" in path or "\n" in path:
+        raise ConfigError(
+            f"{setting} is the path of a file, but holds PEM text; texts go into ssl.keystore.key and "
+            "ssl.keystore.certificate.chain, or into ssl.truststore.certificates"
+        )
     try:
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte

@@ -64,7 +64,8 @@ class Consumer(ConsumerBase):
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
     def __repr__(self) -> str:
-        return f"<Consumer {self._core!r}>"
+        core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
+        return f"<Consumer {core!r}>" if core is not None else "<Consumer, not made>"
 
     # ------------------------------------------------------------------ life
 

@@ -95,6 +95,9 @@ class ProducerCore:
         self._dispatcher: Dispatcher | None = None
         self._tasks: list[TaskHandle] = []
 
+    def __repr__(self) -> str:
+        return f"{','.join(self.config.bootstrap_servers)} {self.state.value}"
+
     def _wake(self) -> None:
         self.woken = True
         self.wakeup.set()

@@ -60,7 +60,8 @@ class Producer:
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
     def __repr__(self) -> str:
-        return f"<Producer {','.join(self._core.config.bootstrap_servers)} {self._core.state.value}>"
+        core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
+        return f"<Producer {core!r}>" if core is not None else "<Producer, not made>"
 
     # ------------------------------------------------------------------ life
 

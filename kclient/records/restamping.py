@@ -33,8 +33,13 @@ def restamp(
 
     Raises:
         CorruptRecordError: The batch is truncated, or its length is impossible; nothing is written then.
-        ValueError: There is a message of an old format, whose checksum covers its timestamp; convert it first.
+        ValueError: A number is out of its range; or there is a message of an old format, whose checksum covers its
+            timestamp: convert it first. Nothing is written then.
     """
+    _check("base_offset", base_offset, 0, 63)
+    _check("partition_leader_epoch", partition_leader_epoch, -1, 31)
+    if log_append_time is not None:
+        _check("log_append_time", log_append_time, 0, 63)
     left = len(buffer) - position
     if left <= _MAGIC_AT:
         raise truncated(buffer, position, HEADER_SIZE)
@@ -51,3 +56,8 @@ def restamp(
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)
     _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_AT, log_append_time)
     recompute_crc(buffer, position, length)
+
+
+def _check(name: str, value: int, least: int, bits: int) -> None:
+    if not least <= value < 1 << bits:
+        raise ValueError(f"{name} must be from {least} to {(1 << bits) - 1}, not {value}")

@@ -71,7 +71,8 @@ class Consumer(ConsumerBase):
         self._core.notify = self._ready.set
 
     def __repr__(self) -> str:
-        return f"<sync.Consumer {self._core!r}>"
+        core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
+        return f"<sync.Consumer {core!r}>" if core is not None else "<sync.Consumer, not made>"
 
     # ------------------------------------------------------------------ life
 

@@ -65,7 +65,8 @@ class Producer:
         self._starting = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<sync.Producer {','.join(self._core.config.bootstrap_servers)} {self._core.state.value}>"
+        core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
+        return f"<sync.Producer {core!r}>" if core is not None else "<sync.Producer, not made>"
 
     # ------------------------------------------------------------------ life
 

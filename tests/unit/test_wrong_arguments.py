@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -230,3 +231,11 @@ async def test_a_topic_that_is_none() -> None:
                 await producer.send(None, b"v")  # type: ignore[arg-type]
             with pytest.raises(InvalidTopicError, match="must not be empty"):
                 await producer.send_batch("", [b"v"])
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: f"{client.__module__}.{client.__name__}")
+def test_a_traceback_can_show_a_client_that_was_not_made(client: Any) -> None:
+    with pytest.raises(ConfigError) as told:
+        client(bootstrap_servers="localhost:1", security_protocol="NONSENSE")
+    shown = traceback.TracebackException.from_exception(told.value, capture_locals=True)
+    assert "security.protocol" in "".join(shown.format())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import ssl
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from kclient.config import AdminConfig, ConsumerConfig, ProducerConfig
 from kclient.config.names import LIBRDKAFKA
 from kclient.errors import ConfigError, NotYetSupportedError
+from kclient.producer import Producer
 from tests.certificates import Authority, Identity
 
 AUTHORITY = Authority()
@@ -308,3 +310,11 @@ def test_names_of_other_clients(name: str, ours: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ProducerConfig.parse({"bootstrap.servers": "a:1", name: "x"})
     assert ours in str(caught.value)
+
+
+@pytest.mark.parametrize("setting", ["ssl_keystore_location", "ssl_truststore_location"])
+def test_a_key_in_place_of_its_path_is_not_shown(setting: str) -> None:
+    text = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"
+    with pytest.raises(ConfigError, match="is the path of a file, but holds PEM text") as told:
+        Producer(bootstrap_servers="localhost:1", security_protocol="SSL", **{setting: text})
+    assert "c2VjcmV0" not in "".join(traceback.format_exception(told.value))

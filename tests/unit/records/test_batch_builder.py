@@ -323,3 +323,16 @@ def test_predicted_size_beside_a_delete_horizon(records: list[Any], horizon: int
         batch = builder.build()
         assert len(batch) == builder.size
         assert [r.timestamp for r in face.decode_records(batch, "t", 0)] == [row[0] for row in records]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("base_offset", -1), ("base_offset", 2**63), ("partition_leader_epoch", 2**31), ("log_append_time", -5)],
+)
+def test_restamping_with_impossible_numbers_writes_nothing(name: str, value: int) -> None:
+    buffer = bytearray(build(FACES[0], [(1000, b"k", b"v", [])]))
+    before = bytes(buffer)
+    numbers = {"base_offset": 500, "partition_leader_epoch": 4, "log_append_time": 9999, name: value}
+    with pytest.raises(ValueError, match=name):
+        restamp(buffer, **numbers)
+    assert buffer == before
