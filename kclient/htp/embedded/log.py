@@ -296,6 +296,7 @@ class TopicLog:
         """What has to be done for everything to be synced that was written."""
         self._wanted = False
         if not self._unsynced:
+            self._tell_idle()  # the round before covered what was asked for since
             return None
         active = self._segments[-1]
         files = tuple(
@@ -337,6 +338,9 @@ class TopicLog:
         else:
             self._requested = None
             self._retreat(error)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
         if self._when_idle and self.idle:
             callbacks, self._when_idle = self._when_idle, []
             for callback in callbacks:

@@ -359,3 +359,23 @@ async def test_any_work_cut_at_any_moment(seed: int, group_sync: str, tmp_path: 
             machine.cut_power(dice if dice.random() < 0.8 else None)
             before = {topic: set(numbers) for topic, numbers in life.acknowledged.items()}
         life.acknowledged = before  # what was acknowledged while the store was closed, after the cut, does not count
+
+
+async def test_a_close_right_after_a_round_that_covered_everything(tmp_path: Path) -> None:
+    """A roll asks for a sync; the round under way turns out to cover it, so that there is nothing left to plan."""
+    machine = Machine(tmp_path)
+    async with machine.store() as store:
+        await prepare(store)
+        broker = store.broker
+        with anyio.fail_after(10):
+            await send(broker, 0)
+            log = broker._logs[TOPIC]
+            for number in range(1, 4):
+                # as when a roll wishes for a sync, and the round before ends in the same turn of the loop
+                unsynced = await broker.send(TOPIC, [message(number, content(number))])
+                await unsynced.synced()
+                log._wanted = True
+                closing = anyio.Event()
+                log.when_idle(closing.set)
+                assert log.plan() is None
+                await closing.wait()
