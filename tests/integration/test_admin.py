@@ -105,6 +105,7 @@ async def test_configs(broker: str, topic: str) -> None:
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
     async with kclient.Admin(bootstrap_servers=broker) as admin:
         await admin.create_topic(topic, 1)
+        assert await partition_count(admin, topic, 1) == 1
         before = (await admin.describe_configs([resource]))[resource]
         assert before["retention.ms"].value == "604800000"
         assert before["retention.ms"].is_default
