@@ -142,6 +142,7 @@ class TopicConfig:
     """A topic's settings in force, as the append, fetch and retention paths read them."""
 
     max_message_bytes: int = 1048588
+    max_decompressed_bytes: int = 256 << 20
     log_append_time: bool = False
     timestamp_before_max_ms: int = LONG_MAX
     timestamp_after_max_ms: int = 3_600_000
@@ -165,6 +166,7 @@ class TopicConfig:
         policy = value("cleanup.policy")
         return cls(
             max_message_bytes=value("max.message.bytes"),
+            max_decompressed_bytes=broker.get_int("message.max.decompressed.bytes"),
             log_append_time=value("message.timestamp.type") == "LogAppendTime",
             timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
             timestamp_after_max_ms=value("message.timestamp.after.max.ms"),

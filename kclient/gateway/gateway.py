@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import ipaddress
 import logging
 import socket
@@ -11,12 +12,12 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import anyio
 
 from kclient.concurrency import Supervisor
-from kclient.errors import ClosedError, IllegalStateError
+from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.core import Advertised, Core
 from kclient.gateway.dynamic_config import load_dynamic_config
@@ -46,6 +47,15 @@ DRAIN_S: Final = 10.0
 """How long closing waits for requests that have begun, in seconds."""
 
 
+def _opened_elsewhere(htp: object, durability: str) -> Store:
+    # looked up statically: a store that is not open yet refuses to give its parts
+    if any(inspect.getattr_static(htp, part, None) is None for part in ("manager", "broker")):
+        raise TypeError(f"htp is an address such as 'embedded:./data', or a Store, not {type(htp).__name__}")
+    if durability != "synced":
+        raise ConfigError("durability belongs to the store: give it to open_store, where this one was opened")
+    return cast("Store", htp)
+
+
 class Gateway:
     """A Kafka-compatible server over HTP, for asyncio and trio: `async with Gateway() as gateway: ...`.
 
@@ -55,7 +65,7 @@ class Gateway:
         listen: Address to accept TCP connections on, `host:port` (port 0 for any free one), or None for none.
         advertise: The address that clients are told, if it is another: `host:port`.
         durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
-            `"written"` (the operating system has it: Kafka's own default). Ignored when `htp` is a `Store`.
+            `"written"` (the operating system has it: Kafka's own default). A `Store` has its own already.
         mapping: How Kafka's topics lie in HTP; `"domain"` is the one there is.
         config: Kafka's broker settings by their names, for instance `{"num.partitions": 4}`.
 
@@ -83,7 +93,7 @@ class Gateway:
         self._listen = parse_address(listen) if listen is not None else None
         self._advertise = parse_address(advertise) if advertise is not None else None
         self._owned: Store | None = open_store(htp, durability=durability) if isinstance(htp, str) else None
-        self._store: Store = self._owned if self._owned is not None else htp  # type: ignore[assignment]
+        self._store: Store = self._owned or _opened_elsewhere(htp, durability)
         self._htp = htp if isinstance(htp, str) else repr(htp)
         local = local_address(htp) if isinstance(htp, str) else None
         self._presence = Presence(local) if local is not None else None

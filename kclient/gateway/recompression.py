@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kclient.gateway.config import TopicConfig
+from kclient.gateway.validation import check_size
 from kclient.records import HEADER_SIZE, BatchHeader, CompressionType, read_header
 from kclient.records.batch_header import write_header
 from kclient.records.compression import compress
@@ -26,16 +27,18 @@ def recompress(batch: Buffer, header: BatchHeader, config: TopicConfig) -> tuple
 
     Raises:
         CorruptRecordError: The records cannot be decompressed.
-        RecordTooLargeError: They are too large when decompressed.
+        RecordTooLargeError: They are larger than `message.max.decompressed.bytes` when decompressed, or the batch
+            is larger than `max.message.bytes` in its new codec.
     """
     codec = _CODECS[config.compression_type]
     if header.compression is codec:
         return batch, header
     with memoryview(batch) as view:
-        payload = read_payload(view, 0, header)
+        payload = read_payload(view, 0, header, config.max_decompressed_bytes)
         made = bytearray(HEADER_SIZE)
         made += payload if codec is CompressionType.NONE else compress(codec, payload, config.compression_level)
         payload = b""
+    check_size(len(made), config)
     write_header(
         made,
         base_offset=header.base_offset,

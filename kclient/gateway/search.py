@@ -41,7 +41,12 @@ async def _first_record(core: Core, partition: Partition, offset: int, timestamp
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return max(header.base_offset, start), header.max_timestamp
         for record in decode_records(
-            pulled.data, partition.name, partition.index, start_offset=start, check_crcs=False
+            pulled.data,
+            partition.name,
+            partition.index,
+            start_offset=start,
+            check_crcs=False,
+            max_decompressed=partition.config.max_decompressed_bytes,
         ):
             if record.timestamp >= timestamp:
                 return record.offset, record.timestamp

@@ -239,6 +239,9 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("log.segment.delete.delay.ms", _L, "60000", "Default of file.delete.delay.ms.", 0),
     Setting("max.incremental.fetch.session.cache.slots", _I, "1000", "Most fetch sessions kept.", 0),
     Setting("message.max.bytes", _I, "1048588", "Default of max.message.bytes.", 0),
+    Setting("message.max.decompressed.bytes", _L, str(256 << 20), "Largest size of a batch's records after "
+            "decompression, where the gateway has to look into them: another compression.type, searches by "
+            "time. Not a setting of Kafka's.", 1),
     Setting("min.insync.replicas", _I, "1", "Default of the topic setting.", 1),
     Setting("node.id", _I, "1", "The number of this gateway in Metadata.", 0),
     Setting("num.partitions", _I, "1", "Partitions of a topic created without saying how many.", 1),

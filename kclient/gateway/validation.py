@@ -46,7 +46,7 @@ def check_produced(records: Buffer | None, version: int, config: TopicConfig, no
             f"Produce requests with version {version} are only allowed to contain exactly one record batch per "
             "partition"
         )
-    _check_size(header, config)
+    check_size(header.length, config)
     _check_records(header)
     if header.compression is CompressionType.ZSTD and version < ZSTD_SINCE:
         raise UnsupportedCompressionTypeError(
@@ -57,10 +57,11 @@ def check_produced(records: Buffer | None, version: int, config: TopicConfig, no
     return header
 
 
-def _check_size(header: BatchHeader, config: TopicConfig) -> None:
-    if header.length > config.max_message_bytes:
+def check_size(size: int, config: TopicConfig) -> None:
+    """Refuse a batch of `size` bytes that is larger than the topic's `max.message.bytes` (RecordTooLargeError)."""
+    if size > config.max_message_bytes:
         raise RecordTooLargeError(
-            f"The record batch size in the append is {header.length} bytes, which exceeds the maximum configured "
+            f"The record batch size in the append is {size} bytes, which exceeds the maximum configured "
             f"value of {config.max_message_bytes} (max.message.bytes)."
         )
 

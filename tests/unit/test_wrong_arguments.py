@@ -25,6 +25,7 @@ from kclient.errors import (
     SerializationError,
     TopicExistsError,
 )
+from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.testing import memory_broker
 
@@ -36,6 +37,14 @@ CLIENTS = [
     kclient.sync.Consumer,
     kclient.sync.Producer,
 ]
+
+
+def test_a_gateway_takes_an_address_or_a_store() -> None:
+    with pytest.raises(TypeError, match=r"embedded:\./data.*dict"):
+        kclient.Gateway({"num.partitions": 4})  # type: ignore[arg-type]
+    store = open_store("memory:durable", durability="written")
+    with pytest.raises(ConfigError, match="open_store"):
+        kclient.Gateway(store, listen=None, durability="written")
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: f"{client.__module__}.{client.__name__}")
