@@ -16,6 +16,7 @@ from kclient.cluster.backoff import Backoff
 from kclient.cluster.connections import BrokerLink
 from kclient.cluster.metadata import ClusterSnapshot, MetadataCache
 from kclient.errors import (
+    AuthenticationError,
     BrokerConnectionError,
     ClosedError,
     ErrorCode,
@@ -220,7 +221,8 @@ class Cluster:
             self._error = error
             cache.fail_update(self.clock())
             self._rebootstrap_if_due()
-            logger.log(logging.DEBUG if cache.failures > 1 else logging.WARNING, "metadata: %s", error)
+            if error.retriable or not isinstance(error, AuthenticationError):  # the link has told of refusals
+                logger.log(logging.DEBUG if cache.failures > 1 else logging.WARNING, "metadata: %s", error)
         else:
             self._error = None
             self._failing_since = None

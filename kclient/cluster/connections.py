@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from kclient.errors import BrokerConnectionError, KafkaError
+from kclient.errors import AuthenticationError, BrokerConnectionError, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -158,7 +158,10 @@ class BrokerLink:
             connection = await self._opener(self.address)
         except (KafkaError, OSError) as error:
             self.link.failed(error, self._clock())
-            logger.debug("connecting to %s failed: %s", self.address, error)
+            # a refusal is told here and nowhere else; the attempts that follow at intervals are for the curious
+            first_refusal = isinstance(error, AuthenticationError) and self.link.failures == 1
+            level = logging.WARNING if first_refusal else logging.DEBUG
+            logger.log(level, "connecting to %s failed: %s", self.address, str(error))
             if isinstance(error, KafkaError):
                 raise
             raise self._unreachable(error) from error

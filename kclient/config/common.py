@@ -221,7 +221,9 @@ def read_source(config: ConfigSource) -> Mapping[str, Any]:
 def _check_served(item: Setting, value: Any) -> None:
     if item.serves(value):
         return
-    shown = "" if value is None or "password" in item.name or "secret" in item.name else f" = {value!r}"
+    # what stands there may be a password that was put into the wrong place
+    hidden = value is None or item.name.startswith(("sasl.", "ssl.")) or "password" in item.name
+    shown = "" if hidden else f" = {value!r}"
     if item.served_values is not None:
         served = ", ".join(repr(choice) for choice in item.served_values)
         raise NotYetSupportedError(f"{item.name}{shown} is not supported yet; what works is {served}")

@@ -37,7 +37,7 @@ def parse_jaas(text: str) -> JaasEntry:
     """Read `MODULE required NAME="VALUE" ... ;`, as Java does.
 
     Raises:
-        ConfigError: If it is not of that form. No part of the text is shown but names of modules and options.
+        ConfigError: If it is not of that form. No part of the text is shown: passwords get into any place.
     """
     entries = list(_entries(_tokens(text)))
     if len(entries) != 1:
@@ -57,16 +57,15 @@ def _entries(tokens: Iterator[tuple[str, str]]) -> Iterator[JaasEntry]:
 
 def _options(tokens: Iterator[tuple[str, str]]) -> Iterator[tuple[str, Secret]]:
     """The options up to the semicolon."""
-    for kind, name in tokens:
+    for number, (kind, name) in enumerate(tokens, 1):
         if kind == "sign":
             if name == ";":
                 return
-            raise _malformed("an option has no name")
+            raise _malformed(f"option {number} has no name")
         equals, value = next(tokens, ("", "")), next(tokens, ("", ""))
         if equals != ("sign", "=") or value[0] in ("sign", ""):
-            # what stands in the place of a name may be the rest of a password that was not quoted well
-            shown = f"the option {name}" if name.isidentifier() and kind == "word" else "an option"
-            raise _malformed(f"{shown} has no value; values stand in quotes after an equals sign")
+            # its name is not shown: it may be the rest of a password that was not quoted well
+            raise _malformed(f"option {number} has no value; values stand in quotes after an equals sign")
         yield name, Secret(value[1])
     raise _malformed("it does not end with a semicolon")
 

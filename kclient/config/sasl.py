@@ -12,6 +12,7 @@ from kclient.config.setting import (
     Boolean,
     Choice,
     Decimal,
+    FilePath,
     List,
     Number,
     Password,
@@ -112,20 +113,28 @@ class SaslSettings:
         Number(0, 3600), 300, "Seconds before its end by which a token is replaced."
     )
     sasl_login_connect_timeout_ms: int | None = setting(
-        Number(), None, "How long the identity provider may take to accept a connection; unset, 10 seconds."
+        Number(),
+        None,
+        """How long the identity provider may take to accept a connection; unset, 10 seconds. A token callback has this
+        and `sasl.login.read.timeout.ms` together, and 60 seconds if neither is set.""",
     )
     sasl_login_read_timeout_ms: int | None = setting(
-        Number(), None, "How long the identity provider may take to answer; unset, 10 seconds."
+        Number(),
+        None,
+        """How long the identity provider may take to answer; unset, 10 seconds. For a token callback see
+        `sasl.login.connect.timeout.ms`.""",
     )
     sasl_login_retry_backoff_ms: int = setting(
         Number(high=2**63 - 1),
         100,
-        "Delay before the first new attempt to fetch a token; it doubles with each failure.",
+        """Delay before the first new attempt to fetch a token from an identity provider or a file; it doubles with
+        each failure.""",
     )
     sasl_login_retry_backoff_max_ms: int = setting(
         Number(high=2**63 - 1),
         10_000,
-        """Time for all attempts to fetch a token, as the Java client counts it; after that the call fails.""",
+        """Time for all attempts to fetch a token from an identity provider or a file, as the Java client counts it;
+        after that the call fails.""",
     )
     sasl_oauthbearer_token_endpoint_url: str | None = setting(
         Address(), None, "Where tokens are fetched from (client credentials, `https:`), or the `file:` that holds one."
@@ -190,13 +199,15 @@ class SaslSettings:
         Number(0, 3600), 60, "Seconds before now from which assertions are valid.", served=False
     )
     sasl_oauthbearer_assertion_claim_sub: str | None = setting(Text(), None, "Subject of assertions.", served=False)
-    sasl_oauthbearer_assertion_file: str | None = setting(Text(), None, "File with a ready assertion.", served=False)
+    sasl_oauthbearer_assertion_file: str | None = setting(
+        FilePath(), None, "File with a ready assertion.", served=False
+    )
     sasl_oauthbearer_assertion_private_key_file: str | None = setting(
-        Text(), None, "File with the key that signs assertions.", served=False
+        FilePath(), None, "File with the key that signs assertions.", served=False
     )
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = setting(
         Password(), None, "Passphrase of that key.", served=False
     )
     sasl_oauthbearer_assertion_template_file: str | None = setting(
-        Text(), None, "File with a template of assertions.", served=False
+        FilePath(), None, "File with a template of assertions.", served=False
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from kclient.config.jaas import JaasEntry, parse_jaas
 from kclient.config.sasl import CLIENT_CREDENTIALS, JWT_RETRIEVERS, UNSECURED, SaslSettings
@@ -14,10 +17,16 @@ from kclient.config.secret import Secret, Url, check_encodable
 from kclient.errors import ConfigError, NotYetSupportedError
 
 __all__ = [
+    "CALLBACK_TIMEOUT",
+    "EXTENSION_NAME",
+    "EXTENSION_VALUE",
     "ClientCredentials",
     "OAuthCredentials",
     "PasswordCredentials",
     "UnsecuredToken",
+    "check_address",
+    "check_extensions",
+    "check_token_source",
     "resolve_credentials",
 ]
 
@@ -39,6 +48,27 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "unsecuredLoginScopeClaimName",
     ),
 }
+_KERBEROS: Final = frozenset({"useKeyTab", "keyTab", "storeKey", "principal", "serviceName", "useTicketCache", "debug"})
+_SECRET_PARAMETERS: Final = frozenset(
+    {
+        "access_token",
+        "api_key",
+        "apikey",
+        "assertion",
+        "client_assertion",
+        "client_secret",
+        "code",
+        "key",
+        "passwd",
+        "password",
+        "pwd",
+        "refresh_token",
+        "secret",
+        "sig",
+        "signature",
+        "token",
+    }
+)
 _PREFIXES: Final = (
     "extension_",
     "unsecuredLoginStringClaim_",
@@ -47,6 +77,14 @@ _PREFIXES: Final = (
     "unsecuredLoginExtension_",
 )
 _WANTED = "sasl.username and sasl.password, or username and password in sasl.jaas.config"
+
+
+EXTENSION_NAME: Final = r"[A-Za-z]+"
+EXTENSION_VALUE: Final = r"[\x21-\x7E \t\r\n]+"
+"""What names and values of SASL extensions may hold (RFC 7628), as regular expressions."""
+
+CALLBACK_TIMEOUT: Final = 60.0
+"""Seconds that a token callback may take if no setting says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +144,25 @@ class OAuthCredentials:
     window_jitter: float = 0.05
     min_period: float = 60.0
     buffer: float = 300.0
+    callback_timeout: float = CALLBACK_TIMEOUT
+    """Seconds that a callback may take."""
+
+    def __post_init__(self) -> None:
+        check_extensions(self.extensions)
 
     @property
     def mechanism(self) -> str:
         """Name of the SASL mechanism."""
         return "OAUTHBEARER"
+
+
+def check_extensions(extensions: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if SASL extensions cannot be sent; RFC 7628 says what can."""
+    for name, value in extensions.items():
+        if not re.fullmatch(EXTENSION_NAME, name) or name == "auth":
+            raise ConfigError("a SASL extension has a name that cannot be sent: letters only, and not auth")
+        if not re.fullmatch(EXTENSION_VALUE, value):
+            raise ConfigError(f"the SASL extension {name} has a value that cannot be sent: printable ASCII only")
 
 
 def resolve_credentials(settings: Any) -> PasswordCredentials | OAuthCredentials | None:
@@ -157,14 +209,23 @@ def _jaas(settings: SaslSettings, mechanism: str) -> JaasEntry:
         return JaasEntry(module, {})
     entry = parse_jaas(settings.sasl_jaas_config.reveal())
     if entry.module != module:
-        raise ConfigError(f"sasl.jaas.config has {entry.module}, but sasl.mechanism = {mechanism} needs {module}")
+        shown = entry.module if entry.module.endswith("LoginModule") else "another module"
+        raise ConfigError(f"sasl.jaas.config has {shown}, but sasl.mechanism = {mechanism} needs {module}")
     prefixes = _PREFIXES if mechanism == "OAUTHBEARER" else ()
-    unknown = [name for name in entry.options if name not in _OPTIONS[module] and not name.startswith(prefixes)]
-    if unknown:
-        shown = ", ".join(name for name in unknown if name.replace(".", "").isidentifier()) or "one that is no name"
-        known = ", ".join([*_OPTIONS[module], *(f"{prefix}NAME" for prefix in prefixes)])
-        raise ConfigError(f"sasl.jaas.config: {module} has no option {shown}; it has {known}")
+    for number, name in enumerate(entry.options, 1):
+        if name not in _OPTIONS[module] and not name.startswith(prefixes):
+            known = [*_OPTIONS[module], *(f"{prefix}NAME" for prefix in prefixes)]
+            shown = name if _may_be_shown(name) else f"like the one in place {number} (not shown: secrets get there)"
+            raise ConfigError(f"sasl.jaas.config: {module} has no option {shown}; it has {', '.join(known)}")
     return entry
+
+
+def _may_be_shown(option: str) -> bool:
+    """Whether it is, or was meant to be, a name; else it may be the rest of a password that was not quoted well."""
+    if option.startswith(("ssl.", "sasl.")) or option in _KERBEROS:
+        return True
+    known = [name.lower() for names in _OPTIONS.values() for name in names]
+    return bool(difflib.get_close_matches(option.lower(), known, n=1))
 
 
 # --- PLAIN and SCRAM
@@ -207,7 +268,14 @@ def _oauth(settings: SaslSettings, entry: JaasEntry) -> OAuthCredentials:
         window_jitter=settings.sasl_login_refresh_window_jitter,
         min_period=settings.sasl_login_refresh_min_period_seconds,
         buffer=settings.sasl_login_refresh_buffer_seconds,
+        callback_timeout=_callback_timeout(settings),
     )
+
+
+def _callback_timeout(settings: SaslSettings) -> float:
+    """Where connecting ends and waiting begins only the callback knows: the two count together."""
+    connect, read = settings.sasl_login_connect_timeout_ms, settings.sasl_login_read_timeout_ms
+    return CALLBACK_TIMEOUT if connect is None and read is None else _seconds(connect) + _seconds(read)
 
 
 def _source(settings: SaslSettings, entry: JaasEntry) -> Callable[[], Any] | ClientCredentials | UnsecuredToken:
@@ -234,13 +302,48 @@ def _callback(handler: Callable[[], Any], settings: SaslSettings, entry: JaasEnt
             "sasl.login.callback.handler.class gives the tokens: sasl.oauthbearer.token.endpoint.url and the options "
             "of sasl.jaas.config would not be used"
         )
+    if isinstance(handler, type) and not takes_no_arguments(handler):
+        raise ConfigError(
+            "sasl.login.callback.handler.class: a class is made without arguments, and this one needs some; give an "
+            "object of it"
+        )
     made = handler() if isinstance(handler, type) else handler
-    if not callable(made):
-        raise ConfigError("sasl.login.callback.handler.class is no function: it has to be callable without arguments")
+    check_token_source(made, "sasl.login.callback.handler.class")
     return made
 
 
+def takes_no_arguments(function: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments; where Python cannot tell, it may be so."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C
+        return True
+    try:
+        signature.bind()
+    except TypeError:
+        return False
+    return True
+
+
+def check_token_source(source: object, what: str) -> None:
+    """Refuse what cannot give tokens, before a connection needs one.
+
+    Args:
+        source: What was given.
+        what: What it was given as, for the message.
+
+    Raises:
+        ConfigError: If it cannot be called without arguments.
+    """
+    expected = "expected a function without arguments: def token() -> kclient.OAuthToken | str, or async def"
+    if not callable(source):
+        raise ConfigError(f"{what} is no function: {expected}")
+    if not takes_no_arguments(source):
+        raise ConfigError(f"{what} cannot be called without arguments: {expected}")
+
+
 def _client_credentials(settings: SaslSettings, entry: JaasEntry, url: str) -> ClientCredentials:
+    check_address(url)
     scheme = urlsplit(url).scheme
     if scheme not in ("https", "http", "file"):
         raise ConfigError("sasl.oauthbearer.token.endpoint.url: expected an https: address, http: or file:")
@@ -250,8 +353,6 @@ def _client_credentials(settings: SaslSettings, entry: JaasEntry, url: str) -> C
             f"sasl.oauthbearer.jwt.retriever.class = {retriever} does not go with a {scheme}: address in "
             "sasl.oauthbearer.token.endpoint.url"
         )
-    if "@" in urlsplit(url).netloc:
-        raise ConfigError("sasl.oauthbearer.token.endpoint.url: user and password do not belong into the address")
     client_id = settings.sasl_oauthbearer_client_credentials_client_id or _reveal(entry, "clientId") or ""
     secret = settings.sasl_oauthbearer_client_credentials_client_secret or entry.options.get("clientSecret")
     if scheme != "file" and not (client_id and secret):
@@ -270,6 +371,30 @@ def _client_credentials(settings: SaslSettings, entry: JaasEntry, url: str) -> C
         retry_backoff=settings.sasl_login_retry_backoff_ms / 1000,
         retry_limit=settings.sasl_login_retry_backoff_max_ms / 1000,
     )
+
+
+def check_address(url: str) -> None:
+    """Refuse secrets in the address that tokens are fetched from: httpx logs it, with its query.
+
+    Args:
+        url: The address.
+
+    Raises:
+        ConfigError: If it has user or password, or a query with a parameter that is a secret by its name.
+    """
+    where = "sasl.oauthbearer.token.endpoint.url"
+    try:
+        parts = urlsplit(url)
+        names = {name.lower().replace("-", "_") for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+    except ValueError:
+        raise ConfigError(f"{where} makes no sense as an address") from None
+    if "@" in parts.netloc:
+        raise ConfigError(f"{where}: user and password do not belong into the address")
+    if found := sorted(names & _SECRET_PARAMETERS):
+        raise ConfigError(
+            f"{where}: {', '.join(found)} does not belong into the address, which is logged; client id and secret go "
+            "into sasl.oauthbearer.client.credentials.client.id and .client.secret"
+        )
 
 
 def _seconds(milliseconds: int | None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from kclient.errors import ConfigError
@@ -16,7 +17,10 @@ _HIDDEN = "[hidden]"
 class Secret:
     """A password, key or token: no repr, log line or error message shows it; `reveal` gives it out.
 
-    Secrets compare in constant time; they can be pickled, for programs that hand settings to their workers.
+    Secrets compare with each other in constant time. A secret never equals a text: compare `Secret(text)`, or what
+    `reveal` gives. Copies of all kinds are the secret itself. It cannot be pickled, which would write it down in the
+    clear, and nor can what holds it, such as a client's configuration: hand workers the settings, or the name of the
+    file they stand in.
 
     Args:
         value: The text, or another secret.
@@ -35,6 +39,18 @@ class Secret:
     def reveal(self) -> str:
         """The text. Use it at the last moment, and keep it nowhere."""
         return self._value
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a Secret cannot be pickled: it would be readable by whoever sees the bytes; hand on where it comes from "
+            "(a file, an environment variable), or what reveal() gives"
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = [
     "Choice",
     "Classes",
     "Decimal",
+    "FilePath",
     "Kind",
     "List",
     "Number",
@@ -136,6 +138,24 @@ class Text(Kind):
             raise ValueError(self.text)
         if self.sent:
             _check_encodable(value)
+        return value.strip()
+
+
+@dataclass(frozen=True)
+class FilePath(Kind):
+    """The path of a file: a text, or an object that is one (`os.PathLike`)."""
+
+    @property
+    def text(self) -> str:
+        return "path, as text or `pathlib.Path`"
+
+    def parse(self, value: Any) -> str:
+        if isinstance(value, os.PathLike):
+            path = os.fspath(value)
+            if isinstance(path, str):
+                return path
+        if not isinstance(value, str):
+            raise ValueError(self.text)
         return value.strip()
 
 
@@ -311,7 +331,10 @@ class Setting:
         try:
             return self.kind.parse(value)
         except ValueError as error:
-            shown = "" if isinstance(self.kind, Address | Password) else f" = {value!r}"
+            # a password that was put into the place of another setting of security must not be shown either
+            misplaced = isinstance(value, str) and self.name.startswith(("sasl.", "ssl."))
+            hidden = misplaced or isinstance(self.kind, Address | Password)
+            shown = "" if hidden else f" = {value!r}"
             raise ConfigError(f"{self.name}{shown}: expected {error}") from None
 
     def serves(self, value: Any) -> bool:

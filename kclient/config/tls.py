@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kclient.config.secret import Secret
-from kclient.config.setting import Choice, List, Password, PythonObject, Text, setting
+from kclient.config.setting import Choice, FilePath, List, Password, PythonObject, Text, setting
 
 __all__ = ["TlsSettings"]
 
@@ -68,7 +68,9 @@ class TlsSettings:
         Text(), "PEM", "Format of the key store; `PEM` is what can be read.", java_default="JKS"
     )
     ssl_keystore_location: str | None = setting(
-        Text(), None, "PEM file with the client's private key and its certificate chain, for brokers that ask for one."
+        FilePath(),
+        None,
+        "PEM file with the client's private key and its certificate chain, for brokers that ask for one.",
     )
     ssl_keystore_password: Secret | None = setting(
         Password(), None, "Password of the key store; PEM has none, see `ssl.key.password`."
@@ -86,7 +88,7 @@ class TlsSettings:
         Text(), "PEM", "Format of the trust store; `PEM` is what can be read.", java_default="JKS"
     )
     ssl_truststore_location: str | None = setting(
-        Text(),
+        FilePath(),
         None,
         """PEM file with the certificates of the authorities that brokers' certificates are checked against; without
         it and `ssl.truststore.certificates` the system's.""",

@@ -153,7 +153,7 @@ def _check_type(name: str, value: str) -> None:
         return
     if value.upper() in ("JKS", "JCEKS", "PKCS12", "BCFKS"):
         raise NotYetSupportedError(f"{name}={value} is not supported: kclient reads PEM. {_REMEDIES[name]}")
-    raise ConfigError(f"{name} = {value!r}: expected PEM")
+    raise ConfigError(f"{name}: expected PEM")
 
 
 def _versions(settings: ContextSettings) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:

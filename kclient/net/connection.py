@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
+import anyio.to_thread
+
 from kclient.concurrency import Supervisor, TaskHandle, Timer, loop_clock
 from kclient.errors import (
     AuthenticationError,
@@ -34,7 +36,7 @@ from kclient.net.pending import Pending, response_of
 from kclient.net.rooms import rooms
 from kclient.net.sasl.authentication import ClientAuthentication, session_end
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
-from kclient.net.streams import ByteStream
+from kclient.net.streams import ByteStream, CutOffError, check_stream
 from kclient.net.throttling import requested_pause
 from kclient.protocol import framing
 from kclient.protocol.message import ApiMessage
@@ -56,6 +58,7 @@ _FRAME_LIMIT = 2**31 - 1
 _FIRST_ROOM = 64 * 1024 * 1024
 _STALL = 0.25  # a timer that is later than this many seconds shows that the loop was blocked
 _GRACE = 0.05
+_SOON = 10.0  # seconds after which a broker that hangs up has other reasons than the first request
 _NEVER = float("inf")
 _NO_LIMIT = sys.maxsize
 
@@ -95,6 +98,7 @@ class Connection:
         self._session_end = _NEVER  # when to authenticate again
         self._supervisor = supervisor
         self._answered = 0  # responses since the versions were negotiated
+        self._negotiated_at = -_NEVER
         self._hint = ""
         self._in_clear = address.scheme == "tcp" and config.tls_context is None
         self._local = False  # whether this side closed it
@@ -153,7 +157,21 @@ class Connection:
         *,
         supervisor: Supervisor,
     ) -> Self:
-        """A connection over a stream that is connected already; the stream belongs to it from now on."""
+        """A connection over a stream that is connected already; the stream belongs to it from now on.
+
+        It asks nothing by itself: `negotiate` and, where the listener asks for it, `authenticate` come first.
+
+        Args:
+            stream: Any byte stream of `kclient.net.streams`, or one of your own.
+            address: What messages call the broker, an address or its text; the stream's `peer` if None.
+            config: Timeouts and the client id; the defaults if None.
+            supervisor: Runs the tasks, where tasks are needed; its owner outlives the connection.
+
+        Raises:
+            TypeError: If the stream is no byte stream; what was given stays the caller's.
+            ConfigError: If the address is none.
+        """
+        check_stream(stream)
         if address is None:
             address = Address(stream.peer, 0, "stream")
         elif isinstance(address, str):
@@ -283,6 +301,7 @@ class Connection:
             raise error_for(answer.error_code, f"{self.address} did not tell its versions")
         self.api_versions = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
         self._answered = 0
+        self._negotiated_at = self._now()
         return self.api_versions
 
     async def _ask_versions(self, version: int) -> ApiVersionsResponse:
@@ -317,7 +336,11 @@ class Connection:
                 raise self._ended("authentication was not completed")
             pending = self._submit(*outgoing, None, expect_response=True, wait=False)
             try:
-                outgoing = exchange.answered(await response_of(pending))
+                response = await response_of(pending)
+                if exchange.is_costly(response):  # the loop goes on meanwhile
+                    outgoing = await anyio.to_thread.run_sync(exchange.answered, response, abandon_on_cancel=True)
+                else:
+                    outgoing = exchange.answered(response)
             except SaslAuthenticationError:
                 login.refused()
                 raise
@@ -403,9 +426,8 @@ class Connection:
         waiting = [*self._in_flight, *self._unwritten]
         if self._renewal is not None:
             self._renewal.cancel()
-        if waiting and not self._local and self.api_versions and not self._answered and self._login is None:
-            # so does a listener that asks for SASL: it answers ApiVersions, then hangs up
-            self._hint = " at the first request; does this listener ask for SASL? (security.protocol)"
+        if waiting and self._refused_by_silence(cause):
+            self._hint = ", at the first request; does this listener ask for SASL? (security.protocol)"
         elif waiting and self._in_clear and not self.api_versions and isinstance(cause, OSError | None):
             self._hint = " before it told its versions; does this listener ask for TLS? (security.protocol)"
         self._in_flight, self._unwritten = deque(), []
@@ -418,6 +440,12 @@ class Connection:
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             callback(self)
+
+    def _refused_by_silence(self, cause: BaseException | None) -> bool:
+        """Whether it ended as a listener does that asks for SASL: it answers ApiVersions, then hangs up at once."""
+        hung_up = cause is None or isinstance(cause, ConnectionResetError | BrokenPipeError | CutOffError)
+        soon = self._now() - self._negotiated_at < _SOON
+        return hung_up and soon and not self._local and not self._answered and self._login is None
 
     def _fail_unsent(self) -> None:
         unsent, self._unsent = self._unsent, deque()

@@ -68,17 +68,16 @@ def bootstrap_addresses(servers: str | Iterable[str], protocol: str = "PLAINTEXT
         try:
             check_scheme(address)
             if protocol.endswith("SSL"):
-                _check_tls(address)
+                _check_tls(address, "SASL_PLAINTEXT" if protocol.startswith("SASL") else "PLAINTEXT")
         except ConfigError as error:
             raise ConfigError(f"bootstrap.servers: {error}") from None
     return addresses
 
 
-def _check_tls(address: Address) -> None:
+def _check_tls(address: Address, instead: str) -> None:
+    """Raise `ConfigError` if connections to such addresses cannot be encrypted; `instead` is the protocol to set."""
     if address.scheme != "tcp":
-        raise ConfigError(
-            f"{address} is not reached by TCP, and has no TLS: set security.protocol=PLAINTEXT (or SASL_PLAINTEXT)"
-        )
+        raise ConfigError(f"{address} is not reached by TCP, and has no TLS: set security.protocol={instead}")
 
 
 async def connect(address: Address, config: ConnectionConfig | None = None) -> ByteStream:
@@ -96,7 +95,7 @@ async def connect(address: Address, config: ConnectionConfig | None = None) -> B
     check_scheme(address)
     config = config or ConnectionSettings()
     if config.tls_context is not None:
-        _check_tls(address)
+        _check_tls(address, "PLAINTEXT, or with SASL SASL_PLAINTEXT")
     connector = _connectors[address.scheme]
     if isinstance(connector, str):
         module, _, name = connector.partition(":")

@@ -25,7 +25,7 @@ from kclient.concurrency import Supervisor, TaskHandle
 from kclient.errors import ClosedError
 from kclient.net.address import Address
 from kclient.net.server_connection import Reply, ServerConnection, ServerSettings
-from kclient.net.streams import ByteStream, SocketStream, describe_peer
+from kclient.net.streams import ByteStream, SocketStream, check_stream, describe_peer
 from kclient.net.tls import accept_tls
 
 __all__ = ["Listener", "Reply", "RequestHandler", "Server", "ServerConnection", "ServerSettings"]
@@ -173,9 +173,15 @@ class Server:
     def attach(self, stream: ByteStream, *, label: object = None) -> ServerConnection:
         """Serve one stream, which belongs to the server from now on.
 
+        Args:
+            stream: Any byte stream of `kclient.net.streams`, or one of your own.
+            label: Given to the connection, so that the handler can tell where it came from.
+
         Raises:
+            TypeError: If the stream is no byte stream; what was given stays the caller's.
             ClosedError: If the server is closing.
         """
+        check_stream(stream)
         if self.closing:
             raise ClosedError("the server is closing")
         self._start_guard()

@@ -84,6 +84,20 @@ class ByteStream(Protocol):
         ...
 
 
+def check_stream(stream: object) -> None:
+    """Refuse what is no byte stream, before a task would stumble over it.
+
+    Raises:
+        TypeError: If it has not the members of `ByteStream`.
+    """
+    if isinstance(stream, ByteStream):
+        return
+    what = (
+        "it is a socket, to be wrapped: SocketStream(socket)" if isinstance(stream, socket.socket) else "see ByteStream"
+    )
+    raise TypeError(f"a byte stream has peer, receive, send and aclose, not so a {type(stream).__name__}; {what}")
+
+
 def buffer_size(parts: Sequence[Buffer]) -> int:
     """The number of bytes in all parts."""
     return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)

@@ -103,6 +103,13 @@ class ClientAuthentication:
         self._move(AuthenticationState.HANDSHAKE)
         return SaslHandshakeRequest(mechanism=self._mechanism.name), version
 
+    def is_costly(self, response: Any) -> bool:
+        """Whether `answered` takes so long that it belongs into a thread; a SCRAM server chooses how long it takes."""
+        costly = getattr(self._mechanism, "is_costly", None)
+        if costly is None or self.state is not AuthenticationState.EXCHANGE or response.error_code:
+            return False
+        return bool(costly(bytes(response.auth_bytes)))
+
     def answered(self, response: Any) -> Outgoing | None:
         """The next request, given the response to the last; None when the client is authenticated.
 

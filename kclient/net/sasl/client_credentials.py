@@ -15,7 +15,7 @@ from urllib.request import url2pathname
 
 import anyio
 
-from kclient.config.sasl_credentials import ClientCredentials
+from kclient.config.sasl_credentials import ClientCredentials, check_address
 from kclient.config.secret import Url
 from kclient.errors import MissingExtraError, OAuthTokenError
 from kclient.net.sasl.threads import AbandonableCalls, TooManyCallsError
@@ -45,9 +45,13 @@ class ClientCredentialsSource:
         settings: Where, as whom, and how long.
         scope_claim: The token's claim that holds the scope.
         sub_claim: The token's claim that names the user.
+
+    Raises:
+        ConfigError: If the address holds user and password, or a secret in its query: httpx logs it.
     """
 
     def __init__(self, settings: ClientCredentials, *, scope_claim: str = "scope", sub_claim: str = "sub") -> None:
+        check_address(settings.url)
         self._settings = settings
         self._claims = {"scope_claim": scope_claim, "subject_claim": sub_claim}
         self._shown = Url(settings.url).shown

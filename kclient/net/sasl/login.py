@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from kclient.config.sasl_credentials import (
+    CALLBACK_TIMEOUT,
     ClientCredentials,
     OAuthCredentials,
     PasswordCredentials,
     UnsecuredToken,
+    check_extensions,
+    check_token_source,
 )
 from kclient.config.secret import Secret
-from kclient.errors import KafkaError, OAuthTokenError
+from kclient.errors import ConfigError, KafkaError, OAuthTokenError
 from kclient.net.sasl.client_credentials import ClientCredentialsSource
 from kclient.net.sasl.mechanism import ClientMechanism
 from kclient.net.sasl.oauthbearer import OAuthBearerClient
 from kclient.net.sasl.plain import PlainClient
-from kclient.net.sasl.scram import ScramClient
+from kclient.net.sasl.scram import SCRAM_MECHANISMS, ScramClient
 from kclient.net.sasl.threads import AbandonableCalls, TooManyCallsError
 from kclient.net.sasl.token import OAuthToken, RefreshPolicy, TokenSource
 from kclient.net.sasl.unsecured import unsecured_token
@@ -39,8 +42,10 @@ _PAUSE_AFTER_FAILURE = 10.0
 
 _LEAST_PAUSE = 0.1
 
-_CALLBACK_TIMEOUT = 60.0
-"""Seconds that a token callback may take."""
+_PASSWORD_MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS)
+
+_BUGS = (TypeError, AttributeError, NameError, NotImplementedError, AssertionError, ImportError, SyntaxError)
+"""What a callback raises because it is wrong, not because of trouble that may pass."""
 
 
 class Login(Protocol):
@@ -74,10 +79,12 @@ class PasswordLogin:
         token_auth: Whether it is a delegation token; SCRAM only.
 
     Raises:
-        ConfigError: If they cannot be used with the mechanism.
+        ConfigError: If the mechanism is another, or they cannot be used with it.
     """
 
     def __init__(self, mechanism: str, username: str, password: Secret | str, *, token_auth: bool = False) -> None:
+        if mechanism not in _PASSWORD_MECHANISMS:  # and is not shown: it may be the password, in the wrong place
+            raise ConfigError(f"PasswordLogin takes one of the mechanisms {', '.join(_PASSWORD_MECHANISMS)}")
         self.mechanism = mechanism
         self._username = username
         self._password = Secret(password)
@@ -104,7 +111,9 @@ class TokenLogin:
     """OAUTHBEARER with tokens that are fetched when the first is needed, and renewed in the background.
 
     Args:
-        source: Gives a token, or the text of a JWT; async or not.
+        source: A function without arguments that gives a token, or the text of a JWT; async or not. What it raises is
+            told in an `OAuthTokenError`, text and all: keep secrets out of it. An error of programming (`TypeError`
+            and the like) is final, any other may pass.
         supervisor: Runs the task that renews; its owner outlives the login.
         policy: When to renew.
         read: Makes a token of a text.
@@ -112,6 +121,9 @@ class TokenLogin:
         timeout: Seconds that the source may take; 60 by default. Who waits for its token then gets an error, and the
             next authentication asks it again.
         clock: Seconds since the epoch.
+
+    Raises:
+        ConfigError: If the source cannot be called without arguments, or the extensions cannot be sent.
     """
 
     mechanism = "OAUTHBEARER"
@@ -124,9 +136,11 @@ class TokenLogin:
         *,
         read: Callable[[str], OAuthToken] = OAuthToken.from_jwt,
         extensions: dict[str, str] | None = None,
-        timeout: float = _CALLBACK_TIMEOUT,
+        timeout: float = CALLBACK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        check_token_source(source, "the source of a TokenLogin")
+        check_extensions(extensions or {})
         self.token: OAuthToken | None = None
         """The present token."""
         self._source = source
@@ -146,8 +160,7 @@ class TokenLogin:
         """See `Login`.
 
         Raises:
-            OAuthTokenError: If there is no token to be had.
-            ConfigError: If the token cannot be sent.
+            OAuthTokenError: If there is no token to be had, or it cannot be sent.
         """
         token = self.token
         if token is None or self._has_ended(token):
@@ -188,8 +201,9 @@ class TokenLogin:
         except TooManyCallsError as error:
             raise OAuthTokenError(f"the token callback hangs: {error}", retriable=True, fatal=False) from None
         except Exception as error:
+            passing = not isinstance(error, _BUGS)
             raise OAuthTokenError(
-                f"the token callback failed: {type(error).__name__}: {error}", retriable=True, fatal=False
+                f"the token callback failed: {type(error).__name__}: {error}", retriable=passing, fatal=not passing
             ) from error
         if limit.cancelled_caught:
             self._timeouts += 1
@@ -202,13 +216,22 @@ class TokenLogin:
             )
         if self._has_ended(found):
             raise OAuthTokenError("the token callback returned a token that has ended", retriable=True, fatal=False)
+        if self._extensions and not found.extensions:
+            found = found.with_extensions(self._extensions)
+        try:
+            OAuthBearerClient(found)
+        except ConfigError as error:  # to the client it is no setting, but what its source gave
+            raise OAuthTokenError(error.message) from None
         self._received = self._clock()
-        self.token = found if found.extensions or not self._extensions else found.with_extensions(self._extensions)
-        return self.token
+        self.token = found
+        return found
 
     def _timed_out(self) -> OAuthTokenError:
         return OAuthTokenError(
-            f"the token callback gave no token within {self._timeout:g} s", retriable=True, fatal=False
+            f"the token callback gave no token within {self._timeout:g} s (sasl.login.connect.timeout.ms and "
+            "sasl.login.read.timeout.ms together)",
+            retriable=True,
+            fatal=False,
         )
 
     def _renew_in_time(self) -> None:
@@ -273,7 +296,7 @@ def login_for(credentials: PasswordCredentials | OAuthCredentials | None, superv
         policy,
         read=read,
         extensions=dict(credentials.extensions),
-        timeout=_timeout(credentials.source),
+        timeout=_timeout(credentials),
     )
 
 
@@ -286,11 +309,12 @@ def _source(credentials: OAuthCredentials) -> TokenSource:
     return source
 
 
-def _timeout(source: object) -> float:
-    """The identity provider has limits of its own, which are settings."""
+def _timeout(credentials: OAuthCredentials) -> float:
+    """An identity provider's attempts have limits of their own: this is for what hangs in spite of them."""
+    source = credentials.source
     if isinstance(source, ClientCredentials):
-        return source.retry_limit + source.connect_timeout + source.read_timeout + _CALLBACK_TIMEOUT
-    return _CALLBACK_TIMEOUT
+        return source.retry_limit + source.connect_timeout + source.read_timeout + CALLBACK_TIMEOUT
+    return credentials.callback_timeout
 
 
 def _unsecured(settings: UnsecuredToken) -> TokenSource:

@@ -7,18 +7,17 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
+from kclient.config.sasl_credentials import EXTENSION_NAME, EXTENSION_VALUE, check_extensions
 from kclient.errors import ConfigError, KafkaError, SaslAuthenticationError
 from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
 from kclient.net.sasl.token import OAuthToken
 
-__all__ = ["InvalidTokenError", "OAuthBearerClient", "OAuthBearerServer", "TokenCheck", "check_extensions"]
+__all__ = ["InvalidTokenError", "OAuthBearerClient", "OAuthBearerServer", "TokenCheck"]
 
 _SEPARATOR = "\x01"
-_KEY = r"[A-Za-z]+"
-_VALUE = r"[\x21-\x7E \t\r\n]+"
 _FIRST = re.compile(
     r"(?P<binding>n|y|p=[A-Za-z0-9.-]+),(?:a=(?P<authzid>[^,\0\x01]+))?,"
-    rf"\x01(?P<pairs>(?:{_KEY}={_VALUE}\x01)*)\x01"
+    rf"\x01(?P<pairs>(?:{EXTENSION_NAME}={EXTENSION_VALUE}\x01)*)\x01"
 )
 _BEARER = re.compile(r"bearer +(?P<token>[-_.+/=~A-Za-z0-9]+) *", re.IGNORECASE)
 _TOKEN = re.compile(r"[-_.+/=~A-Za-z0-9]+")
@@ -67,7 +66,9 @@ class OAuthBearerClient(Exchange):
     def __init__(self, token: OAuthToken) -> None:
         super().__init__()
         if not _TOKEN.fullmatch(token.value.reveal()):
-            raise ConfigError("the OAuth token is empty or holds characters that no bearer token has")
+            raise ConfigError(
+                "the OAuth token is empty or holds characters that no bearer token has, such as a line end behind it"
+            )
         check_extensions(token.extensions)
         self._token = token
         self._refusal = ""
@@ -151,15 +152,6 @@ class OAuthBearerServer(Exchange):
     def _refused(self, text: str) -> SaslAuthenticationError:
         self._move(ExchangeState.FAILED)
         return SaslAuthenticationError(text)
-
-
-def check_extensions(extensions: dict[str, str]) -> None:
-    """Raise `ConfigError` if SASL extensions cannot be sent; RFC 7628 says what can."""
-    for name, value in extensions.items():
-        if not re.fullmatch(_KEY, name) or name == "auth":
-            raise ConfigError(f"{name!r} is no name of a SASL extension: letters only, and not auth")
-        if not re.fullmatch(_VALUE, value):
-            raise ConfigError(f"the SASL extension {name} has a value that cannot be sent: printable ASCII only")
 
 
 def _refusal(error: InvalidTokenError) -> str:

@@ -21,6 +21,8 @@ from kclient.errors import ConfigError, SaslAuthenticationError
 from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
 
 __all__ = [
+    "COSTLY_ITERATIONS",
+    "MAX_ITERATIONS",
     "MIN_ITERATIONS",
     "SCRAM_MECHANISMS",
     "ScramClient",
@@ -36,8 +38,11 @@ SCRAM_MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MIN_ITERATIONS: Final = 4096
 """The least number of iterations that client and server accept (RFC 7677, and Kafka)."""
 
-_MAX_ITERATIONS = 1_000_000
-"""About a second of hashing: no broker may ask for more. Kafka's tools go up to 16384."""
+MAX_ITERATIONS: Final = 1_000_000
+"""The most: 0.5 to 1.5 seconds of hashing. Kafka's users have 4096 to 16384, librdkafka's limit is this."""
+
+COSTLY_ITERATIONS: Final = 10_000
+"""What takes more than this, a few milliseconds, a client computes in a thread."""
 
 _NONCE_BYTES = 24
 _TEXT_LIMIT = 4096
@@ -47,7 +52,7 @@ _CLIENT_FIRST = re.compile(
     r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*))"
 )
 _SERVER_FIRST = re.compile(
-    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>[1-9][0-9]{0,9})(?:,.*)?"
+    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>[1-9][0-9]{0,18})(?:,.*)?"
 )
 _CLIENT_FINAL = re.compile(
     r"(?P<bare>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]+=[^,\0]+)*?)"
@@ -63,19 +68,23 @@ class ScramCredential:
 
     salt: bytes
     iterations: int
+    """4096 to a million; a server itself never computes them, but its clients do."""
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check_iterations(self.iterations)
 
     @classmethod
     def derive(
         cls, mechanism: str, password: Secret | str, *, iterations: int = MIN_ITERATIONS, salt: bytes | None = None
     ) -> ScramCredential:
-        """What to keep for a password.
+        """What to keep for a password; with many iterations it takes its time, so call it in a thread then.
 
         Args:
             mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
             password: The password.
-            iterations: How costly guessing is made, 4096 or more.
+            iterations: How costly guessing is made, 4096 to a million; ten thousand take about ten milliseconds.
             salt: Random bytes; made if None.
 
         Raises:
@@ -187,6 +196,13 @@ class ScramClient(Exchange):
         self._move(ExchangeState.FINAL)
         return answer
 
+    def is_costly(self, challenge: bytes) -> bool:
+        """Whether `respond` to this takes so long that it belongs into a thread: beyond `COSTLY_ITERATIONS`."""
+        if self.state is not ExchangeState.FIRST:
+            return False
+        match = _SERVER_FIRST.fullmatch(bytes(challenge[:_TEXT_LIMIT]).decode(errors="replace"))
+        return match is not None and COSTLY_ITERATIONS < int(match["iterations"]) <= MAX_ITERATIONS
+
     def _prove(self, text: str) -> bytes:
         match = _SERVER_FIRST.fullmatch(text)
         if match is None:
@@ -197,10 +213,10 @@ class ScramClient(Exchange):
         nonce, iterations = match["nonce"], int(match["iterations"])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise self._failed("The broker's SCRAM nonce does not continue the client's: somebody may be in between")
-        if not MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS:
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise self._failed(
-                f"The broker asks for {iterations} SCRAM iterations; this client takes {MIN_ITERATIONS} to "
-                f"{_MAX_ITERATIONS}"
+                f"The broker asks for {iterations} SCRAM iterations; this client computes {MIN_ITERATIONS} to "
+                f"{MAX_ITERATIONS} (Kafka's users have at most 16384)"
             )
         salt = self._decode_base64(match["salt"])
         final = f"c=biws,r={nonce}"
@@ -332,15 +348,15 @@ class ScramServer(Exchange):
 
 
 def _check_iterations(iterations: int) -> None:
-    if not MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS:
-        raise ConfigError(f"SCRAM takes {MIN_ITERATIONS} to {_MAX_ITERATIONS} iterations, not {iterations}")
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise ConfigError(f"SCRAM takes {MIN_ITERATIONS} to {MAX_ITERATIONS} iterations, not {iterations}")
 
 
 def _algorithm(mechanism: str) -> str:
     try:
         return SCRAM_MECHANISMS[mechanism]
     except KeyError:
-        raise ConfigError(f"{mechanism} is no SCRAM mechanism; there are {', '.join(SCRAM_MECHANISMS)}") from None
+        raise ConfigError(f"expected one of the SCRAM mechanisms: {', '.join(SCRAM_MECHANISMS)}") from None
 
 
 def _hmac(algorithm: str, key: bytes, message: bytes) -> bytes:

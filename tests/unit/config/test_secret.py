@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import json
 import pickle
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from kclient.config import ProducerConfig
 from kclient.config.secret import Secret
 from kclient.config.setting import Password
+from kclient.net.sasl.token import OAuthToken
 
 
 def test_a_secret_is_not_shown() -> None:
@@ -34,7 +38,26 @@ def test_secrets_compare_and_travel() -> None:
     assert secret != "geheim"
     assert not Secret("")
     assert secret
-    assert pickle.loads(pickle.dumps(secret)) == secret
+    assert (secret == "geheim") is False, "documented: a text never equals a secret"
+    assert copy.copy(secret) is copy.deepcopy(secret) is secret
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_secret_is_not_written_down(protocol: int) -> None:
+    config = ProducerConfig(bootstrap_servers=("a:1",), ssl_key_password=Secret("geheim"))
+    for item in (Secret("geheim"), {"a": [Secret("geheim")]}, config, OAuthToken(value=Secret("geheim"))):
+        with pytest.raises(TypeError, match="a Secret cannot be pickled: it would be readable"):
+            pickle.dumps(item, protocol)
+    with pytest.raises(TypeError):
+        json.dumps(Secret("geheim"))
+
+
+def test_settings_with_secrets_are_copied() -> None:
+    config = ProducerConfig(bootstrap_servers=("a:1",), ssl_key_password=Secret("geheim"))
+    for again in (copy.copy(config), copy.deepcopy(config), dataclasses.replace(config)):
+        assert again == config
+        assert again.ssl_key_password == Secret("geheim")
+    assert dataclasses.asdict(config)["ssl_key_password"] == Secret("geheim")
 
 
 def test_passwords_are_secrets() -> None:

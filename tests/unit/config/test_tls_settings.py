@@ -183,10 +183,12 @@ def test_a_context_of_the_users_own() -> None:
     assert context(ssl_context=mine) is mine
 
 
-def test_a_configuration_can_be_pickled() -> None:
-    made = ProducerConfig.parse(
-        bootstrap_servers="a:1", security_protocol="SSL", ssl_truststore_certificates=AUTHORITY.pem
-    )
+def test_a_configuration_can_be_pickled(tmp_path: Path) -> None:
+    """With files: texts of keys and certificates are secrets, which cannot."""
+    file = tmp_path / "authority.pem"
+    file.write_text(AUTHORITY.pem)
+    made = ProducerConfig.parse(bootstrap_servers="a:1", security_protocol="SSL", ssl_truststore_location=file)
+    assert made.ssl_truststore_location == str(file)
     copy = pickle.loads(pickle.dumps(made))
     assert copy == made
     assert len(copy.tls_context.get_ca_certs()) == 1

@@ -20,6 +20,7 @@ from kclient.concurrency import Completion, Supervisor
 from kclient.errors import ClosedError, ProtocolError
 from kclient.net.address import Address, parse_address
 from kclient.net.channel import Channel, open_channel
+from kclient.net.connection import Connection
 from kclient.net.connectors import connect
 from kclient.net.server import Server, ServerConnection, ServerSettings
 from kclient.net.streams import ByteStream, memory_pair
@@ -34,6 +35,23 @@ KINDS = sorted(LINKS)
 
 def frame(body: bytes) -> list[bytes]:
     return [len(body).to_bytes(4, "big"), body]
+
+
+@pytest.mark.parametrize("given", ["x", None, 5, "socket"])
+async def test_only_streams_are_served(given: Any) -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        stream: Any = left if given == "socket" else given
+        text = "wrapped: SocketStream" if given == "socket" else f"not so a {type(given).__name__}; see ByteStream"
+        async with supervised() as supervisor:
+            server = Server(Handler(), supervisor)
+            with pytest.raises(TypeError, match=text):
+                server.attach(stream)
+            with pytest.raises(TypeError, match=text):
+                Connection.over(stream, "broker:9092", supervisor=supervisor)
+            assert not server.connections
+            await server.aclose()
+        left.send(b"still open")
 
 
 class Handler:

@@ -21,7 +21,7 @@ from kclient.errors import BrokerConnectionError, ConfigError, KafkaError, SslAu
 from kclient.net.address import Address
 from kclient.net.channel import TruncatedError, open_channel
 from kclient.net.connection import Connection
-from kclient.net.connectors import connect
+from kclient.net.connectors import bootstrap_addresses, connect
 from kclient.net.server import Listener, Server, ServerSettings
 from kclient.net.settings import ConnectionSettings
 from kclient.net.streams import CutOffError
@@ -443,6 +443,9 @@ async def test_other_schemes_have_no_tls(tmp_path: Path) -> None:
     settings = ConnectionSettings(tls_context=client_context())
     with pytest.raises(ConfigError, match=r"has no TLS: set security.protocol=PLAINTEXT"):
         await connect(Address(str(tmp_path / "socket"), 0, "unix"), settings)
+    for protocol, instead in (("SSL", "PLAINTEXT"), ("SASL_SSL", "SASL_PLAINTEXT")):
+        with pytest.raises(ConfigError, match=rf"^bootstrap.servers: memory:x .* set security.protocol={instead}$"):
+            bootstrap_addresses("memory:x", protocol)
 
 
 async def test_a_listener_needs_a_servers_context() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import threading
 from typing import Any
 
 import anyio
 import pytest
 
+import kclient
 from kclient.config.secret import Secret
 from kclient.errors import (
     AuthenticationError,
@@ -17,20 +20,23 @@ from kclient.errors import (
     IllegalStateError,
     KafkaTimeoutError,
     OAuthTokenError,
+    ProtocolError,
     SaslAuthenticationError,
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
 )
+from kclient.net.channel import TruncatedError
 from kclient.net.connection import Connection
 from kclient.net.sasl.authentication import AuthenticationState, ClientAuthentication, session_end
 from kclient.net.sasl.login import PasswordLogin, TokenLogin
 from kclient.net.sasl.plain import PlainClient, fixed_passwords
+from kclient.net.sasl.scram import ScramCredential
 from kclient.net.sasl.server import SaslHandler
 from kclient.net.sasl.session import SaslSession, SessionState, server_mechanisms
 from kclient.net.sasl.token import OAuthToken
 from kclient.net.sasl.unsecured import unsecured_token
 from kclient.net.server import Server
-from kclient.net.streams import memory_pair
+from kclient.net.streams import CutOffError, memory_pair
 from kclient.protocol.messages import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
@@ -125,10 +131,98 @@ async def test_a_client_without_sasl_is_told_why_it_is_closed(caplog: pytest.Log
     async with peer() as server:
         connection = server.connect()
         await connection.negotiate()
-        with pytest.raises(BrokerConnectionError, match=r"does this listener ask for SASL\? \(security.protocol\)"):
+        text = r"the broker closed it, at the first request; does this listener ask for SASL\? \(security.protocol\)"
+        with pytest.raises(BrokerConnectionError, match=text):
             await connection.request(metadata("t"), 9)
         assert len(server.inner.requests) == 1  # Metadata never reached the handler
     assert "it is not authenticated" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (None, True),
+        (ConnectionResetError("reset"), True),
+        (BrokenPipeError("broken"), True),
+        (CutOffError("cut off"), True),
+        (TruncatedError("inside of a frame"), False),
+        (ProtocolError("no response"), False),
+        (OSError(110, "timed out"), False),
+        (ConnectionAbortedError("the task was cancelled"), False),
+        (KafkaTimeoutError("late"), False),
+    ],
+)
+async def test_sasl_is_blamed_only_for_what_it_explains(cause: BaseException | None, said: bool) -> None:
+    """A listener that asks for SASL hangs up at the first request; it sends no garbage, and does not hesitate."""
+    async with peer() as server:
+        connection = server.connect()
+        await connection.negotiate()
+        waiting = connection.send_nowait(metadata("t"), 9)
+        connection._channel.close(cause)
+        with pytest.raises(BrokerConnectionError) as caught:
+            await waiting
+        assert (", at the first request; does this listener ask for SASL?" in str(caught.value)) is said
+        assert "SASL" not in str(caught.value) or said
+
+
+async def test_sasl_is_not_blamed_for_a_connection_that_lay_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with peer() as server:
+        connection = server.connect()
+        await connection.negotiate()
+        now = connection._now() + 11
+        monkeypatch.setattr(connection, "_now", lambda: now)
+        waiting = connection.send_nowait(metadata("t"), 9)
+        connection._channel.close(None)
+        with pytest.raises(BrokerConnectionError) as caught:
+            await waiting
+        assert "SASL" not in str(caught.value)
+
+
+@pytest.mark.parametrize("iterations", [4096, 10_000, 10_001, 200_000])
+async def test_costly_scram_does_not_block_the_loop(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says how much there is to hash; beyond a few milliseconds the client does it in a thread."""
+    credential = ScramCredential.derive("SCRAM-SHA-256", PASSWORD, iterations=iterations)
+    where: list[int] = []
+    real = hashlib.pbkdf2_hmac
+
+    def hash_and_tell(*arguments: Any) -> bytes:
+        where.append(threading.get_ident())
+        return real(*arguments)
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", hash_and_tell)
+    async with peer(mechanisms=server_mechanisms(scram_sha_256={"alice": credential}.get)) as server:
+        connection = await server.open(login(server, "SCRAM-SHA-256"))
+        assert (await connection.request(metadata("t"), 9)).cluster_id == "t"
+        with pytest.raises(SaslAuthenticationError, match="refused the credentials"):
+            await server.open(login(server, "SCRAM-SHA-256", "falsch"))
+        assert len(where) == 2, "the server computes none"
+        assert [ident != threading.get_ident() for ident in where] == [iterations > 10_000] * 2
+
+
+async def test_leaving_while_it_hashes() -> None:
+    credential = ScramCredential.derive("SCRAM-SHA-512", PASSWORD, iterations=1_000_000)
+    async with peer(mechanisms=server_mechanisms(scram_sha_512={"alice": credential}.get)) as server:
+        start = anyio.current_time()
+        with anyio.move_on_after(0.05) as scope:
+            await server.open(login(server, "SCRAM-SHA-512"))
+        assert scope.cancelled_caught
+        assert anyio.current_time() - start < 0.4, "it takes more than a second"
+
+
+async def test_a_refused_login_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with peer() as server:
+        listener = await server.server.listen_tcp()
+        settings = {"bootstrap.servers": str(listener.address), "security.protocol": "SASL_PLAINTEXT"}
+        settings |= {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "falsch"}
+        caplog.set_level(logging.DEBUG)
+        with pytest.raises(SaslAuthenticationError):
+            async with kclient.Admin(settings) as admin:
+                await admin.list_topics()
+        server_side = [record for record in caplog.records if "failed to authenticate" in record.message]
+        told = [record for record in caplog.records if "refused the credentials for SASL PLAIN" in record.message]
+        assert len(told) == len(server_side), "one line for each attempt, also on the level of details"
+        assert (told[0].levelname, told[0].name) == ("WARNING", "kclient.cluster")
+        assert all(record.levelname == "DEBUG" for record in told[1:])
 
 
 @pytest.mark.parametrize("listed", [False, True])

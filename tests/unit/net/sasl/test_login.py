@@ -26,7 +26,7 @@ import respx
 
 from kclient.concurrency import Supervisor
 from kclient.config import ProducerConfig
-from kclient.config.sasl_credentials import ClientCredentials
+from kclient.config.sasl_credentials import ClientCredentials, OAuthCredentials
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, KafkaError, MissingExtraError, OAuthTokenError
 from kclient.net.sasl.client_credentials import ClientCredentialsSource
@@ -186,7 +186,10 @@ async def test_extensions_of_the_settings_and_of_the_token() -> None:
         (None, OAuthTokenError, "returned NoneType, not an OAuthToken"),
         (b"bytes", OAuthTokenError, "returned bytes"),
         (OAuthToken(value=Secret("x"), expires_at=1.0), OAuthTokenError, "has ended"),
-        ("not a token\n", ConfigError, "holds characters that no bearer token has"),
+        ("not a token\n", OAuthTokenError, "holds characters that no bearer token has, such as a line end"),
+        ("", OAuthTokenError, "is empty or holds"),
+        (OAuthToken(value=Secret("ü")), OAuthTokenError, "holds characters"),
+        (OAuthToken(value=Secret("x"), extensions={"a": "ü"}), OAuthTokenError, "extension a has a value"),
         (ConfigError("mine"), ConfigError, "mine"),
     ],
 )
@@ -199,6 +202,59 @@ async def test_callbacks_that_fail(result: Any, error: type[KafkaError], reason:
     async with Supervisor("test") as supervisor:
         with pytest.raises(error, match=reason):
             await TokenLogin(source, supervisor).begin()
+
+
+@pytest.mark.parametrize(
+    ("problem", "retriable"),
+    [
+        *((kind("x"), False) for kind in (TypeError, AttributeError, NotImplementedError, ImportError)),
+        *((kind("x"), True) for kind in (ValueError, KeyError, OSError)),
+    ],
+)
+async def test_errors_of_programming_are_final(problem: Exception, retriable: bool) -> None:
+    """Asking again until a timeout would only hide them."""
+
+    def source() -> str:
+        raise problem
+
+    async with Supervisor("test") as supervisor:
+        with pytest.raises(OAuthTokenError, match=type(problem).__name__) as caught:
+            await TokenLogin(source, supervisor).begin()
+    assert (caught.value.retriable, caught.value.fatal) == (retriable, not retriable)
+    assert caught.value.__cause__ is problem
+
+
+async def test_what_a_login_does_not_take() -> None:
+    takes_one: Any = lambda config: "x"  # noqa: E731
+    async with Supervisor("test") as supervisor:
+        with pytest.raises(ConfigError, match=r"without arguments: def token\(\) -> kclient.OAuthToken | str"):
+            TokenLogin(takes_one, supervisor)
+        with pytest.raises(ConfigError, match="a SASL extension has a name that cannot be sent"):
+            TokenLogin(lambda: "x", supervisor, extensions={"a-b": "c"})
+    with pytest.raises(ConfigError, match="one of the mechanisms PLAIN, SCRAM-SHA-256, SCRAM-SHA-512") as caught:
+        PasswordLogin("geheim", "alice", "PLAIN")
+    assert "geheim" not in str(caught.value)
+
+
+async def test_a_token_in_a_file_that_cannot_be_sent(tmp_path: Path) -> None:
+    """The same error as from a callback."""
+    file = tmp_path / "token"
+    file.write_text("a b")
+    async with Supervisor("test") as supervisor:
+        credentials = OAuthCredentials(source=ClientCredentials(url=file.as_uri()))
+        made = login_for(credentials, supervisor)
+        assert made is not None
+        with pytest.raises(OAuthTokenError, match="holds characters") as caught:
+            await made.begin()
+    assert not caught.value.retriable
+
+
+@pytest.mark.parametrize("url", [f"https://me:{SECRET}@id.example/", f"https://id.example/?Client-Secret={SECRET}"])
+def test_no_secret_in_the_address(url: str) -> None:
+    """httpx logs it."""
+    with pytest.raises(ConfigError, match="not belong into the address") as caught:
+        source(url=url)
+    assert SECRET not in str(caught.value)
 
 
 async def test_a_token_is_renewed_before_it_ends() -> None:
@@ -389,12 +445,12 @@ async def test_trouble_passes(respx_mock: respx.MockRouter) -> None:
 async def test_answers_without_a_token(
     respx_mock: respx.MockRouter, answer: Any, calls: int | None, retriable: bool, reason: str
 ) -> None:
-    route = respx_mock.post(URL, params={"key": SECRET}).mock(
+    route = respx_mock.post(URL, params={"tenant": SECRET}).mock(
         side_effect=answer if isinstance(answer, Exception) else None,
         return_value=None if isinstance(answer, Exception) else answer,
     )
     with pytest.raises(OAuthTokenError) as caught:
-        await source(url=f"https://id.example/realm/token?key={SECRET}", retry_limit=0.1)()
+        await source(url=f"https://id.example/realm/token?tenant={SECRET}", retry_limit=0.1)()
     error = caught.value
     assert f"no OAuth token from {URL} (sasl.oauthbearer.token.endpoint.url): " in str(error)
     assert reason in str(error)
