@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 import kclient
+from kclient.config.secret import Secret
 from kclient.errors import SaslAuthenticationError
 from kclient.gateway import Gateway
 from kclient.net.sasl.scram import ScramCredential
@@ -40,7 +42,7 @@ def test_the_program_of_the_protocol_page() -> None:
 
 @pytest.mark.anyio
 async def test_the_program_of_the_net_page(anyio_backend_name: str) -> None:
-    (program,) = programs("net.md")
+    program, _ = programs("net.md")
     names: dict[str, object] = {}
     exec(program, names)
     topics = names["topics"]
@@ -54,7 +56,7 @@ async def test_the_program_of_the_net_page(anyio_backend_name: str) -> None:
 
 @pytest.mark.anyio
 async def test_the_program_of_the_security_page(anyio_backend_name: str) -> None:
-    (program,) = programs("security.md")
+    program, _ = programs("security.md")
     names: dict[str, object] = {}
     exec(program, names)
     versions = names["versions"]
@@ -66,3 +68,29 @@ async def test_the_program_of_the_security_page(anyio_backend_name: str) -> None
             assert ApiKey.SASL_HANDSHAKE in await versions(str(listener.address), "alice", "x")
             with pytest.raises(SaslAuthenticationError):
                 await versions(str(listener.address), "alice", "y")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [("net.md", r"\['flights'\]\n\d+ requests\n"), ("security.md", "PLAIN alice\nSCRAM-SHA-512 alice\n")],
+)
+async def test_the_servers(
+    page: str, printed: str, anyio_backend_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second program of a page is a server with a client of its own."""
+    _, program = programs(page)
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(program, page, "exec"), names)
+    with anyio.fail_after(20):
+        await names["main"]()
+    assert re.fullmatch(printed, capsys.readouterr().out)
+
+
+def test_the_check_of_the_security_page() -> None:
+    _, program = programs("security.md")
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(program, names)
+    assert names["check"]("alice", Secret("wonderland"))
+    assert not names["check"]("alice", Secret("Wonderland"))
+    assert not names["check"]("bob", Secret("wonderland"))

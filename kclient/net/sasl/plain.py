@@ -13,7 +13,7 @@ from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
 __all__ = ["PasswordCheck", "PlainClient", "PlainServer", "fixed_passwords"]
 
 PasswordCheck: TypeAlias = Callable[[str, Secret], bool]
-"""Whether this is the password of this user; it must not wait."""
+"""Whether this is the password of this user; it must not wait. The text to compare is `password.reveal()`."""
 
 
 class PlainClient(Exchange):
@@ -58,7 +58,7 @@ class PlainServer(Exchange):
     """The server's side.
 
     Args:
-        check: Tells whether name and password belong together.
+        check: Tells whether name and password belong together; it is handed the password as a `Secret`.
     """
 
     name = "PLAIN"

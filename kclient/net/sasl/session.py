@@ -42,7 +42,8 @@ def server_mechanisms(
     """The mechanisms for which there is something to check against.
 
     Args:
-        plain: Tells whether name and password belong together.
+        plain: Tells whether name and password belong together: `check(username, password) -> bool`. The password is a
+            `Secret`, whose text `password.reveal()` gives; for a table of users take `plain.fixed_passwords`.
         scram_sha_256: Finds what is kept of a user.
         scram_sha_512: The same for the other hash function.
         oauthbearer: Tells whose token it is.
