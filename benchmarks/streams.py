@@ -25,7 +25,7 @@ import uvloop
 
 from benchmarks.harness import alternating, report
 from kclient.concurrency import Supervisor
-from kclient.net.channel import open_channel
+from kclient.net.channel_kinds import open_channel
 from kclient.net.frames import FrameAssembler
 from kclient.net.streams import SocketStream
 from kclient.net.tls import connect_tls

@@ -3,8 +3,8 @@
 - `address`: what `bootstrap.servers` and metadata name.
 - `connectors`: which function makes the byte stream for an address.
 - `streams`: byte streams over sockets and in memory; `tls`: over sockets, encrypted.
-- `frames`, `channel`: frames in and out of a stream.
-- `connection`: a client's pipelined requests.
+- `frames`, `channel`, `channel_kinds`: frames in and out of a stream.
+- `connection`: a client's pipelined requests; `turns`: when they may leave; `endings`: why a connection ended.
 - `sasl`: authentication, both sides.
 - `server`: accepting connections, ordered replies, back-pressure.
 """

@@ -9,9 +9,7 @@ else the response is dropped when it comes. Nothing waits for ever.
 
 from __future__ import annotations
 
-import copy
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -21,7 +19,6 @@ import anyio.to_thread
 from kclient.concurrency import Supervisor, TaskHandle, Timer, loop_clock
 from kclient.errors import (
     AuthenticationError,
-    BrokerConnectionError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
@@ -30,14 +27,17 @@ from kclient.errors import (
     error_for,
 )
 from kclient.net.address import Address, parse_address
-from kclient.net.channel import Channel, open_channel
+from kclient.net.channel import Channel
+from kclient.net.channel_kinds import open_channel
 from kclient.net.connectors import connect
+from kclient.net.endings import SASL_HINT, TLS_HINT, ended_error, looks_like_sasl, looks_like_tls
 from kclient.net.pending import Pending, response_of
 from kclient.net.rooms import rooms
 from kclient.net.sasl.authentication import ClientAuthentication, session_end
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
-from kclient.net.streams import ByteStream, CutOffError, check_stream
+from kclient.net.streams import ByteStream, check_stream
 from kclient.net.throttling import requested_pause
+from kclient.net.turns import Turns
 from kclient.protocol import framing
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -58,9 +58,7 @@ _FRAME_LIMIT = 2**31 - 1
 _FIRST_ROOM = 64 * 1024 * 1024
 _STALL = 0.25  # a timer that is later than this many seconds shows that the loop was blocked
 _GRACE = 0.05
-_SOON = 10.0  # seconds after which a broker that hangs up has other reasons than the first request
 _NEVER = float("inf")
-_NO_LIMIT = sys.maxsize
 
 
 class Connection:
@@ -79,23 +77,17 @@ class Connection:
         self.closed: bool = False
         self.cause: BaseException | None = None
         """Why it ended; None while it is open, and if it was closed without a fault."""
-        self.throttled_until: float = 0.0
-        """Until when the broker wants no requests (KIP-219), on the clock of `anyio.current_time`; 0.0 if it does."""
         self._now = loop_clock()
         self.last_used: float = self._now()
         """When the last request or response passed, on the clock of `anyio.current_time`."""
         self._client_id = config.client_id
         self._request_timeout = config.request_timeout_ms / 1000
         self._max_idle = config.connections_max_idle_ms / 1000
-        self._max_in_flight = config.max_in_flight_requests_per_connection or _NO_LIMIT
         self._correlation_id = 0
         self._in_flight: deque[Pending] = deque()
         self._unwritten: list[Pending] = []  # requests without response, until their bytes have left
-        self._unsent: deque[tuple[Pending, list[Buffer]]] = deque()  # encoded, until it is their turn
-        self._renewing = False  # while it authenticates again
         self._login: Login | None = None
         self._renewal: TaskHandle | None = None  # the task that authenticates again, while it waits for a token
-        self._session_end = _NEVER  # when to authenticate again
         self._supervisor = supervisor
         self._answered = 0  # responses since the versions were negotiated
         self._negotiated_at = -_NEVER
@@ -105,7 +97,13 @@ class Connection:
         self._stalled = False  # whether a late timer has been given its grace
         self._close_callbacks: list[Callable[[Connection], object]] = []
         self._timer = Timer(supervisor, self._deadline_passed, name=f"timeouts of {address}")
-        self._pause = Timer(supervisor, self._send_waiting, name=f"throttling by {address}")
+        self._turns = Turns(
+            config.max_in_flight_requests_per_connection,
+            address,
+            supervisor,
+            go_on=self._send_waiting,
+            renew=self._begin_reauthentication,
+        )
         self._channel: Channel = open_channel(
             stream, self, supervisor, frame_limit=_FIRST_LIMIT, first_room=_FIRST_ROOM
         )
@@ -181,7 +179,12 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """Requests whose response has not come yet, with those that wait for their turn to be sent."""
-        return len(self._in_flight) + len(self._unsent)
+        return len(self._in_flight) + len(self._turns.waiting)
+
+    @property
+    def throttled_until(self) -> float:
+        """Until when the broker wants no requests (KIP-219), on the clock of `anyio.current_time`; 0.0 if it does."""
+        return self._turns.paused_until
 
     @property
     def pending_bytes(self) -> int:
@@ -211,7 +214,9 @@ class Connection:
         """
         if self.closed:
             raise self._ended("the request was not sent")
-        return self._submit(message, version, timeout, expect_response, wait=bool(self._unsent) or not self._may_send())
+        turns = self._turns
+        wait = bool(turns.waiting) or not turns.may_send(len(self._in_flight) + len(self._unwritten))
+        return self._submit(message, version, timeout, expect_response, wait=wait)
 
     def _submit(
         self, message: ApiMessage, version: int, timeout: float | None, expect_response: bool, *, wait: bool
@@ -225,35 +230,15 @@ class Connection:
         if self._timer.when is None or pending.deadline < self._timer.when:
             self._timer.set(pending.deadline)
         if wait:
-            self._unsent.append((pending, parts))
+            self._turns.waiting.append((pending, parts))
         else:
             self._write(pending, parts)
         return pending
 
-    def _may_send(self) -> bool:
-        """Whether the next request may leave now; if not, something will call `_send_waiting` later."""
-        if self._renewing or len(self._in_flight) + len(self._unwritten) >= self._max_in_flight:
-            return False
-        if self.throttled_until:
-            if self._now() < self.throttled_until:
-                if self._pause.when != self.throttled_until:
-                    self._pause.set(self.throttled_until)
-                return False
-            self.throttled_until = 0.0
-        if self._session_end != _NEVER and self._now() >= self._session_end:
-            self._begin_reauthentication()
-            return False
-        return True
-
     def _send_waiting(self) -> None:
         """Send those whose turn it is; in order, but for those whose waiter was cancelled."""
-        while self._unsent and not self.closed:
-            if self._unsent[0][0].abandoned:
-                self._unsent.popleft()
-            elif self._may_send():
-                self._write(*self._unsent.popleft())
-            else:
-                return
+        while not self.closed and (turn := self._turns.take(len(self._in_flight) + len(self._unwritten))) is not None:
+            self._write(*turn)
 
     def _write(self, pending: Pending, parts: list[Buffer]) -> None:
         if pending.response is not None:
@@ -345,7 +330,7 @@ class Connection:
                 login.refused()
                 raise
         self._login = login
-        self._session_end = session_end(exchange.session_lifetime_ms, self._now())
+        self._turns.session_end = session_end(exchange.session_lifetime_ms, self._now())
         logger.debug("%s: authenticated%s by %s", self.address, " again" if again else "", login.mechanism)
 
     def _begin_reauthentication(self) -> None:
@@ -353,8 +338,7 @@ class Connection:
         login = self._login
         assert login is not None
         self._renewal = self._supervisor.spawn(self._reauthenticate, login, name=f"authenticate again {self.address}")
-        self._session_end = _NEVER
-        self._renewing = True
+        self._turns.held = True
 
     async def _reauthenticate(self, login: Login) -> None:
         error: BaseException | None = ConnectionAbortedError("the task that authenticates again was cancelled")
@@ -368,7 +352,7 @@ class Connection:
                 self.cause = error  # the broker has hung up already perhaps, and this is why
             if error is not None:
                 self._channel.close(error)
-            self._renewing = False
+            self._turns.held = False
             if self.closed:
                 self._fail_unsent()
             else:
@@ -414,42 +398,40 @@ class Connection:
                 self._response_received(frame)
             except Exception as error:  # noqa: BLE001  (whatever it is, nobody may wait for a response that was lost)
                 self._channel.close(error)
-        if self._unsent:
+        if self._turns.waiting:
             self._send_waiting()
 
     def channel_closed(self, cause: BaseException | None) -> None:
         self.closed = True
         self.cause = cause
         self._timer.cancel()
-        self._pause.cancel()
+        self._turns.close()
         rooms().clear()  # nobody may read in this thread any more
         waiting = [*self._in_flight, *self._unwritten]
         if self._renewal is not None:
             self._renewal.cancel()
-        if waiting and self._refused_by_silence(cause):
-            self._hint = ", at the first request; does this listener ask for SASL? (security.protocol)"
-        elif waiting and self._in_clear and not self.api_versions and isinstance(cause, OSError | None):
-            self._hint = " before it told its versions; does this listener ask for TLS? (security.protocol)"
+        if waiting and not self._local:
+            self._hint = self._guess(cause)
         self._in_flight, self._unwritten = deque(), []
         if cause is not None and not isinstance(cause, KafkaTimeoutError):
             logger.debug("%s", self._ended("connection ended"))
         for pending in waiting:
             pending.set_error(self._ended(f"{pending.api_name} got no response"))
-        if not self._renewing:  # else they learn it from the task that authenticates
+        if not self._turns.held:  # else they learn it from the task that authenticates
             self._fail_unsent()
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             callback(self)
 
-    def _refused_by_silence(self, cause: BaseException | None) -> bool:
-        """Whether it ended as a listener does that asks for SASL: it answers ApiVersions, then hangs up at once."""
-        hung_up = cause is None or isinstance(cause, ConnectionResetError | BrokenPipeError | CutOffError)
-        soon = self._now() - self._negotiated_at < _SOON
-        return hung_up and soon and not self._local and not self._answered and self._login is None
+    def _guess(self, cause: BaseException | None) -> str:
+        """Which setting may be behind an end that left requests unanswered."""
+        if self.api_versions:
+            first = not self._answered and self._login is None
+            return SASL_HINT if first and looks_like_sasl(cause, self._now() - self._negotiated_at) else ""
+        return TLS_HINT if self._in_clear and looks_like_tls(cause) else ""
 
     def _fail_unsent(self) -> None:
-        unsent, self._unsent = self._unsent, deque()
-        for pending, _ in unsent:
+        for pending in self._turns.take_all():
             pending.set_error(self._ended(f"{pending.api_name} was not sent"))
 
     def write_drained(self) -> None:
@@ -483,7 +465,7 @@ class Connection:
         self._answered += 1
         pause = requested_pause(message, pending.version)
         if pause:
-            self.throttled_until = max(self.throttled_until, self._now() + pause)
+            self._turns.pause(pause)
             logger.debug("%s asks for a pause of %g s (throttle_time_ms of %s)", self.address, pause, pending.api_name)
         pending.set_result(message)
 
@@ -495,7 +477,7 @@ class Connection:
         return framing.decode_response(pending.response, frame, version)[1]
 
     def _waiting(self) -> list[Pending]:
-        return [*self._in_flight, *self._unwritten, *(pending for pending, _ in self._unsent)]
+        return [*self._in_flight, *self._unwritten, *(pending for pending, _ in self._turns.waiting)]
 
     # Time.
 
@@ -532,8 +514,8 @@ class Connection:
             self._timer.set(deadline)
 
     def _give_up(self, late: list[Pending]) -> None:
-        if not self._renewing:
-            late = self._give_up_unsent(late)
+        if not self._turns.held:
+            late = self._turns.give_up(late, len(self._in_flight))
         errors = [
             KafkaTimeoutError(
                 f"{self.address} did not answer {pending.api_name} v{pending.version} within {pending.timeout:g} s "
@@ -548,39 +530,8 @@ class Connection:
         elif not self.closed:
             self._arm()
 
-    def _give_up_unsent(self, late: list[Pending]) -> list[Pending]:
-        """Those that could not be sent fail alone, since no response is missing; returns the others."""
-        unsent = {pending for pending, _ in self._unsent}.intersection(late)
-        self._unsent = deque(item for item in self._unsent if item[0] not in unsent)
-        others_first = f"{len(self._in_flight)} others are unanswered"
-        why = "the broker asked for a pause" if self.throttled_until else others_first
-        others = []
-        for pending in late:
-            if pending in unsent:
-                what = f"{pending.api_name} v{pending.version} could not be sent to {self.address}"
-                text = f"{what} within {pending.timeout:g} s (request.timeout.ms): {why}"
-                pending.set_error(KafkaTimeoutError(text))
-            else:
-                others.append(pending)
-        return others
-
     def _ended(self, what: str) -> KafkaError:
-        """A new exception for each waiter: raising one object in several tasks mixes up their tracebacks."""
-        if isinstance(self.cause, AuthenticationError):
-            # a new connection would meet the same refusal: it must not look like one that is worth a retry
-            refusal = copy.copy(self.cause)
-            refusal.__cause__ = self.cause
-            return refusal
-        if self.cause is not None:
-            reason = (str(self.cause) or type(self.cause).__name__) + self._hint
-        elif self._local:
-            reason = "it was closed by this client"
-        else:
-            reason = f"the broker closed it{self._hint}"
-        where = str(self.address) if self.peer == str(self.address) else f"{self.address} ({self.peer})"
-        error = BrokerConnectionError(f"{what}: the connection to {where} ended: {reason}")
-        error.__cause__ = self.cause
-        return error
+        return ended_error(what, self.address, self.peer, self.cause, local=self._local, hint=self._hint)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

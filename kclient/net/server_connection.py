@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.concurrency import Completion, Supervisor, TaskHandle, loop_clock
 from kclient.errors import ProtocolError
-from kclient.net.channel import Channel, TruncatedError, open_channel
+from kclient.net.channel import Channel, TruncatedError
+from kclient.net.channel_kinds import open_channel
 from kclient.net.frames import FIRST_ROOM
 from kclient.net.streams import ByteStream, buffer_size
 from kclient.protocol.framing import DEFAULT_LIMIT

@@ -372,7 +372,7 @@ async def test_who_does_not_authenticate_again_is_closed(kafka: KafkaServer) -> 
         connection = await Connection.open(
             kafka.addresses["SASL_SHORT"], supervisor=supervisor, login=login("PLAIN", supervisor)
         )
-        connection._session_end = float("inf")
+        connection._turns.session_end = float("inf")
         with anyio.fail_after(10), pytest.raises(BrokerConnectionError):
             while True:
                 await connection.request(MetadataRequest(topics=[]), 9)

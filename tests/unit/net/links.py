@@ -16,7 +16,8 @@ from typing import Any
 import anyio
 
 from kclient.concurrency import Supervisor
-from kclient.net.channel import Channel, open_channel
+from kclient.net.channel import Channel
+from kclient.net.channel_kinds import open_channel
 from kclient.net.streams import ByteStream, SocketStream, memory_pair, socketpair_streams
 from kclient.net.tls import TlsStream
 from kclient.protocol import framing

@@ -9,7 +9,8 @@ import pytest
 
 from kclient.concurrency import Supervisor
 from kclient.errors import IllegalStateError, ProtocolError
-from kclient.net.channel import Channel, TruncatedError, open_channel
+from kclient.net.channel import Channel, TruncatedError
+from kclient.net.channel_kinds import open_channel
 from kclient.net.streams import ByteStream, MemoryStream, SocketStream, buffer_size, memory_pair, socketpair_streams
 from kclient.testing.faults import FaultyStream
 

@@ -19,7 +19,8 @@ import pytest
 from kclient.concurrency import Completion, Supervisor
 from kclient.errors import ClosedError, ProtocolError
 from kclient.net.address import Address, parse_address
-from kclient.net.channel import Channel, open_channel
+from kclient.net.channel import Channel
+from kclient.net.channel_kinds import open_channel
 from kclient.net.connection import Connection
 from kclient.net.connectors import connect
 from kclient.net.server import Server, ServerConnection, ServerSettings

@@ -19,7 +19,8 @@ import trustme
 from kclient.concurrency import Supervisor
 from kclient.errors import BrokerConnectionError, ConfigError, KafkaError, SslAuthenticationError
 from kclient.net.address import Address
-from kclient.net.channel import TruncatedError, open_channel
+from kclient.net.channel import TruncatedError
+from kclient.net.channel_kinds import open_channel
 from kclient.net.connection import Connection
 from kclient.net.connectors import bootstrap_addresses, connect
 from kclient.net.server import Listener, Server, ServerSettings

@@ -377,8 +377,8 @@ class Due:
 
     @staticmethod
     def now(connection: Connection) -> None:
-        assert connection._session_end < float("inf")
-        connection._session_end = 0.0
+        assert connection._turns.session_end < float("inf")
+        connection._turns.session_end = 0.0
 
 
 @pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER"])
@@ -399,7 +399,7 @@ async def test_authenticating_again_with_requests_in_flight(mechanism: str) -> N
         assert [(await item).cluster_id for item in after] == ["after0", "after1", "after2"]
         assert session.ends_at == 1110.0
         assert connection.in_flight == 0
-        assert connection._session_end > anyio.current_time() + 40
+        assert connection._turns.session_end > anyio.current_time() + 40
         kinds = [type(message).__name__ for message in server.inner.requests]
         assert kinds == ["ApiVersionsRequest"] + ["MetadataRequest"] * 6
 
