@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 async def partition_count(admin: kclient.Admin, topic: str, expected: int) -> int:
     """The topic's number of partitions, asked for until it is the expected one: brokers learn of changes by and by."""
     count = -1
-    with anyio.move_on_after(20):
+    with anyio.move_on_after(60):
         while count != expected:
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 count = len((await admin.describe_topics([topic]))[topic].partitions)
@@ -67,7 +67,7 @@ async def test_topics_from_creation_to_deletion(broker: str, topic: str) -> None
             await admin.create_partitions({topic: 2})
 
         await admin.delete_topic(topic)
-        with anyio.fail_after(20), pytest.raises(UnknownTopicOrPartitionError, match=topic):
+        with anyio.fail_after(60), pytest.raises(UnknownTopicOrPartitionError, match=topic):
             while True:
                 await admin.describe_topics([topic])
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -94,7 +94,7 @@ async def test_validation_creates_nothing(broker: str, topic: str) -> None:
 
 async def configs_when(admin: kclient.Admin, resource: ConfigResource, name: str, value: str) -> dict[str, ConfigEntry]:
     """The settings once one has a value: Kafka's controller answers before its brokers have followed."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             found = (await admin.describe_configs([resource]))[resource]
             if found[name].value == value:

@@ -54,7 +54,7 @@ async def test_acks(broker: str, topic: str, acks: str) -> None:
         for number in range(100):
             await producer.send(topic, b"%d" % number, partition=0)
         await producer.flush()
-    with anyio.fail_after(10):  # with acks=0 the end of the flush is not the end of the append
+    with anyio.fail_after(30):  # with acks=0 the end of the flush is not the end of the append
         while len(records := await stored_records(broker, TopicPartition(topic, 0))) < 100:
             await anyio.sleep(0.01)
     assert [record.value for record in records] == [b"%d" % number for number in range(100)]

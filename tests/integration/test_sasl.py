@@ -180,14 +180,14 @@ async def surfaces(settings: Settings, error: type[KafkaError], text: str, topic
 
     async def consumer() -> None:
         async with kclient.Consumer(topic, config=settings, group_id=topic) as made:
-            await made.poll(timeout=8.0)
+            await made.poll(timeout=25.0)
 
     async def expect(client: Callable[[], Awaitable[None]]) -> None:
         with pytest.raises(error, match=text) as caught:
             await client()
         raised.append(caught.value)
 
-    with anyio.fail_after(8):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as tasks:
             for client in (admin, producer, consumer):
                 tasks.start_soon(expect, client)
@@ -224,8 +224,8 @@ def test_refusals_in_blocking_code(settings_of: Callable[..., Settings], case: s
         admin.list_topics()
     consumer = kclient.sync.Consumer(topic, config=settings, group_id=topic)
     with pytest.raises(error, match=text), consumer:
-        consumer.poll(timeout=8.0)
-    assert time.monotonic() - start < 8
+        consumer.poll(timeout=25.0)
+    assert time.monotonic() - start < 25
 
 
 async def test_a_wrong_mechanism(settings_of: Callable[..., Settings], topic: str) -> None:
@@ -254,7 +254,7 @@ async def test_a_token_that_is_known_to_have_ended(settings_of: Callable[..., Se
     settings = settings_of("SASL", "OAUTHBEARER", sasl_jaas_config=None)
     settings["sasl.login.callback.handler.class"] = lambda: unsecured_token({"sub": "alice"}, lifetime=-1)
     with pytest.raises(KafkaTimeoutError, match="the token callback returned a token that has ended"):
-        await list_topics({**settings, "default.api.timeout.ms": 400, "request.timeout.ms": 300})
+        await list_topics({**settings, "default.api.timeout.ms": 1500, "request.timeout.ms": 1000})
 
 
 async def test_a_forged_token(
@@ -276,7 +276,7 @@ async def test_a_callback_that_gives_no_token(settings_of: Callable[..., Setting
 async def test_the_listeners_confused(kafka: KafkaServer, settings_of: Callable[..., Settings], topic: str) -> None:
     in_clear = settings_of("PLAINTEXT", "PLAIN")
     await surfaces(in_clear, IllegalSaslStateError, r"does not use SASL on this listener: security\.protocol", topic)
-    short = {"default.api.timeout.ms": 700, "request.timeout.ms": 500}
+    short = {"default.api.timeout.ms": 2500, "request.timeout.ms": 2000}
     with pytest.raises(KafkaTimeoutError, match=r"ask for SASL\? \(security\.protocol\)"):
         await list_topics({**short, "bootstrap.servers": kafka.addresses["SASL"]})
     no_tls = settings_of("SASL", "PLAIN") | {**short, "bootstrap.servers": kafka.addresses["SASL_SSL"]}
@@ -293,7 +293,7 @@ async def test_a_user_who_is_made_later(kafka: KafkaServer, settings_of: Callabl
         with pytest.raises(SaslAuthenticationError):
             await admin.list_topics()
         await make_user(kafka.bootstrap, topic, b"x")
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while True:
                 try:
                     await admin.list_topics()
@@ -373,7 +373,7 @@ async def test_who_does_not_authenticate_again_is_closed(kafka: KafkaServer) -> 
             kafka.addresses["SASL_SHORT"], supervisor=supervisor, login=login("PLAIN", supervisor)
         )
         connection._turns.session_end = float("inf")
-        with anyio.fail_after(10), pytest.raises(BrokerConnectionError):
+        with anyio.fail_after(30), pytest.raises(BrokerConnectionError):
             while True:
                 await connection.request(MetadataRequest(topics=[]), 9)
                 await anyio.sleep(0.05)
