@@ -1,20 +1,20 @@
 """Record batches v2 and message sets v0 and v1: building, reading, converting, checking; bytes to values and back.
 
 The work per record is done by one of two implementations with the same behaviour, compiled or interpreted;
-`IMPLEMENTATION` names the one that is loaded. The environment variable `KCLIENT_RECORDS` forces one and makes
-the import fail if it is not there.
+`IMPLEMENTATION` names the one that is loaded. The environment variable `KCLIENT_RECORDS`, `compiled` or `interpreted`,
+forces one and makes the import fail if it is not there; any other value makes it fail too. Unset or empty, the compiled
+one is taken where it was built.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from kclient.records.arguments import MAX_BATCH_SIZE
 from kclient.records.arrow import ArrowChunk, ArrowDecoder, arrow_schema
 from kclient.records.arrow_source import ArrowEncoder, record_columns
 from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, BatchHeader, CompressionType
+from kclient.records.checksum import crc32c
 from kclient.records.chooser import choose
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, check_level
 from kclient.records.contract import BinaryColumn, Deserialize, RecordColumns
@@ -49,6 +49,7 @@ else:
     murmur2 = _implementation.murmur2
     partition_for_key = _implementation.partition_for_key
 
+restored = _implementation.made_record  # what `kclient.records.restoring` makes records with
 _reader = RecordReader(_implementation)
 decode_records: Final = _reader.decode_records
 iter_batches: Final = _reader.iter_batches

@@ -5,6 +5,7 @@ from kclient.records._interpreted import ColumnBuilder as ColumnBuilder
 from kclient.records._interpreted import ConsumerRecord as ConsumerRecord
 from kclient.records._interpreted import LazyDelivery as LazyDelivery
 from kclient.records._interpreted import TopicSlots as TopicSlots
+from kclient.records._interpreted import made_record as made_record
 from kclient.records._interpreted import murmur2 as murmur2
 from kclient.records._interpreted import parse_records as parse_records
 from kclient.records._interpreted import partition_for_key as partition_for_key

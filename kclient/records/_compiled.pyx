@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, annotation_typing=False
 """The compiled implementation: everything that runs once per record.
 
 `_interpreted.py` is its twin in Python and its specification: same names, same bytes, same errors. What runs once
@@ -12,6 +12,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.pythread cimport (
@@ -23,31 +24,42 @@ from cpython.pythread cimport (
     PyThread_release_lock,
     PyThread_type_lock,
 )
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_CheckExact, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from array import array
-from operator import index as operator_index
 
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
     as_bytes,
     bad_column,
-    bad_offset_delta,
-    bad_start,
     bad_timestamp,
     builder_busy,
     builder_closed,
     builder_empty,
+    check_builder,
+    check_columns,
     check_delete_horizon,
+    check_handle,
     check_last_delta,
     check_limit,
+    check_many,
+    check_offset_delta,
     check_partition,
     check_partitions,
+    check_record,
+    check_stamps,
+    check_start,
+    check_topic,
     columns_too_large,
     header_key,
-    keys_mismatch,
+    header_list,
+    header_pair,
+    integer,
+    milliseconds,
+    partition_or_none,
     record_too_large,
 )
 from kclient.records.batch_header import (
@@ -57,11 +69,15 @@ from kclient.records.batch_header import (
     check_count,
     write_header,
 )
-from kclient.records.compression import check_level, compress
+from kclient.records.compression import check_compression, check_level, compress
 from kclient.records.contract import Columns
 from kclient.records.flaws import deserialization_error, record_error
 from kclient.records.restoring import restore_record
+from kclient.records.signatures import TwinSignature
 from kclient.types import TimestampType
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
 cdef extern from *:
     """
@@ -133,6 +149,7 @@ cdef object _CREATE_TIME = TimestampType.CREATE_TIME
 cdef object _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 
+include "_cython/numbers.pxi"
 include "_cython/record.pxi"
 include "_cython/builder.pxi"
 include "_cython/sources.pxi"

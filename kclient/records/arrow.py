@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kclient.errors import MissingExtraError
-from kclient.records.arguments import MAX_BATCH_SIZE
+from kclient.records.arguments import MAX_BATCH_SIZE, check_max_decompressed, shown
 from kclient.records.batch_header import HEADER_SIZE, BatchHeader
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
 from kclient.records.message_set import Rows
-from kclient.records.reader import END_OF_OFFSETS, open_batches
+from kclient.records.reader import check_wanted, open_batches
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -121,16 +121,28 @@ class ArrowDecoder:
             MissingExtraError: pyarrow is not installed.
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`, or all together are larger than 2 GiB.
+            TypeError: A chunk, or one of its fields, is of a wrong type.
+            ValueError: A number is out of its range.
+            ConfigError: `max_decompressed` is no positive integer.
         """
         pa = _pyarrow()
-        builder = self._columns(include_headers)
+        check_max_decompressed(max_decompressed)
+        builder = self._columns(bool(include_headers))
         topics, partitions, types = _Runs(_repeated_text), _Runs(_repeated_number), _Runs(_repeated_number)
-        for chunk in chunks:
-            topic, partition, buffer, start, wanted_end, aborted = ArrowChunk(*chunk)
-            end = END_OF_OFFSETS if wanted_end is None else wanted_end
-            with memoryview(buffer) as view:
+        for chunk in _chunks(chunks):
+            view, topic, partition, start, end, limit, aborted = check_wanted(
+                chunk.buffer,
+                chunk.topic,
+                chunk.partition,
+                chunk.start_offset,
+                chunk.end_offset,
+                max_decompressed,
+                chunk.aborted,
+            )
+            _check_utf8(topic)
+            with view:
                 for position, header, payload in open_batches(
-                    view, self._implementation, start, end, check_crcs, max_decompressed, aborted
+                    view, self._implementation, start, end, check_crcs, limit, aborted
                 ):
                     if payload is None:
                         continue
@@ -142,6 +154,31 @@ class ArrowDecoder:
                         partitions.append(partition, rows)
                         types.append(int(header.timestamp_type), rows)
         return _record_batch(pa, builder.finish(), topics, partitions, types)
+
+
+def _chunks(chunks: Any) -> Iterator[ArrowChunk]:
+    what = "chunks must be a list of ArrowChunks, or of tuples of topic, partition, buffer and so on"
+    if isinstance(chunks, ArrowChunk | str | bytes | bytearray | memoryview):
+        raise TypeError(f"{what}, not {shown(chunks)}")
+    try:
+        items = iter(chunks)
+    except TypeError:
+        raise TypeError(f"{what}, not {shown(chunks)}") from None
+    for chunk in items:
+        if isinstance(chunk, ArrowChunk):
+            yield chunk
+        elif isinstance(chunk, tuple | list) and 3 <= len(chunk) <= len(ArrowChunk._fields):
+            yield ArrowChunk(*chunk)
+        else:
+            fields = f" of {len(chunk)} fields" if isinstance(chunk, tuple | list) else ""
+            raise TypeError(f"{what}; one of them is {shown(chunk)}{fields}")
+
+
+def _check_utf8(topic: str) -> None:
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"topic must be text that UTF-8 can hold, not {topic!a}") from None
 
 
 def _as_batch(implementation: Implementation, header: BatchHeader, rows: Rows) -> tuple[BatchHeader, memoryview]:
@@ -164,13 +201,20 @@ def _pyarrow() -> Any:
     return pa
 
 
-@cache
 def arrow_schema(include_headers: bool = False) -> Any:
     """The `pyarrow.Schema` of `decode_arrow`.
+
+    Args:
+        include_headers: Whether the column `headers` is in it.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
+    return _schema(bool(include_headers))
+
+
+@cache
+def _schema(include_headers: bool) -> Any:
     pa = _pyarrow()
     fields = [
         pa.field("key", pa.binary()),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kclient.errors import MissingExtraError, SerializationError
+from kclient.records.arguments import INT64_MAX, check_limit, integer, milliseconds, shown
 from kclient.records.batch_header import CompressionType
+from kclient.records.compression import check_compression, check_level
 from kclient.records.contract import BinaryColumn, RecordColumns
 from kclient.types import Buffer, Headers
 
@@ -18,6 +20,9 @@ IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 USED: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 _INT64_SIZE: Final = 8
+
+
+_DATA: Final = "data must be a pyarrow.Table, a pyarrow.RecordBatch or an iterable of RecordBatches"
 
 
 class BuilderFactory(Protocol):
@@ -42,16 +47,32 @@ def record_columns(data: Any, *, timestamp: int = -1) -> Iterator[RecordColumns]
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        SerializationError: A column is missing, unknown, or of a type that is no record's.
+        SerializationError: A column is missing, unknown, there twice, or of a type that is no record's.
+        TypeError: The data are no such thing, or the timestamp is no integer.
+        ValueError: The timestamp is before the epoch, or beyond 64 bits.
     """
     pa = _pyarrow()
+    timestamp = milliseconds(timestamp)
     if isinstance(data, pa.RecordBatch):
-        batches: Iterable[Any] = [data]
-    elif isinstance(data, pa.Table):
-        batches = data.to_batches()
-    else:
-        batches = data
+        return _pieces(pa, [data], timestamp)
+    if isinstance(data, pa.Table):
+        _check_names(data.schema.names)  # also of a table without rows
+        return _pieces(pa, data.to_batches(), timestamp)
+    try:
+        batches = None if isinstance(data, Mapping | str | bytes | bytearray | memoryview) else iter(data)
+    except TypeError:
+        batches = None
+    if batches is None:
+        hint = "; use pyarrow.table(data)" if isinstance(data, dict) else ""
+        raise TypeError(f"{_DATA}, not {shown(data)}{hint}")
+    return _pieces(pa, batches, timestamp)
+
+
+def _pieces(pa: Any, batches: Iterable[Any], timestamp: int) -> Iterator[RecordColumns]:
     for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeError(f"{_DATA}; what is iterated over gave {shown(batch)}")
+        _check_names(batch.schema.names)
         if batch.num_rows:
             yield _columns(pa, batch, timestamp)
 
@@ -90,13 +111,30 @@ class ArrowEncoder:
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            SerializationError: A column is missing, unknown, or of a type that is no record's.
-            ValueError: A timestamp is before the epoch.
+            SerializationError: A column is missing, unknown, there twice, or of a type that is no record's.
+            TypeError: The data or an argument are of a wrong type.
+            ValueError: A timestamp is before the epoch, or a number out of its range.
             RecordTooLargeError: A row fits into no batch.
-            ConfigError: The limit or the level is impossible.
+            ConfigError: The limit, the compression or the level is impossible.
         """
+        check_limit(limit)
+        compression = check_compression(compression)
+        check_level(compression, level)
+        base_offset = integer("base_offset", base_offset, 0, INT64_MAX - 1)
+        columns = record_columns(data, timestamp=timestamp)
+        return self._encode(columns, limit, compression, level, is_transactional, base_offset)
+
+    def _encode(
+        self,
+        pieces: Iterable[RecordColumns],
+        limit: int,
+        compression: CompressionType,
+        level: int | None,
+        is_transactional: bool,
+        base_offset: int,
+    ) -> Iterator[bytearray]:
         builder = None
-        for columns in record_columns(data, timestamp=timestamp):
+        for columns in pieces:
             start = 0
             while start < columns.rows:
                 if builder is None:
@@ -120,13 +158,19 @@ def _pyarrow() -> Any:
     return pa
 
 
-def _columns(pa: Any, batch: Any, timestamp: int) -> RecordColumns:
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    unknown = sorted(set(columns) - USED - IGNORED)
+def _check_names(names: list[str]) -> None:
+    unknown = sorted(set(names) - USED - IGNORED)
     if unknown:
         raise SerializationError(f"unknown columns {', '.join(unknown)}; a record has {', '.join(sorted(USED))}")
-    if "value" not in columns:
+    if "value" not in names:
         raise SerializationError("the column 'value' is missing")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SerializationError(f"there is more than one column {', '.join(map(repr, twice))}")
+
+
+def _columns(pa: Any, batch: Any, timestamp: int) -> RecordColumns:
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     return RecordColumns(
         rows=batch.num_rows,
         keys=_binary(pa, "key", columns.get("key")),
@@ -142,8 +186,8 @@ def _binary(pa: Any, name: str, column: Any) -> BinaryColumn | None:
         return None
     try:
         array = column.cast(pa.binary())  # copies nothing of binary and string columns
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SerializationError(f"column {name!r} of type {column.type}: {error}") from error
+    except pa.ArrowException as error:
+        raise SerializationError(f"column {name!r} of type {column.type} cannot be taken as binary: {error}") from error
     validity, ends, data = array.buffers()
     return BinaryColumn(array.offset, validity if array.null_count else None, ends, b"" if data is None else data)
 
@@ -153,9 +197,15 @@ def _milliseconds(pa: Any, column: Any, timestamp: int) -> Buffer | None:
         return None
     if not pa.types.is_integer(column.type) and not pa.types.is_timestamp(column.type):
         raise SerializationError(f"column 'timestamp' of type {column.type} is neither a timestamp nor an integer")
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    array = column.cast(pa.int64())
+    try:
+        if pa.types.is_timestamp(column.type):
+            coarser = column.type.unit == "s"  # may be too many for milliseconds; the finer ones are cut off
+            column = column.cast(pa.timestamp("ms", column.type.tz), safe=coarser)
+        array = column.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise SerializationError(
+            f"column 'timestamp' of type {column.type} cannot be taken as milliseconds: {error}"
+        ) from error
     if array.null_count:
         array = array.fill_null(timestamp)
     stamps = memoryview(array.buffers()[1]).cast("B")

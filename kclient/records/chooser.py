@@ -35,7 +35,7 @@ def choose() -> tuple[Name, Implementation]:
     """The implementation to use and its name: the one that the environment forces, else the compiled one if built.
 
     Raises:
-        ConfigError: The environment variable names no implementation.
+        ConfigError: The environment variable names no implementation; an empty one counts as unset.
         ImportError: The implementation that it names is not built here.
     """
     forced = os.environ.get(VARIABLE, "")

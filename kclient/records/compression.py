@@ -9,13 +9,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import lz4.frame
 import snappy
 import zstandard
 
 from kclient.errors import ConfigError, CorruptRecordError, RecordTooLargeError
+from kclient.records.arguments import shown, whole_number
 from kclient.records.batch_header import CompressionType
 from kclient.records.old_lz4 import mended_front
 from kclient.types import Buffer
@@ -32,7 +33,10 @@ LEVELS: Final[dict[CompressionType, tuple[int, int, int]]] = {
 
 _GZIP_WINDOW = 31  # zlib's way to say: gzip wrapper, 32 KiB window
 _CHUNK = 1 << 20
+_PIECE = 1 << 16  # what a gzip member is given at a time, as what it does not take at once is copied
 _STEP = 1 << 10  # what a further gzip member is given first
+_LEAST_WINDOW = 1 << 27  # what zstd allows of itself; its levels above 19 ask for as much even for small data
+_GREATEST_WINDOW = 1 << 31
 _MOST_FRAMES = DEFAULT_MAX_DECOMPRESSED // (64 * 1024)
 """Most gzip members or lz4 frames one behind another. Writers make one; each takes time even if it holds nothing."""
 
@@ -42,21 +46,45 @@ _XERIAL_BLOCK = 32 * 1024  # the block size of Java's SnappyOutputStream, as Kaf
 _INT32 = Struct(">i")
 
 
+def check_compression(compression: Any) -> CompressionType:
+    """The compression, which may be given as its number.
+
+    Raises:
+        ConfigError: There is none such.
+    """
+    if type(compression) is CompressionType:
+        return compression
+    number = whole_number(compression)
+    if number is None or not 0 <= number <= CompressionType.ZSTD:
+        names = ", ".join(f"{kind.name} ({kind.value})" for kind in CompressionType)
+        raise ConfigError(f"compression must be a CompressionType, one of {names}; not {shown(compression)}.")
+    return CompressionType(number)
+
+
 def check_level(compression: CompressionType, level: int | None) -> int | None:
     """The level as given, once it is known to be possible.
 
+    Args:
+        compression: The compression whose level it is.
+        level: The level; None is Kafka's default, and the only one for compressions without levels.
+
     Raises:
-        ConfigError: The compression has no levels, or not this one.
+        ConfigError: The compression has no levels, or not this one; or there is no such compression.
     """
+    compression = check_compression(compression)
     if level is None:
         return None
+    name = compression.name.lower()
     if compression not in LEVELS:
-        raise ConfigError(f"compression.type={compression.name.lower()} has no levels; leave the level out.")
+        raise ConfigError(f"compression.type={name} has no levels; leave the level out.")
     least, greatest, default = LEVELS[compression]
-    if level != default and not least <= level <= greatest:
-        name = compression.name.lower()
-        raise ConfigError(f"compression.{name}.level must be between {least} and {greatest}, not {level}.")
-    return level
+    number = whole_number(level)
+    if number is None or (number != default and not least <= number <= greatest):
+        others = "" if least <= default <= greatest else f", or {default} for the default"
+        raise ConfigError(
+            f"compression.{name}.level must be an integer between {least} and {greatest}{others}, not {shown(level)}."
+        )
+    return number
 
 
 def compress(compression: CompressionType, data: Buffer, level: int | None = None) -> bytes:
@@ -107,23 +135,27 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
     room = limit
     with memoryview(data) as view:
         position, end = 0, len(view)
-        step = end  # there is one member in general
+        step = _PIECE  # there is one member in general
         members = 0
         while position < end:
             members = _counted(members)
             decompressor = zlib.decompressobj(_GZIP_WINDOW)
             while not decompressor.eof:
-                if position >= end:
+                # What it made no room for yet comes first; it may also have more to give without any further input.
+                piece: Buffer = decompressor.unconsumed_tail
+                if not piece:
+                    piece = view[position : position + step]
+                    position += len(piece)
+                    step = min(step * 2, _PIECE)
+                part = decompressor.decompress(piece, min(room + 1, _CHUNK))
+                if not part and not piece and not decompressor.eof:
                     raise EOFError("the data end too early")
-                piece = view[position : position + step]
-                part = decompressor.decompress(piece, room + 1)
                 room -= len(part)
                 if room < 0:
                     raise too_large(limit)
                 parts.append(part)
-                # What is behind the member comes back as a copy, so it must be no more than the member's size or so.
-                position += len(piece) - len(decompressor.unused_data)
-                step *= 2
+            # What is behind the member comes back as a copy, so it must be no more than the member's size or so.
+            position -= len(decompressor.unused_data)
             step = _STEP
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -227,13 +259,25 @@ def _unzstd(data: Buffer, limit: int) -> bytes:
     # Read piece by piece: a frame's header may be missing the size, or lie about it.
     parts = []
     room = limit
-    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+    if _claimed_by_zstd(data) > limit:
+        raise too_large(limit)
+    window = min(max(limit, _LEAST_WINDOW), _GREATEST_WINDOW)  # a frame's that is one segment is all of its size
+    decompressor = zstandard.ZstdDecompressor(max_window_size=window)
+    with decompressor.stream_reader(data, read_across_frames=True) as reader:
         while part := reader.read(min(_CHUNK, room + 1)):
             room -= len(part)
             if room < 0:
                 raise too_large(limit)
             parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _claimed_by_zstd(data: Buffer) -> int:
+    """How many bytes the first frame says it holds; -1 if it does not say."""
+    try:
+        return zstandard.frame_content_size(data)
+    except zstandard.ZstdError:
+        return -1  # reading it tells what is wrong
 
 
 def _counted(frames: int) -> int:

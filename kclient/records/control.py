@@ -9,9 +9,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from kclient.errors import CorruptRecordError
+from kclient.records.arguments import INT32_MAX, INT64_MAX, INT64_MIN, as_bytes, integer, shown
 from kclient.records.batch_header import BatchHeader
 from kclient.types import Buffer
 
@@ -23,7 +24,17 @@ _VALUE = Struct(">hi")
 
 
 def encode_end_marker(*, commit: bool, coordinator_epoch: int) -> tuple[bytes, bytes]:
-    """Key and value of the control record that ends a transaction."""
+    """Key and value of the control record that ends a transaction.
+
+    Args:
+        commit: Whether it was committed; else it was aborted.
+        coordinator_epoch: Epoch of the transaction coordinator, or -1.
+
+    Raises:
+        TypeError: The epoch is no integer.
+        ValueError: The epoch is out of its range.
+    """
+    coordinator_epoch = integer("coordinator_epoch", coordinator_epoch, -1, INT32_MAX)
     return _KEY.pack(0, COMMIT if commit else ABORT), _VALUE.pack(0, coordinator_epoch)
 
 
@@ -32,10 +43,35 @@ def decode_control_type(key: Buffer | None) -> int:
 
     Raises:
         CorruptRecordError: The key is missing or too short.
+        TypeError: The key is of a wrong type.
     """
-    if key is None or len(key) < _KEY.size:
+    key = b"" if key is None else as_bytes(key, "key")
+    if len(key) < _KEY.size:
         raise CorruptRecordError("A control record has no valid key.")
     return int(_KEY.unpack_from(key)[1])
+
+
+def check_aborted(aborted: Any) -> list[tuple[int, int]]:
+    """Producer id and first offset of each aborted transaction.
+
+    Raises:
+        TypeError: They are no pairs of integers.
+        ValueError: One is out of 64 bits.
+    """
+    try:
+        pairs = [(producer_id, first_offset) for producer_id, first_offset in aborted]
+    except (TypeError, ValueError, NotImplementedError):
+        raise TypeError(
+            "aborted must be a list of pairs of integers, producer id and first offset, or None; not "
+            f"{shown(aborted) if not isinstance(aborted, list | tuple) else f'a {type(aborted).__name__} of others'}"
+        ) from None
+    return [
+        (
+            integer("the producer id in aborted", producer_id, INT64_MIN, INT64_MAX),
+            integer("the first offset in aborted", first_offset, INT64_MIN, INT64_MAX),
+        )
+        for producer_id, first_offset in pairs
+    ]
 
 
 class AbortedFilter:
@@ -46,12 +82,16 @@ class AbortedFilter:
 
     Args:
         aborted: Producer id and first offset of each aborted transaction, as in the response.
+
+    Raises:
+        TypeError: They are no pairs of integers.
+        ValueError: One is out of 64 bits.
     """
 
     __slots__ = ("_open", "_waiting")
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        self._waiting = [(first_offset, producer_id) for producer_id, first_offset in aborted]
+        self._waiting = [(first_offset, producer_id) for producer_id, first_offset in check_aborted(aborted)]
         heapq.heapify(self._waiting)
         self._open: set[int] = set()
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from kclient.errors import CorruptRecordError, InvalidTimestampError, UnsupportedCompressionTypeError
-from kclient.records.arguments import MAX_BATCH_SIZE
+from kclient.records.arguments import (
+    INT64_MAX,
+    MAX_BATCH_SIZE,
+    as_view,
+    check_max_decompressed,
+    integer,
+    setting,
+    shown,
+    whole_number,
+)
 from kclient.records.batch_header import CURRENT_MAGIC, BatchHeader, CompressionType
-from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
+from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, LEVELS
 from kclient.records.headers import iter_headers
 from kclient.records.message_builder import MessageSetBuilder
 from kclient.records.message_set import Row, Rows
@@ -21,6 +30,9 @@ if TYPE_CHECKING:
 
 Magic: TypeAlias = Literal[0, 1, 2]
 """A message format."""
+
+
+_LEVELS: Final = min(least for least, _, _ in LEVELS.values()), max(greatest for _, greatest, _ in LEVELS.values())
 
 
 class RecordConverter:
@@ -60,14 +72,15 @@ class RecordConverter:
             max_decompressed: Greatest size in bytes of a batch's records after decompression.
 
         Raises:
-            ValueError: There is no such format.
+            TypeError: An argument is of a wrong type.
+            ValueError: There is no such format, or a number is out of its range.
             UnsupportedCompressionTypeError: A batch is compressed with zstd, which the old formats do not know.
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`.
             InvalidTimestampError: A record's timestamp is before the epoch and not -1.
-            ConfigError: A batch's compression does not have that level.
+            ConfigError: A batch's compression does not have that level, or `max_decompressed` is no positive integer.
         """
-        return self._converted(buffer, magic, magic.__ge__, first_offset, level, check_crcs, max_decompressed)
+        return self._converted(buffer, magic, int.__ge__, first_offset, level, check_crcs, max_decompressed)
 
     def up_convert(
         self,
@@ -93,30 +106,34 @@ class RecordConverter:
             max_decompressed: Greatest size in bytes of a batch's records after decompression.
 
         Raises:
-            ValueError: There is no such format.
+            TypeError: An argument is of a wrong type.
+            ValueError: There is no such format, or a number is out of its range.
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`.
             InvalidTimestampError: A record's timestamp is before the epoch and not -1.
-            ConfigError: A batch's compression does not have that level.
+            ConfigError: A batch's compression does not have that level, or `max_decompressed` is no positive integer.
         """
-        return self._converted(buffer, magic, magic.__le__, 0, level, check_crcs, max_decompressed)
+        return self._converted(buffer, magic, int.__le__, 0, level, check_crcs, max_decompressed)
 
     def _converted(
         self,
         buffer: Buffer,
         magic: Magic,
-        fits: Callable[[int], bool],
+        fits: Callable[[int, int], bool],
         first_offset: int,
         level: int | None,
         check_crcs: bool,
         max_decompressed: int,
     ) -> bytes:
-        if magic not in (0, 1, 2):
-            raise ValueError(f"there is no message format v{magic}")
+        magic = _format(magic)
+        first_offset = integer("first_offset", first_offset, 0, INT64_MAX)
+        if level is not None:
+            level = setting("level", level, *_LEVELS)
+        max_decompressed = check_max_decompressed(max_decompressed)
         converted = bytearray()
-        with memoryview(buffer) as view:
+        with as_view(buffer) as view:
             for begin, end, found in _stretches(view):
-                if fits(found):
+                if fits(magic, found):
                     converted += view[begin:end]
                     continue
                 with view[:end] as stretch:
@@ -170,6 +187,15 @@ class RecordConverter:
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             restamp(batch, base_offset=base, partition_leader_epoch=-1, log_append_time=header.max_timestamp)
         return batch
+
+
+def _format(magic: Any) -> Magic:
+    number = whole_number(magic)
+    if number is None:
+        raise TypeError(f"magic must be 0, 1 or 2, not {shown(magic)}")
+    if number not in (0, 1, 2):
+        raise ValueError(f"there is no message format v{shown(number)}: magic must be 0, 1 or 2")
+    return number  # type: ignore[return-value]  # one of the three
 
 
 def _message_set(magic: Literal[0, 1], header: BatchHeader, rows: list[Row], base: int, level: int | None) -> bytearray:

@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, cast
 from typing_extensions import TypeVar
 
 from kclient.errors import CorruptRecordError
+from kclient.records.arguments import as_buffer, check_callable, check_position
 from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, measure
 from kclient.records.headers import check_batch, read_header
 from kclient.types import Buffer
@@ -34,7 +35,10 @@ class RecordBatchFraming(Generic[Info]):
 
     Args:
         make_info: What `inspect` makes of length, first and last offset and greatest timestamp; the store's own
-            type, as this package knows no store.
+            type, as this package knows no store. None makes a `BatchInfo`.
+
+    Raises:
+        TypeError: `make_info` cannot be called.
     """
 
     prefix = HEADER_SIZE
@@ -43,16 +47,18 @@ class RecordBatchFraming(Generic[Info]):
     __slots__ = ("_make_info",)
 
     def __init__(self, make_info: Callable[[int, int, int, int], Info] | None = None) -> None:
+        check_callable("make_info", make_info)
         self._make_info = make_info or cast("Callable[[int, int, int, int], Info]", BatchInfo)
 
     def measure(self, buffer: Buffer, position: int = 0, /) -> int:
         """Whole length in bytes of the batch at `position`.
 
         Raises:
-            ValueError: No batch can begin like this.
+            TypeError: An argument is of a wrong type.
+            ValueError: No batch can begin like this, or the position is negative.
         """
         try:
-            return measure(buffer, position)
+            return measure(as_buffer(buffer), check_position(position))
         except CorruptRecordError as error:
             raise ValueError(str(error)) from error
 
@@ -60,7 +66,8 @@ class RecordBatchFraming(Generic[Info]):
         """Length, offsets and greatest timestamp of the batch at `position`.
 
         Raises:
-            ValueError: No batch can begin like this.
+            TypeError: An argument is of a wrong type.
+            ValueError: No batch can begin like this, or the position is negative.
         """
         try:
             header = read_header(buffer, position)
@@ -71,7 +78,12 @@ class RecordBatchFraming(Generic[Info]):
         return self._make_info(header.length, header.base_offset, header.last_offset, header.max_timestamp)
 
     def verify(self, buffer: Buffer, position: int = 0, /) -> bool:
-        """Whether a whole batch is at `position` and its checksum is right; False for anything else."""
+        """Whether a whole batch is at `position` and its checksum is right; False for anything else.
+
+        Raises:
+            TypeError: An argument is of a wrong type.
+            ValueError: The position is negative.
+        """
         try:
             return check_batch(buffer, position).magic == CURRENT_MAGIC
         except CorruptRecordError:

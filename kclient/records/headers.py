@@ -7,6 +7,7 @@ from struct import Struct
 from typing import Final
 
 from kclient.errors import CorruptRecordError
+from kclient.records.arguments import as_buffer, check_position
 from kclient.records.batch_header import (
     CURRENT_MAGIC,
     HEADER_SIZE,
@@ -34,9 +35,16 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
     Only the header needs to be there: 61 bytes of a batch, 26 bytes of a message.
 
+    Args:
+        buffer: Bytes in which the batch or message is.
+        position: Where it begins.
+
     Raises:
         CorruptRecordError: The header is truncated or makes no sense.
+        TypeError: An argument is of a wrong type.
+        ValueError: The position is negative.
     """
+    buffer, position = as_buffer(buffer), check_position(position)
     left = len(buffer) - position
     if left <= _MAGIC_AT:
         raise truncated(buffer, position, HEADER_SIZE)
@@ -58,9 +66,19 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
     Formats may be mixed, as a fetch from an upgraded broker's log returns them. Each message of the formats v0 and v1
     counts as a batch, a compressed one with everything inside.
 
+    Args:
+        buffer: Record batches and message sets, in any mixture.
+        position: Where the first one begins.
+
     Raises:
-        CorruptRecordError: A header makes no sense.
+        CorruptRecordError: A header makes no sense; raised when it is its turn.
+        TypeError: An argument is of a wrong type.
+        ValueError: The position is negative.
     """
+    return _headers_from(as_buffer(buffer), check_position(position))
+
+
+def _headers_from(buffer: Buffer, position: int) -> Iterator[tuple[int, BatchHeader]]:
     end = len(buffer)
     while (header := next_header(buffer, position, end)) is not None:
         yield position, header
@@ -94,9 +112,16 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 
     The records themselves are not looked at, nor the messages inside a compressed message of an old format.
 
+    Args:
+        buffer: Bytes in which the batch or message is.
+        position: Where it begins.
+
     Raises:
         CorruptRecordError: The batch is truncated, makes no sense, or has a wrong checksum.
+        TypeError: An argument is of a wrong type.
+        ValueError: The position is negative.
     """
+    buffer, position = as_buffer(buffer), check_position(position)
     header = read_header(buffer, position)
     if header.length > len(buffer) - position:
         raise truncated(buffer, position, header.length)

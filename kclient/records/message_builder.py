@@ -3,39 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index as operator_index
 from struct import Struct
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from kclient.errors import ConfigError
 from kclient.records.arguments import (
+    INT64_MAX,
     MAX_BATCH_SIZE,
     as_bytes,
-    bad_offset_delta,
-    bad_start,
-    bad_timestamp,
     builder_closed,
     builder_empty,
     check_limit,
-    keys_mismatch,
+    check_many,
+    check_offset_delta,
+    check_start,
+    header_list,
+    integer,
+    milliseconds,
     record_too_large,
+    setting,
+    shown,
+    whole_number,
 )
 from kclient.records.batch_header import MEASURE_SIZE, CompressionType
-from kclient.records.compression import check_level, compress
+from kclient.records.compression import check_compression, check_level, compress
 from kclient.records.message_header import LOG_APPEND_TIME, MESSAGE_OVERHEAD, encode_message
 from kclient.records.old_lz4 import break_checksum
+from kclient.records.sizes import size_of_bytes
 from kclient.types import Buffer, Headers
 
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 _MEASURE: Final = Struct(">qi")
 _OFFSET: Final = Struct(">q")
 
 
 def size_of_message(magic: Literal[0, 1], key: Buffer | None, value: Buffer | None) -> int:
-    """Bytes that a record takes in a message set of format `magic`, before compression."""
-    return MESSAGE_OVERHEAD[magic] + sum(
-        data.nbytes if isinstance(data, memoryview) else len(data) for data in (key, value) if data is not None
+    """Bytes that a record takes in a message set of format `magic`, before compression.
+
+    Args:
+        magic: The format: 0 or 1.
+        key: The key, or None.
+        value: The value, or None.
+
+    Raises:
+        TypeError: Key or value is of a wrong type.
+        ConfigError: There is no such format of message sets.
+    """
+    fields = max(size_of_bytes(key, "key"), 0) + max(size_of_bytes(value, "value"), 0)
+    return MESSAGE_OVERHEAD[_format_of_set(magic)] + fields
+
+
+def _format_of_set(magic: Any) -> Literal[0, 1]:
+    number = whole_number(magic)
+    if number == 0:
+        return 0
+    if number == 1:
+        return 1
+    raise ConfigError(
+        f"message sets are of format v0 or v1: magic must be 0 or 1, not {shown(magic)}; BatchBuilder builds v2"
     )
 
 
@@ -56,11 +80,11 @@ class MessageSetBuilder:
 
     Raises:
         ConfigError: There is no such format, or it does not have that compression or log-append time; or the limit
-            or the level is impossible.
+            or the level is of a wrong type or out of its range.
     """
 
     __slots__ = (
-        "_buffer", "_built", "_level", "_next_delta", "_stamp_attribute", "compression", "count", "limit",
+        "_buffer", "_built", "_level", "_limit", "_next_delta", "_stamp_attribute", "compression", "count",
         "log_append_time", "magic", "max_timestamp", "size",
     )  # fmt: skip
 
@@ -73,17 +97,18 @@ class MessageSetBuilder:
         level: int | None = None,
         log_append_time: int | None = None,
     ) -> None:
-        if magic not in (0, 1):
-            raise ConfigError(f"message sets are of format v0 or v1, not v{magic}; BatchBuilder builds v2")
+        magic = _format_of_set(magic)
+        compression = check_compression(compression)
+        if log_append_time is not None:
+            log_append_time = setting("log_append_time", log_append_time, 0, INT64_MAX)
         if compression is CompressionType.ZSTD:
             raise ConfigError(f"message format v{magic} does not know zstd; it came with record batches v2")
         if log_append_time is not None and not magic:
             raise ConfigError("message format v0 has no timestamps, so it has no log-append time")
         self.magic: Literal[0, 1] = magic
         """The format."""
-        self.limit: int = check_limit(limit)
-        """Greatest size in bytes before compression; may be changed."""
-        self.compression: CompressionType = CompressionType(compression)
+        self._limit = check_limit(limit)
+        self.compression: CompressionType = compression
         """How `build` compresses the records."""
         self.log_append_time: int | None = log_append_time
         """The timestamp that the broker gives all records, or None."""
@@ -99,6 +124,15 @@ class MessageSetBuilder:
         self._buffer = bytearray()  # with offsets relative to the first one
         self._built = False
 
+    @property
+    def limit(self) -> int:
+        """Greatest size in bytes before compression; may be changed."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, value: int) -> None:
+        self._limit = check_limit(value)
+
     def append(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
         """Append a record.
 
@@ -112,8 +146,8 @@ class MessageSetBuilder:
             The record's index in the set, or -1 if it would exceed the limit; then nothing has changed.
 
         Raises:
-            TypeError: Key or value is of a wrong type.
-            ValueError: The timestamp is before the epoch, or there are headers.
+            TypeError: The timestamp, key, value or headers are of a wrong type.
+            ValueError: The timestamp is before the epoch, or beyond 64 bits; or there are headers.
             RecordTooLargeError: The record fits into no message set.
             IllegalStateError: The set was built.
         """
@@ -139,10 +173,9 @@ class MessageSetBuilder:
         """
         if self._built:
             raise builder_closed()
-        if not self._next_delta <= offset_delta <= _INT32_MAX:
-            raise bad_offset_delta(offset_delta, self._next_delta)
-        stamp = self._stamp_of(timestamp)
-        if headers:
+        offset_delta = check_offset_delta(offset_delta, self._next_delta)
+        stamp = self._stamp_of(milliseconds(timestamp))
+        if headers != () and header_list(headers):
             raise ValueError(f"message format v{self.magic} has no record headers")
         if key is not None and type(key) is not bytes:
             key = as_bytes(key, "key")
@@ -150,7 +183,7 @@ class MessageSetBuilder:
             value = as_bytes(value, "value")
         added = MESSAGE_OVERHEAD[self.magic] + (len(key) if key else 0) + (len(value) if value else 0)
         size = self.size + added
-        if size > self.limit or size > MAX_BATCH_SIZE:
+        if size > self._limit or size > MAX_BATCH_SIZE:
             if self.count:
                 return -1
             if size > MAX_BATCH_SIZE:
@@ -182,12 +215,12 @@ class MessageSetBuilder:
             How many records were taken. On an error those before the faulty one have been taken.
 
         Raises:
+            TypeError: Values or keys are no sequence.
             ValueError: The numbers of keys and values differ, or `start` is negative; else as `append`.
         """
-        if start < 0:
-            raise bad_start(start)
-        if keys is not None and len(keys) != len(values):
-            raise keys_mismatch(len(keys), len(values))
+        timestamp = milliseconds(timestamp)
+        start = check_start(start)
+        check_many(values, keys)
         for index in range(start, len(values)):
             if self.append(timestamp, None if keys is None else keys[index], values[index]) < 0:
                 return index - start
@@ -204,11 +237,14 @@ class MessageSetBuilder:
 
         Raises:
             IllegalStateError: There are no records, or the set was built before.
+            TypeError: The offset is no integer.
+            ValueError: The offset is negative, or that of the last record would be beyond 63 bits.
         """
         if self._built:
             raise builder_closed()
         if self.count == 0:
             raise builder_empty()
+        base_offset = integer("base_offset", base_offset, 0, INT64_MAX - self._next_delta)
         self._built = True
         messages, self._buffer = self._buffer, bytearray()
         if base_offset and not (self.magic and self.compression):
@@ -225,12 +261,6 @@ class MessageSetBuilder:
         return bytearray(encode_message(self.magic, last, self.max_timestamp, attributes, None, value))
 
     def _stamp_of(self, timestamp: int) -> int:
-        if type(timestamp) is not int:
-            timestamp = operator_index(timestamp)
-        if timestamp < -1:
-            raise bad_timestamp(timestamp)
-        if timestamp > _INT64_MAX:
-            raise OverflowError("a record's timestamp must fit into 64 bits")
         if not self.magic:
             return -1
         return timestamp if self.log_append_time is None else self.log_append_time

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
+from kclient.records.arguments import (
+    INT32_MAX,
+    INT64_MAX,
+    as_view,
+    check_callable,
+    check_max_decompressed,
+    check_topic,
+    integer,
+)
 from kclient.records.batch_header import (
     CURRENT_MAGIC,
     HEADER_SIZE,
@@ -16,7 +25,7 @@ from kclient.records.batch_header import (
     check_crc,
 )
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
-from kclient.records.control import AbortedFilter, decode_control_type
+from kclient.records.control import AbortedFilter, check_aborted, decode_control_type
 from kclient.records.flaws import deserialization_error
 from kclient.records.headers import next_header
 from kclient.records.message_set import MessageRuns, OpenBatch, Rows
@@ -63,6 +72,42 @@ def _locate(error: CorruptRecordError, header: BatchHeader, position: int) -> Co
     )
 
 
+Wanted: TypeAlias = tuple[memoryview, str, int, int, int, int, "list[tuple[int, int]] | None"]
+"""View, topic, partition, first offset, end of offsets, limit of decompression and aborted transactions."""
+
+
+def check_wanted(
+    buffer: Any, topic: Any, partition: Any, start_offset: Any, end_offset: Any, max_decompressed: Any, aborted: Any
+) -> Wanted:
+    """The arguments that all readers take.
+
+    Raises:
+        TypeError: One is of a wrong type.
+        ValueError: A number is out of its range.
+        ConfigError: `max_decompressed` is no positive integer.
+    """
+    if type(topic) is not str:
+        topic = check_topic(topic)
+    if type(partition) is not int or not 0 <= partition <= INT32_MAX:
+        partition = integer("partition", partition, -1, INT32_MAX)
+    if type(start_offset) is not int or not 0 <= start_offset <= INT64_MAX:
+        start_offset = integer("start_offset", start_offset, 0, INT64_MAX)
+    if end_offset is None:
+        end_offset = END_OF_OFFSETS
+    elif type(end_offset) is not int or not 0 <= end_offset <= INT64_MAX:
+        end_offset = integer("end_offset", end_offset, 0, INT64_MAX)
+    if type(max_decompressed) is not int or not 0 < max_decompressed <= INT64_MAX:
+        max_decompressed = check_max_decompressed(max_decompressed)
+    if aborted is not None:
+        aborted = check_aborted(aborted)
+    return as_view(buffer), topic, partition, start_offset, end_offset, max_decompressed, aborted
+
+
+def _check_deserializers(key_deserializer: Any, value_deserializer: Any) -> None:
+    check_callable("key_deserializer", key_deserializer)
+    check_callable("value_deserializer", value_deserializer)
+
+
 class RecordReader:
     """Makes objects of fetched batches.
 
@@ -73,7 +118,7 @@ class RecordReader:
     def __init__(self, implementation: Implementation) -> None:
         self._implementation = implementation
         self._parse: Any = implementation.parse_records
-        self._make: Any = partial(make_records, implementation.ConsumerRecord)
+        self._make: Any = partial(make_records, implementation.made_record)
 
     def iter_batches(
         self,
@@ -116,17 +161,32 @@ class RecordReader:
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`.
             RecordDeserializationError: A deserializer failed.
+            TypeError: An argument is of a wrong type; raised by the call itself, as the two below are.
+            ValueError: A number is out of its range.
+            ConfigError: `max_decompressed` is no positive integer.
         """
-        end = END_OF_OFFSETS if end_offset is None else end_offset
-        with memoryview(buffer) as view:
+        if key_deserializer is not None or value_deserializer is not None:
+            _check_deserializers(key_deserializer, value_deserializer)
+        wanted = check_wanted(buffer, topic, partition, start_offset, end_offset, max_decompressed, aborted)
+        return self._iterate(wanted, check_crcs, key_deserializer, value_deserializer)
+
+    def _iterate(
+        self,
+        wanted: Wanted,
+        check_crcs: bool,
+        key_deserializer: Deserialize | None,
+        value_deserializer: Deserialize | None,
+    ) -> Iterator[tuple[BatchHeader, list[Any]]]:
+        view, topic, partition, start, end, max_decompressed, aborted = wanted
+        with view:
             for position, header, payload in open_batches(
-                view, self._implementation, start_offset, end, check_crcs, max_decompressed, aborted
+                view, self._implementation, start, end, check_crcs, max_decompressed, aborted
             ):
                 records: list[Any] = []
                 if payload is not None:
                     parse = self._make if isinstance(payload, Rows) else self._parse
                     parse(
-                        payload, header, position, topic, partition, start_offset, end,
+                        payload, header, position, topic, partition, start, end,
                         key_deserializer, value_deserializer, records,
                     )  # fmt: skip
                 yield header, records
@@ -146,16 +206,20 @@ class RecordReader:
         aborted: Iterable[tuple[int, int]] | None = None,
     ) -> list[Any]:
         """All records of a fetched buffer as one list; arguments and errors are those of `iter_batches`."""
-        end = END_OF_OFFSETS if end_offset is None else end_offset
+        if key_deserializer is not None or value_deserializer is not None:
+            _check_deserializers(key_deserializer, value_deserializer)
+        view, topic, partition, start, end, max_decompressed, aborted = check_wanted(
+            buffer, topic, partition, start_offset, end_offset, max_decompressed, aborted
+        )
         records: list[Any] = []
-        with memoryview(buffer) as view:
+        with view:
             for position, header, payload in open_batches(
-                view, self._implementation, start_offset, end, check_crcs, max_decompressed, aborted
+                view, self._implementation, start, end, check_crcs, max_decompressed, aborted
             ):
                 if payload is not None:
                     parse = self._make if isinstance(payload, Rows) else self._parse
                     parse(
-                        payload, header, position, topic, partition, start_offset, end,
+                        payload, header, position, topic, partition, start, end,
                         key_deserializer, value_deserializer, records,
                     )  # fmt: skip
         return records
@@ -190,7 +254,7 @@ def make_records(
             key = _deserialize(key_deserializer, key, "key", topic, partition, offset)
         if value is not None and value_deserializer is not None:
             value = _deserialize(value_deserializer, value, "value", topic, partition, offset)
-        add(new(topic, partition, offset, timestamp, kind, key, value))
+        add(new(topic, partition, offset, timestamp, kind, key, value, (), None))
 
 
 def _deserialize(deserializer: Deserialize, data: bytes, what: str, topic: str, partition: int, offset: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from kclient.records.arguments import INT32_MAX, INT64_MAX, as_buffer, check_position, integer
 from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, measure, recompute_crc, truncated
 
 _OFFSET: Final = Struct(">q")
@@ -31,15 +32,27 @@ def restamp(
     (milliseconds since the epoch; the topic's `message.timestamp.type=LogAppendTime`) the header says that
     all records have that timestamp, and the checksum is computed anew; the records stay as they are.
 
+    Args:
+        buffer: Bytes that can be written to, in which the batch is.
+        position: Where it begins.
+        base_offset: Offset of its first record.
+        partition_leader_epoch: Epoch of the leader that appends it, or -1.
+        log_append_time: The timestamp of all its records, or None for those that they have.
+
     Raises:
         CorruptRecordError: The batch is truncated, or its length is impossible; nothing is written then.
+        TypeError: An argument is of a wrong type, or the buffer cannot be written to.
         ValueError: A number is out of its range; or there is a message of an old format, whose checksum covers its
             timestamp: convert it first. Nothing is written then.
     """
-    _check("base_offset", base_offset, 0, 63)
-    _check("partition_leader_epoch", partition_leader_epoch, -1, 31)
+    place = as_buffer(buffer)
+    if isinstance(place, bytes) or (isinstance(place, memoryview) and place.readonly):
+        raise TypeError(f"buffer must be one that can be written to, as a bytearray, not {type(buffer).__name__}")
+    buffer, position = place, check_position(position)
+    base_offset = integer("base_offset", base_offset, 0, INT64_MAX)
+    partition_leader_epoch = integer("partition_leader_epoch", partition_leader_epoch, -1, INT32_MAX)
     if log_append_time is not None:
-        _check("log_append_time", log_append_time, 0, 63)
+        log_append_time = integer("log_append_time", log_append_time, 0, INT64_MAX)
     left = len(buffer) - position
     if left <= _MAGIC_AT:
         raise truncated(buffer, position, HEADER_SIZE)
@@ -56,8 +69,3 @@ def restamp(
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)
     _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_AT, log_append_time)
     recompute_crc(buffer, position, length)
-
-
-def _check(name: str, value: int, least: int, bits: int) -> None:
-    if not least <= value < 1 << bits:
-        raise ValueError(f"{name} must be from {least} to {(1 << bits) - 1}, not {value}")

@@ -6,31 +6,62 @@ cdef class TopicSlots:
     Changed under the appender's lock only.
     """
 
-    cdef public int32_t partitions
-    cdef public int32_t sticky
+    __signature__ = TwinSignature("TopicSlots")
+
+    cdef int32_t _partitions
+    cdef int32_t _sticky
     cdef list _batches
     cdef list _builders
 
     def __init__(self):
-        self.partitions = 0
-        self.sticky = -1
+        self._partitions = 0
+        self._sticky = -1
         self._batches = []
         self._builders = []
 
-    def open(self, int32_t partition, batch, BatchBuilder builder not None):
-        """From now on records for a partition go into this builder, and their handles name this batch."""
-        check_partition(partition)
-        while len(self._builders) <= partition:
+    @property
+    def partitions(self):
+        """Number of partitions that keys are spread over."""
+        return self._partitions
+
+    @partitions.setter
+    def partitions(self, value):
+        self._partitions = _integer("partitions", value, 0, INT32_MAX)
+
+    @property
+    def sticky(self):
+        """The partition that records without a key go to; -1 for none."""
+        return self._sticky
+
+    @sticky.setter
+    def sticky(self, value):
+        self._sticky = _integer("sticky", value, -1, INT32_MAX)
+
+    def open(self, partition: int, batch: Any, builder: BatchBuilder) -> None:
+        """From now on records for a partition go into this builder, and their handles name this batch.
+
+        Raises:
+            TypeError: The partition is no integer, or the builder no `BatchBuilder`.
+            ValueError: The partition is negative or beyond a million.
+        """
+        cdef int32_t number = check_partition(partition)
+        check_builder(builder, BatchBuilder)
+        while len(self._builders) <= number:
             self._builders.append(None)
             self._batches.append(None)
-        self._builders[partition] = builder
-        self._batches[partition] = batch
+        self._builders[number] = builder
+        self._batches[number] = batch
 
-    def close(self, int32_t partition):
-        """A partition has no open batch."""
-        if 0 <= partition < len(self._builders):
-            self._builders[partition] = None
-            self._batches[partition] = None
+    def close(self, partition: int) -> None:
+        """A partition has no open batch.
+
+        Raises:
+            TypeError: The partition is no integer.
+        """
+        cdef int32_t number = partition_or_none(partition)
+        if 0 <= number < len(self._builders):
+            self._builders[number] = None
+            self._batches[number] = None
 
 
 cdef class Mutex:
@@ -69,7 +100,12 @@ cdef class Appender:
     Args:
         handle: Class of the handles, a subclass of `LazyDelivery`.
         ignore_keys: Whether records with a key go to the sticky partition too.
+
+    Raises:
+        TypeError: `handle` is no such class.
     """
+
+    __signature__ = TwinSignature("Appender")
 
     cdef readonly dict topics
     cdef readonly Mutex lock
@@ -77,16 +113,25 @@ cdef class Appender:
     cdef object _handle
     cdef bint _ignore_keys
 
-    def __init__(self, handle, bint ignore_keys=False):
-        if not issubclass(handle, LazyDelivery):
-            raise TypeError("handles are a subclass of LazyDelivery")
+    def __init__(self, handle, ignore_keys=False):
+        check_handle(handle, LazyDelivery)
         self.topics = {}
         self.lock = Mutex()
         self.fallback = None
         self._handle = handle
-        self._ignore_keys = ignore_keys
+        self._ignore_keys = bool(ignore_keys)
 
-    def send(self, topic, value=None, key=None, *, partition=None, timestamp=None, headers=(), on_delivery=None):
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        on_delivery: Any = None,
+    ) -> Any:
         """`append`, or where that does nothing `fallback`, which is called with all arguments by position.
 
         This is the producer's `send` itself, so that a record costs no call of a Python function.
@@ -101,7 +146,15 @@ cdef class Appender:
                 return made
         return self.fallback(topic, value, key, partition, timestamp, headers, on_delivery)
 
-    def append(self, topic, value, key=None, partition=None, timestamp=None, headers=()):
+    def append(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> Any:
         """Append a record to the open batch of its partition, if there is one and it has room.
 
         Args:
@@ -116,8 +169,8 @@ cdef class Appender:
             The handle, or None if nothing was appended.
 
         Raises:
-            TypeError: Key, value or a header is of a wrong type.
-            ValueError: The timestamp is before the epoch.
+            TypeError: An argument is of a wrong type.
+            ValueError: The timestamp is before the epoch, or beyond 64 bits.
         """
         return self._append(topic, value, key, partition, timestamp, headers)
 
@@ -131,37 +184,38 @@ cdef class Appender:
         cdef TopicSlots slots
         cdef object builder
         cdef LazyDelivery made
-        cdef object found = self.topics.get(topic)
+        cdef object found
+        if not isinstance(topic, str):
+            topic = check_topic(topic)
+        found = self.topics.get(topic)
         if found is None:
             return None
         slots = <TopicSlots?>found
         # What may run other code comes before the lock, which that code would wait for in vain if it sends.
         stamp = kclient_now() if timestamp is None else _milliseconds(timestamp)
-        if stamp < -1:
-            raise bad_timestamp(stamp)
         if not _simple_field(key, &key_field):
             key = _exactly_bytes(as_bytes(key, "key"))
             _set_field(key, &key_field)
         if not _simple_field(value, &value_field):
             value = _exactly_bytes(as_bytes(value, "value"))
             _set_field(value, &value_field)
-        if headers:
+        if not _no_headers(headers):
             encoded = _encode_headers(headers)
         if partition is not None:
-            number = partition
+            number = partition_or_none(partition)
             if number < 0:
                 return None
         elif key is None or self._ignore_keys:
             number = -1
-        elif slots.partitions > 0:
-            number = (_hash(key) & 0x7FFFFFFF) % slots.partitions
+        elif slots._partitions > 0:
+            number = (_hash(key) & 0x7FFFFFFF) % slots._partitions
         else:
             return None
         made = _new_handle(self._handle)
         self.lock.take()
         try:
             if number < 0:
-                number = slots.sticky
+                number = slots._sticky
             if not 0 <= number < len(slots._builders):
                 return None
             builder = slots._builders[number]

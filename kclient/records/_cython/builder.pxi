@@ -47,9 +47,18 @@ cdef inline bint _simple_field(object data, Field* field) noexcept:
     return False
 
 
-cdef inline int64_t _milliseconds(object timestamp) except? -1:
-    # Converting to a C integer would cut the fraction off a float in silence.
-    return timestamp if PyLong_CheckExact(timestamp) else operator_index(timestamp)
+cdef inline bint _no_headers(object headers):
+    # Whether there are certainly none; what else is empty the careful way looks at.
+    return PyTuple_CheckExact(headers) and PyTuple_GET_SIZE(headers) == 0
+
+
+cdef inline bytes _encoded_key(object key):
+    if PyUnicode_CheckExact(key):
+        try:
+            return PyUnicode_AsUTF8String(key)
+        except UnicodeEncodeError:  # the exception for that is the shared one
+            pass
+    return <bytes?>header_key(key)
 
 
 cdef bytes _encode_headers(object headers):
@@ -58,8 +67,17 @@ cdef bytes _encode_headers(object headers):
     cdef Field field
     cdef int64_t size
     cdef uint8_t* at
-    for key, value in headers:
-        parts.append(<bytes?>header_key(key))
+    cdef object key
+    cdef object value
+    if not PyTuple_CheckExact(headers) and not PyList_CheckExact(headers):
+        headers = header_list(headers)
+    for header in headers:
+        if type(header) is tuple and len(<tuple>header) == 2:
+            key = (<tuple>header)[0]
+            value = (<tuple>header)[1]
+        else:
+            key, value = header_pair(header)
+        parts.append(_encoded_key(key))
         parts.append(None if value is None else _exactly_bytes(as_bytes(value, "header value")))
     size = kclient_varint_size(<uint64_t>len(parts))  # two parts a header, and zigzag doubles the number
     for part in parts:
@@ -91,8 +109,14 @@ cdef int _set_field(object data, Field* field) except -1:
 
 cdef object _exportable(object data, str what):
     # What can be copied from without a copy in between.
-    if data is None or (isinstance(data, memoryview) and data.c_contiguous):
-        return data
+    if data is None:
+        return None
+    if isinstance(data, memoryview):
+        try:
+            if data.c_contiguous:
+                return data
+        except ValueError:  # it was released; the exception for that is the shared one
+            pass
     return as_bytes(data, what)
 
 
@@ -112,10 +136,12 @@ cdef class BatchBuilder:
             markers (KIP-534), which takes the place of the base timestamp; None for a batch without.
 
     Raises:
-        ConfigError: The limit or the level is impossible.
+        ConfigError: A setting is of a wrong type, or out of its range.
     """
 
-    cdef public int64_t limit  # the accumulator lets a batch grow that waits for its turn
+    __signature__ = TwinSignature("BatchBuilder")
+
+    cdef int64_t _limit
     cdef readonly object compression
     cdef readonly int32_t count
     cdef readonly int64_t size
@@ -137,14 +163,14 @@ cdef class BatchBuilder:
         self,
         *,
         limit,
-        compression=_NO_COMPRESSION,
+        compression=CompressionType.NONE,
         level=None,
         is_transactional=False,
         is_control=False,
         delete_horizon=None,
     ):
-        self.limit = check_limit(limit)
-        self.compression = CompressionType(compression)
+        self._limit = check_limit(limit)
+        self.compression = check_compression(compression)
         self._level = check_level(self.compression, level)
         self._has_horizon = delete_horizon is not None
         self._base_timestamp = check_delete_horizon(delete_horizon)
@@ -165,11 +191,20 @@ cdef class BatchBuilder:
         self._batch = None
 
     @property
+    def limit(self):
+        """Greatest size in bytes before compression, header included; may be changed."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, value):
+        self._limit = check_limit(value)
+
+    @property
     def timestamp_runs(self):
         """The records' timestamps as runs: first index, timestamp, first index, timestamp, and so on."""
         return array("q", bytes(self._runs))
 
-    def append(self, timestamp, key, value, headers=()):
+    def append(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
         """Append a record.
 
         Args:
@@ -182,14 +217,16 @@ cdef class BatchBuilder:
             The record's index in the batch, or -1 if it would exceed the limit; then nothing has changed.
 
         Raises:
-            TypeError: Key, value or a header is of a wrong type.
-            ValueError: The timestamp is before the epoch.
+            TypeError: The timestamp, key, value or a header is of a wrong type.
+            ValueError: The timestamp is before the epoch, or beyond 64 bits.
             RecordTooLargeError: The record fits into no batch.
             IllegalStateError: The batch was built.
         """
         return self._append(_milliseconds(timestamp), key, value, headers)
 
-    def append_at(self, int64_t offset_delta, timestamp, key, value, headers=()):
+    def append_at(
+        self, offset_delta: int, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()
+    ) -> int:
         """Append a record at an offset of its own, as compaction leaves gaps.
 
         Args:
@@ -207,9 +244,7 @@ cdef class BatchBuilder:
         """
         cdef int64_t before = self._next_delta
         cdef int32_t index = -1
-        if offset_delta < before or offset_delta > INT32_MAX:
-            raise bad_offset_delta(offset_delta, before)
-        self._next_delta = offset_delta
+        self._next_delta = check_offset_delta(offset_delta, before)
         try:
             index = self._append(_milliseconds(timestamp), key, value, headers)
         finally:
@@ -217,7 +252,13 @@ cdef class BatchBuilder:
                 self._next_delta = before
         return index
 
-    def append_many(self, timestamp, values, keys=None, Py_ssize_t start=0):
+    def append_many(
+        self,
+        timestamp: int,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None = None,
+        start: int = 0,
+    ) -> int:
         """Append records without headers from `values[start]` on, until the batch is full.
 
         Args:
@@ -230,25 +271,25 @@ cdef class BatchBuilder:
             How many records were taken. On an error those before the faulty one have been taken.
 
         Raises:
+            TypeError: Values or keys are no sequence.
             ValueError: The numbers of keys and values differ, or `start` is negative; else as `append`.
         """
         cdef int64_t stamp = _milliseconds(timestamp)
-        cdef Py_ssize_t total = len(values)
+        cdef Py_ssize_t first = check_start(start)
+        cdef Py_ssize_t total
         cdef Py_ssize_t index
         cdef object key = None
-        if start < 0:
-            raise bad_start(start)
-        if keys is not None and len(keys) != total:
-            raise keys_mismatch(len(keys), total)
+        check_many(values, keys)
+        total = len(values)
         with cython.boundscheck(True):  # the sequences may change while a value is converted
-            for index in range(start, total):
+            for index in range(first, total):
                 if keys is not None:
                     key = keys[index]
                 if self._append(stamp, key, values[index], ()) < 0:
-                    return index - start
-        return max(total - start, 0)
+                    return index - first
+        return max(total - first, 0)
 
-    def append_columns(self, columns, int64_t start=0):
+    def append_columns(self, columns: RecordColumns, start: int = 0) -> int:
         """Append the rows of columns (as `record_columns` makes them) from row `start` on, until the batch is full.
 
         Args:
@@ -259,21 +300,22 @@ cdef class BatchBuilder:
             How many rows were taken. On an error those before the faulty one have been taken.
 
         Raises:
+            TypeError: The columns are not as `record_columns` makes them.
             ValueError: `start` is negative, or positions in a column make no sense; else as `append`.
         """
         cdef ColumnSource keys
         cdef ColumnSource values
         cdef StampSource stamps
-        if start < 0:
-            raise bad_start(start)
+        cdef int64_t first = check_start(start)
+        check_columns(columns)
         if self._buffer is None:
             raise builder_closed()
         keys = ColumnSource(columns.keys, columns.rows)
         values = ColumnSource(columns.values, columns.rows)
         stamps = StampSource(columns.timestamps, columns.timestamp, columns.rows)
         if columns.headers is None:
-            return self._append_rows(keys, values, stamps, start, columns.rows)
-        return self._append_rows_with_headers(keys, values, stamps, columns.headers, start, columns.rows)
+            return self._append_rows(keys, values, stamps, first, columns.rows)
+        return self._append_rows_with_headers(keys, values, stamps, columns.headers, first, columns.rows)
 
     cdef int64_t _append_rows(
         self, ColumnSource keys, ColumnSource values, StampSource stamps, int64_t start, int64_t rows
@@ -301,7 +343,9 @@ cdef class BatchBuilder:
         cdef Field value
         cdef bytes encoded
         for row in range(start, rows):
-            encoded = _encode_headers(headers[row]) if headers[row] else None
+            if row >= PyList_GET_SIZE(headers):  # user code may have run in between
+                raise bad_column(row)
+            encoded = _encode_headers(headers[row])
             if self._buffer is None:  # user code may have run in between
                 raise builder_closed()
             if not keys.look(row, &key) or not values.look(row, &value):
@@ -318,9 +362,7 @@ cdef class BatchBuilder:
         cdef Field value_field
         if self._buffer is None:
             raise builder_closed()
-        if timestamp < -1:
-            raise bad_timestamp(timestamp)
-        if _simple_field(key, &key_field) and _simple_field(value, &value_field) and not headers:
+        if _simple_field(key, &key_field) and _simple_field(value, &value_field) and _no_headers(headers):
             return self._put(timestamp, &key_field, &value_field, None)
         return self._append_converted(timestamp, key, value, headers)
 
@@ -371,7 +413,7 @@ cdef class BatchBuilder:
         cdef int64_t record = kclient_varint_size(<uint64_t>body << 1) + body
         cdef int64_t size = self.size + record
         cdef uint8_t* at
-        if size > self.limit or size > _MAX_BATCH_SIZE or self._next_delta > INT32_MAX:
+        if size > self._limit or size > _MAX_BATCH_SIZE or self._next_delta > INT32_MAX:
             if index:
                 return -1
             if size > _MAX_BATCH_SIZE:
@@ -413,8 +455,8 @@ cdef class BatchBuilder:
         cdef int64_t capacity = PyByteArray_GET_SIZE(self._buffer) * 2
         if capacity < FIRST_CAPACITY:
             capacity = FIRST_CAPACITY
-        if capacity > self.limit:
-            capacity = self.limit
+        if capacity > self._limit:
+            capacity = self._limit
         if capacity < needed:
             capacity = needed
         PyByteArray_Resize(self._buffer, capacity)
@@ -422,13 +464,13 @@ cdef class BatchBuilder:
 
     def build(
         self,
-        base_offset=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        partition_leader_epoch=-1,
-        last_offset_delta=None,
-    ):
+        base_offset: int = 0,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        partition_leader_epoch: int = -1,
+        last_offset_delta: int | None = None,
+    ) -> bytearray:
         """Compress the records and write the header; the builder is closed then.
 
         Called again, it writes the header of the same bytearray anew, without compressing again.
@@ -446,10 +488,15 @@ cdef class BatchBuilder:
 
         Raises:
             IllegalStateError: There are no records.
-            ValueError: `last_offset_delta` lies before the last record, or beyond 31 bits.
+            TypeError: A number is no integer.
+            ValueError: A number is out of its range; `last_offset_delta` lies before the last record.
         """
         if self.count == 0:
             raise builder_empty()
+        last_delta = check_last_delta(last_offset_delta, self._next_delta - 1)
+        base_offset, producer_id, producer_epoch, base_sequence, partition_leader_epoch = check_stamps(
+            base_offset, producer_id, producer_epoch, base_sequence, partition_leader_epoch, last_delta
+        )
         if self._batch is None:
             self._batch = self._compressed()
         write_header(
@@ -457,7 +504,7 @@ cdef class BatchBuilder:
             base_offset=base_offset,
             partition_leader_epoch=partition_leader_epoch,
             attributes=self._attributes,
-            last_offset_delta=check_last_delta(last_offset_delta, self._next_delta - 1),
+            last_offset_delta=last_delta,
             base_timestamp=self._base_timestamp,
             max_timestamp=self.max_timestamp,
             producer_id=producer_id,

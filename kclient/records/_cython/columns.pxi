@@ -107,6 +107,8 @@ cdef class ColumnBuilder:
         include_headers: Whether the headers are wanted too.
     """
 
+    __signature__ = TwinSignature("ColumnBuilder")
+
     cdef int64_t _rows
     cdef int64_t _size
     cdef int64_t _key_used

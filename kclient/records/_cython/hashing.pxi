@@ -33,7 +33,7 @@ cdef int32_t _hash(object data) except? -1:
     cdef Py_buffer view
     if PyBytes_CheckExact(data):
         return _murmur2(<const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-    data = as_bytes(data, "key")
+    data = as_bytes(data, "key", nullable=False)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         return _murmur2(<const uint8_t*>view.buf, view.len)
@@ -41,17 +41,21 @@ cdef int32_t _hash(object data) except? -1:
         PyBuffer_Release(&view)
 
 
-def murmur2(data):
-    """The 32-bit hash of Java's `Utils.murmur2`, signed."""
+def murmur2(data: Buffer) -> int:
+    """The 32-bit hash of Java's `Utils.murmur2`, signed.
+
+    Raises:
+        TypeError: The data are not bytes, bytearray or memoryview.
+    """
     return _hash(data)
 
 
-def partition_for_key(key, partitions):
+def partition_for_key(key: Buffer, partitions: int) -> int:
     """The partition that Java's default partitioner gives a record with this (serialized) key.
 
     Raises:
-        ValueError: `partitions` is not positive.
+        TypeError: The key is not bytes, bytearray or memoryview, or `partitions` no integer.
+        ValueError: `partitions` is not positive, or beyond 31 bits.
     """
-    check_partitions(partitions)
-    cdef int32_t count = partitions
+    cdef int32_t count = check_partitions(partitions)
     return (_hash(key) & 0x7FFFFFFF) % count

@@ -4,7 +4,14 @@
 @cython.no_gc  # holds bytes, or what a deserializer made before the record existed: no cycle leads back to it
 @cython.freelist(1024)
 cdef class ConsumerRecord:
-    """A record as it was fetched. Immutable; equal to a record with equal fields."""
+    """A record as it was fetched. Immutable; equal to a record with equal fields.
+
+    Raises:
+        TypeError: A field is of a wrong type.
+        ValueError: A number is out of its range.
+    """
+
+    __signature__ = TwinSignature("ConsumerRecord")
 
     cdef readonly str topic
     cdef readonly int32_t partition
@@ -18,25 +25,22 @@ cdef class ConsumerRecord:
 
     def __init__(
         self,
-        str topic not None,
-        int32_t partition,
-        int64_t offset,
-        int64_t timestamp,
+        topic,
+        partition,
+        offset,
+        timestamp,
         timestamp_type,
         key,
         value,
         headers=(),
         leader_epoch=None,
     ):
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.timestamp = timestamp
-        self._timestamp_type = TimestampType(timestamp_type)
+        (
+            self.topic, self.partition, self.offset, self.timestamp, self._timestamp_type, self.headers,
+            self._leader_epoch,
+        ) = check_record(topic, partition, offset, timestamp, timestamp_type, headers, leader_epoch)
         self.key = key
         self.value = value
-        self.headers = tuple(headers)
-        self._leader_epoch = -1 if leader_epoch is None else leader_epoch
 
     @property
     def timestamp_type(self):
@@ -77,17 +81,48 @@ cdef class ConsumerRecord:
         return restore_record, self._fields()
 
 
+def made_record(
+    str topic,
+    int32_t partition,
+    int64_t offset,
+    int64_t timestamp,
+    timestamp_type,
+    key,
+    value,
+    tuple headers,
+    leader_epoch,
+):
+    """A record of fields that are known to be right."""
+    cdef ConsumerRecord record = ConsumerRecord.__new__(ConsumerRecord)
+    record.topic = topic
+    record.partition = partition
+    record.offset = offset
+    record.timestamp = timestamp
+    record._timestamp_type = timestamp_type
+    record.key = key
+    record.value = value
+    record.headers = headers
+    record._leader_epoch = -1 if leader_epoch is None else leader_epoch
+    return record
+
+
 @cython.no_gc  # a batch forgets its callbacks when it is done, so cycles through a handle end by themselves
 @cython.freelist(1024)
 cdef class LazyDelivery:
     """The handle of a record in a producer's batch: the batch and the record's index in it, nothing else.
 
     To be subclassed; everything that a handle tells about its record it looks up in the batch when asked.
+
+    Raises:
+        TypeError: The index is no integer.
+        ValueError: The index is negative, or beyond 31 bits.
     """
+
+    __signature__ = TwinSignature("LazyDelivery")
 
     cdef readonly object batch
     cdef readonly int32_t index
 
-    def __init__(self, batch, int32_t index):
+    def __init__(self, batch, index):
         self.batch = batch
-        self.index = index
+        self.index = <int32_t>_integer("index", index, 0, INT32_MAX)

@@ -15,3 +15,4 @@ from kclient.records._interpreted.hashing import partition_for_key as partition_
 from kclient.records._interpreted.reading import parse_records as parse_records
 from kclient.records._interpreted.record import ConsumerRecord as ConsumerRecord
 from kclient.records._interpreted.record import LazyDelivery as LazyDelivery
+from kclient.records._interpreted.record import made_record as made_record

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import index as operator_index
 from threading import Lock
 from time import time
 from typing import Any
 
-from kclient.records._interpreted.builder import BatchBuilder
+from kclient.records._interpreted.builder import BatchBuilder, encode_headers
 from kclient.records._interpreted.hashing import partition_for_key
 from kclient.records._interpreted.record import LazyDelivery
-from kclient.records.arguments import as_bytes, bad_timestamp, check_partition
+from kclient.records.arguments import (
+    INT32_MAX,
+    as_bytes,
+    check_builder,
+    check_handle,
+    check_partition,
+    check_topic,
+    integer,
+    milliseconds,
+    partition_or_none,
+)
 from kclient.types import Buffer, Headers
 
 
@@ -21,23 +30,49 @@ class TopicSlots:
     Changed under the appender's lock only.
     """
 
-    __slots__ = ("_open", "partitions", "sticky")
+    __slots__ = ("_open", "_partitions", "_sticky")
 
     def __init__(self) -> None:
-        self.partitions: int = 0
-        """Number of partitions that keys are spread over."""
-        self.sticky: int = -1
-        """The partition that records without a key go to."""
+        self._partitions = 0
+        self._sticky = -1
         self._open: dict[int, tuple[Any, BatchBuilder]] = {}
 
+    @property
+    def partitions(self) -> int:
+        """Number of partitions that keys are spread over."""
+        return self._partitions
+
+    @partitions.setter
+    def partitions(self, value: int) -> None:
+        self._partitions = integer("partitions", value, 0, INT32_MAX)
+
+    @property
+    def sticky(self) -> int:
+        """The partition that records without a key go to; -1 for none."""
+        return self._sticky
+
+    @sticky.setter
+    def sticky(self, value: int) -> None:
+        self._sticky = integer("sticky", value, -1, INT32_MAX)
+
     def open(self, partition: int, batch: Any, builder: BatchBuilder) -> None:
-        """From now on records for a partition go into this builder, and their handles name this batch."""
-        check_partition(partition)
+        """From now on records for a partition go into this builder, and their handles name this batch.
+
+        Raises:
+            TypeError: The partition is no integer, or the builder no `BatchBuilder`.
+            ValueError: The partition is negative or beyond a million.
+        """
+        partition = check_partition(partition)
+        check_builder(builder, BatchBuilder)
         self._open[partition] = (batch, builder)
 
     def close(self, partition: int) -> None:
-        """A partition has no open batch."""
-        self._open.pop(partition, None)
+        """A partition has no open batch.
+
+        Raises:
+            TypeError: The partition is no integer.
+        """
+        self._open.pop(partition_or_none(partition), None)
 
 
 class Mutex:
@@ -61,13 +96,15 @@ class Appender:
     Args:
         handle: Class of the handles, a subclass of `LazyDelivery`.
         ignore_keys: Whether records with a key go to the sticky partition too.
+
+    Raises:
+        TypeError: `handle` is no such class.
     """
 
     __slots__ = ("_handle", "_ignore_keys", "fallback", "lock", "topics")
 
     def __init__(self, handle: type[LazyDelivery], ignore_keys: bool = False) -> None:
-        if not issubclass(handle, LazyDelivery):
-            raise TypeError("handles are a subclass of LazyDelivery")
+        check_handle(handle, LazyDelivery)
         self.topics: dict[str, TopicSlots] = {}
         """The slots of each topic, by name."""
         self.lock: Mutex = Mutex()
@@ -126,29 +163,27 @@ class Appender:
             The handle, or None if nothing was appended.
 
         Raises:
-            TypeError: Key, value or a header is of a wrong type.
-            ValueError: The timestamp is before the epoch.
+            TypeError: An argument is of a wrong type.
+            ValueError: The timestamp is before the epoch, or beyond 64 bits.
         """
-        slots = self.topics.get(topic)
+        slots = self.topics.get(check_topic(topic))
         if slots is None:
             return None
         # What may run other code comes before the lock, which that code would wait for in vain if it sends.
-        timestamp = int(time() * 1000) if timestamp is None else operator_index(timestamp)
-        if timestamp < -1:
-            raise bad_timestamp(timestamp)
+        timestamp = int(time() * 1000) if timestamp is None else milliseconds(timestamp)
         key = None if key is None else as_bytes(key, "key")
         value = None if value is None else as_bytes(value, "value")
-        headers = list(headers)
+        encoded = encode_headers(headers)
         if partition is not None:
-            partition = operator_index(partition)
+            partition = partition_or_none(partition)
         elif key is not None and not self._ignore_keys:
-            if slots.partitions <= 0:
+            if slots._partitions <= 0:
                 return None
-            partition = partition_for_key(key, slots.partitions)
+            partition = partition_for_key(key, slots._partitions)
         with self.lock:
-            found = slots._open.get(slots.sticky if partition is None else partition)
+            found = slots._open.get(slots._sticky if partition is None else partition)
             if found is None:
                 return None
             batch, builder = found
-            index = builder.append(timestamp, key, value, headers)
+            index = builder._put(timestamp, key, value, encoded)
         return None if index < 0 else self._handle(batch, index)

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from operator import index as operator_index
 
 from kclient.records._interpreted.sources import ColumnSource, stamps_of
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
     as_bytes,
-    bad_offset_delta,
-    bad_start,
-    bad_timestamp,
+    bad_column,
     builder_closed,
     builder_empty,
+    check_columns,
     check_delete_horizon,
     check_last_delta,
     check_limit,
+    check_many,
+    check_offset_delta,
+    check_stamps,
+    check_start,
     header_key,
-    keys_mismatch,
+    header_list,
+    header_pair,
+    milliseconds,
     record_too_large,
 )
 from kclient.records.batch_header import HEADER_SIZE, CompressionType, attributes_of, write_header
-from kclient.records.compression import check_level, compress
+from kclient.records.compression import check_compression, check_level, compress
 from kclient.records.contract import RecordColumns
 from kclient.records.varint import encode_varint
 from kclient.types import Buffer, Headers
 
 _INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 
 
 class BatchBuilder:
@@ -48,12 +51,12 @@ class BatchBuilder:
             markers (KIP-534), which takes the place of the base timestamp; None for a batch without.
 
     Raises:
-        ConfigError: The limit or the level is impossible.
+        ConfigError: A setting is of a wrong type, or out of its range.
     """
 
     __slots__ = (
-        "_attributes", "_base_timestamp", "_batch", "_buffer", "_has_horizon", "_last_timestamp", "_level",
-        "_next_delta", "_runs", "compression", "count", "first_timestamp", "limit", "max_timestamp", "size",
+        "_attributes", "_base_timestamp", "_batch", "_buffer", "_has_horizon", "_last_timestamp", "_level", "_limit",
+        "_next_delta", "_runs", "compression", "count", "first_timestamp", "max_timestamp", "size",
     )  # fmt: skip
 
     def __init__(
@@ -66,9 +69,8 @@ class BatchBuilder:
         is_control: bool = False,
         delete_horizon: int | None = None,
     ) -> None:
-        self.limit: int = check_limit(limit)
-        """Greatest size in bytes before compression; may be changed."""
-        self.compression: CompressionType = CompressionType(compression)
+        self._limit = check_limit(limit)
+        self.compression: CompressionType = check_compression(compression)
         """How `build` compresses the records."""
         self.count: int = 0
         """Number of records."""
@@ -95,6 +97,15 @@ class BatchBuilder:
         self._batch: bytearray | None = None
 
     @property
+    def limit(self) -> int:
+        """Greatest size in bytes before compression, header included; may be changed."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, value: int) -> None:
+        self._limit = check_limit(value)
+
+    @property
     def timestamp_runs(self) -> array[int]:
         """The records' timestamps as runs: first index, timestamp, first index, timestamp, and so on."""
         return self._runs[:]
@@ -112,25 +123,28 @@ class BatchBuilder:
             The record's index in the batch, or -1 if it would exceed the limit; then nothing has changed.
 
         Raises:
-            TypeError: Key, value or a header is of a wrong type.
-            ValueError: The timestamp is before the epoch.
+            TypeError: The timestamp, key, value or a header is of a wrong type.
+            ValueError: The timestamp is before the epoch, or beyond 64 bits.
             RecordTooLargeError: The record fits into no batch.
             IllegalStateError: The batch was built.
         """
-        if type(timestamp) is not int:
-            timestamp = operator_index(timestamp)
-        encoded = _encode_headers(headers) if headers else b"\x00"  # first, as it may run user code
+        timestamp = milliseconds(timestamp)
         if self._batch is not None:
             raise builder_closed()
-        if timestamp < -1:
-            raise bad_timestamp(timestamp)
-        if timestamp > _INT64_MAX:
-            raise OverflowError("a record's timestamp must fit into 64 bits")
+        if key is not None and type(key) is not bytes:
+            key = as_bytes(key, "key")
+        if value is not None and type(value) is not bytes:
+            value = as_bytes(value, "value")
+        return self._put(timestamp, key, value, encode_headers(headers))
+
+    def _put(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: bytes) -> int:
+        if self._batch is not None:  # code of the user's may have run in between
+            raise builder_closed()
         index = self.count
         base = self._base_timestamp if index or self._has_horizon else timestamp
-        record = _encode_record(timestamp - base, self._next_delta, key, value, encoded)
+        record = _encode_record(timestamp - base, self._next_delta, key, value, headers)
         size = self.size + len(record)
-        if size > self.limit or size > MAX_BATCH_SIZE or self._next_delta > _INT32_MAX:
+        if size > self._limit or size > MAX_BATCH_SIZE or self._next_delta > _INT32_MAX:
             if index:
                 return -1
             if size > MAX_BATCH_SIZE:
@@ -168,9 +182,7 @@ class BatchBuilder:
             ValueError: The offset is not behind that of the record before, or beyond 31 bits; else as `append`.
         """
         before = self._next_delta
-        if not before <= offset_delta <= _INT32_MAX:
-            raise bad_offset_delta(offset_delta, before)
-        self._next_delta = offset_delta
+        self._next_delta = check_offset_delta(offset_delta, before)
         index = -1
         try:
             index = self.append(timestamp, key, value, headers)
@@ -198,12 +210,12 @@ class BatchBuilder:
             How many records were taken. On an error those before the faulty one have been taken.
 
         Raises:
+            TypeError: Values or keys are no sequence.
             ValueError: The numbers of keys and values differ, or `start` is negative; else as `append`.
         """
-        if start < 0:
-            raise bad_start(start)
-        if keys is not None and len(keys) != len(values):
-            raise keys_mismatch(len(keys), len(values))
+        timestamp = milliseconds(timestamp)
+        start = check_start(start)
+        check_many(values, keys)
         for index in range(start, len(values)):
             if self.append(timestamp, None if keys is None else keys[index], values[index]) < 0:
                 return index - start
@@ -220,21 +232,25 @@ class BatchBuilder:
             How many rows were taken. On an error those before the faulty one have been taken.
 
         Raises:
+            TypeError: The columns are not as `record_columns` makes them.
             ValueError: `start` is negative, or positions in a column make no sense; else as `append`.
         """
-        if start < 0:
-            raise bad_start(start)
+        start = check_start(start)
+        check_columns(columns)
         if self._batch is not None:
             raise builder_closed()
         rows = columns.rows
         keys, values = ColumnSource(columns.keys, rows), ColumnSource(columns.values, rows)
         stamps = stamps_of(columns.timestamps, rows)
+        timestamp = milliseconds(columns.timestamp) if stamps is None else -1
         headers: Headers = ()
         for row in range(start, rows):
             if columns.headers is not None:
+                if row >= len(columns.headers):  # code of the user's may have run in between
+                    raise bad_column(row)
                 headers = columns.headers[row]
             key, value = keys.look(row), values.look(row)
-            if self.append(columns.timestamp if stamps is None else stamps[row], key, value, headers) < 0:
+            if self.append(timestamp if stamps is None else stamps[row], key, value, headers) < 0:
                 return row - start
         return max(rows - start, 0)
 
@@ -264,10 +280,15 @@ class BatchBuilder:
 
         Raises:
             IllegalStateError: There are no records.
-            ValueError: `last_offset_delta` lies before the last record, or beyond 31 bits.
+            TypeError: A number is no integer.
+            ValueError: A number is out of its range; `last_offset_delta` lies before the last record.
         """
         if self.count == 0:
             raise builder_empty()
+        last_delta = check_last_delta(last_offset_delta, self._next_delta - 1)
+        base_offset, producer_id, producer_epoch, base_sequence, partition_leader_epoch = check_stamps(
+            base_offset, producer_id, producer_epoch, base_sequence, partition_leader_epoch, last_delta
+        )
         if self._batch is None:
             self._batch = self._compressed()
         write_header(
@@ -275,7 +296,7 @@ class BatchBuilder:
             base_offset=base_offset,
             partition_leader_epoch=partition_leader_epoch,
             attributes=self._attributes,
-            last_offset_delta=check_last_delta(last_offset_delta, self._next_delta - 1),
+            last_offset_delta=last_delta,
             base_timestamp=self._base_timestamp,
             max_timestamp=self.max_timestamp,
             producer_id=producer_id,
@@ -297,10 +318,6 @@ class BatchBuilder:
 
 
 def _encode_record(timestamp_delta: int, index: int, key: Buffer | None, value: Buffer | None, headers: bytes) -> bytes:
-    if type(key) is not bytes and key is not None:
-        key = as_bytes(key, "key")
-    if type(value) is not bytes and value is not None:
-        value = as_bytes(value, "value")
     body = b"".join(
         (
             b"\x00",
@@ -316,9 +333,18 @@ def _encode_record(timestamp_delta: int, index: int, key: Buffer | None, value: 
     return encode_varint(len(body)) + body
 
 
-def _encode_headers(headers: Headers) -> bytes:
+def encode_headers(headers: Headers) -> bytes:
+    """The header part of a record: the number, then key and value of each.
+
+    Raises:
+        TypeError: They are no list of pairs of str and bytes or None.
+        ValueError: The key of one is a str that no UTF-8 can hold.
+    """
+    if type(headers) is tuple and not headers:
+        return b"\x00"
     parts: list[Buffer] = []
-    for key, value in headers:
+    for header in headers if type(headers) is list or type(headers) is tuple else header_list(headers):
+        key, value = header if type(header) is tuple and len(header) == 2 else header_pair(header)
         name = header_key(key)
         parts += (encode_varint(len(name)), name)
         if value is None:

@@ -14,8 +14,12 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: Buffer) -> int:
-    """The 32-bit hash of Java's `Utils.murmur2`, signed."""
-    data = as_bytes(data, "key")
+    """The 32-bit hash of Java's `Utils.murmur2`, signed.
+
+    Raises:
+        TypeError: The data are not bytes, bytearray or memoryview.
+    """
+    data = as_bytes(data, "key", nullable=False)
     length = len(data)
     value = (0x9747B28C ^ length) & _MASK
     whole = length & ~3
@@ -34,7 +38,8 @@ def partition_for_key(key: Buffer, partitions: int) -> int:
     """The partition that Java's default partitioner gives a record with this (serialized) key.
 
     Raises:
-        ValueError: `partitions` is not positive.
+        TypeError: The key is not bytes, bytearray or memoryview, or `partitions` no integer.
+        ValueError: `partitions` is not positive, or beyond 31 bits.
     """
-    check_partitions(partitions)
+    partitions = check_partitions(partitions)
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, final
 
+from kclient.records.arguments import INT32_MAX, check_record, integer
 from kclient.records.restoring import restore_record
 from kclient.types import Header, Headers, TimestampType
+
+_CHECKED = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "leader_epoch")
 
 
 class _Fields:
@@ -18,7 +21,12 @@ class _Fields:
 
 @final
 class ConsumerRecord(_Fields):
-    """A record as it was fetched. Immutable; equal to a record with equal fields."""
+    """A record as it was fetched. Immutable; equal to a record with equal fields.
+
+    Raises:
+        TypeError: A field is of a wrong type.
+        ValueError: A number is out of its range.
+    """
 
     __slots__ = ()
 
@@ -53,17 +61,14 @@ class ConsumerRecord(_Fields):
         headers: Headers = (),
         leader_epoch: int | None = None,
     ) -> None:
+        fields = check_record(topic, partition, offset, timestamp, timestamp_type, headers, leader_epoch)
         assign = object.__setattr__
-        assign(self, "topic", topic)
-        assign(self, "partition", partition)
-        assign(self, "offset", offset)
-        assign(self, "timestamp", timestamp)
-        kind = timestamp_type if type(timestamp_type) is TimestampType else TimestampType(timestamp_type)
-        assign(self, "timestamp_type", kind)
+        for name, field in zip(_CHECKED, fields, strict=True):
+            assign(self, name, field)
         assign(self, "key", key)
         assign(self, "value", value)
-        assign(self, "headers", tuple(headers))
-        assign(self, "leader_epoch", leader_epoch)
+        if fields[-1] < 0:
+            assign(self, "leader_epoch", None)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a ConsumerRecord is immutable; {name!r} cannot be set")
@@ -107,7 +112,8 @@ def made_record(
     headers: tuple[Header, ...],
     leader_epoch: int | None,
 ) -> ConsumerRecord:
-    """A record of fields that are known to be right; faster than the constructor, which goes round immutability."""
+    """A record of fields that are known to be right."""
+    # faster than the constructor, which looks at everything and goes round immutability
     record: Any = _Fields()
     record.topic = topic
     record.partition = partition
@@ -126,6 +132,10 @@ class LazyDelivery:
     """The handle of a record in a producer's batch: the batch and the record's index in it, nothing else.
 
     To be subclassed; everything that a handle tells about its record it looks up in the batch when asked.
+
+    Raises:
+        TypeError: The index is no integer.
+        ValueError: The index is negative, or beyond 31 bits.
     """
 
     __slots__ = ("batch", "index")
@@ -133,5 +143,5 @@ class LazyDelivery:
     def __init__(self, batch: Any, index: int) -> None:
         self.batch: Any = batch
         """What its owner knows of the batch."""
-        self.index: int = index
+        self.index: int = integer("index", index, 0, INT32_MAX)
         """Index of the record in the batch."""

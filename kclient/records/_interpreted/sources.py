@@ -25,7 +25,8 @@ class ColumnSource:
         if column is None:
             return
         self._first = column.first
-        self._ends = memoryview(column.ends).cast("B").cast("i")
+        ends = memoryview(column.ends).cast("B")
+        self._ends = ends[: len(ends) // 4 * 4].cast("i")
         self._data = memoryview(column.data).cast("B")
         self._validity = None if column.validity is None else memoryview(column.validity).cast("B")
         last = self._first + rows

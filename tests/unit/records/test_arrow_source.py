@@ -181,7 +181,7 @@ def test_other_mistakes(face: Face) -> None:
     column = BinaryColumn(0, None, positions(0, 1, 2), b"xx")
     good = RecordColumns(2, None, column, None, 1, None)
     builder = face.BatchBuilder(limit=1000)
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="start must be from 0"):
         builder.append_columns(good, -1)
     with pytest.raises(ValueError, match="make no sense"):
         builder.append_columns(good._replace(timestamps=bytes(8)))

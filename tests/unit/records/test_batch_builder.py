@@ -92,7 +92,7 @@ def test_append_many_edges(face: Face) -> None:
     assert builder.append_many(1, [b"a"], start=5) == 0
     with pytest.raises(ValueError, match="2 keys for 1 values"):
         builder.append_many(1, [b"a"], [b"a", b"b"])
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="start must be from 0"):
         builder.append_many(1, [b"a"], start=-1)
     with pytest.raises(TypeError, match="value"):
         builder.append_many(1, [b"good", "bad"])
@@ -106,12 +106,12 @@ def test_append_many_edges(face: Face) -> None:
         ((1, b"", 5), TypeError),
         ((1, b"", [1]), TypeError),
         ((-2, b"", b""), ValueError),
-        ((2**63, b"", b""), OverflowError),
+        ((2**63, b"", b""), ValueError),
         ((1.5, b"", b""), TypeError),
         ((1, b"", b"", [(b"bytes", b"")]), TypeError),
         ((1, b"", b"", [("name", "text")]), TypeError),
-        ((1, b"", b"", [("name",)]), ValueError),
-        ((1, b"", b"", [("\ud800", b"")]), UnicodeEncodeError),
+        ((1, b"", b"", [("name",)]), TypeError),
+        ((1, b"", b"", [("\ud800", b"")]), ValueError),
         ((1, b"", b"", 5), TypeError),
     ],
 )
@@ -206,7 +206,7 @@ def test_settings_are_checked(face: Face) -> None:
         face.BatchBuilder(limit=1, compression=CompressionType.GZIP, level=10)
     with pytest.raises(ConfigError, match="no levels"):
         face.BatchBuilder(limit=1, compression=CompressionType.SNAPPY, level=1)
-    with pytest.raises(ValueError, match="9 is not a valid"):
+    with pytest.raises(ValueError, match="not 9"):
         face.BatchBuilder(limit=1, compression=9)
     assert face.BatchBuilder(limit=2**40).limit == MAX_BATCH_SIZE
 
@@ -279,7 +279,7 @@ def test_offsets_with_gaps(face: Face) -> None:
     ]
     assert read_header(builder.build(100, last_offset_delta=70_005)).next_offset == 70_106
     for wrong in (69_999, -1, 2**31):
-        with pytest.raises(ValueError, match="last offset delta"):
+        with pytest.raises(ValueError, match="last_offset_delta must be from"):
             builder.build(100, last_offset_delta=wrong)
 
 
@@ -287,7 +287,7 @@ def test_offsets_that_cannot_be(face: Face) -> None:
     builder = face.BatchBuilder(limit=200)
     assert builder.append_at(2, 10, None, b"a") == 0
     for delta in (-1, 1, 2, 2**31):
-        with pytest.raises(ValueError, match="offset delta must be between 3 and"):
+        with pytest.raises(ValueError, match="offset_delta must be from 3 to"):
             builder.append_at(delta, 10, None, b"b")
     with pytest.raises(ValueError, match="-5"):
         builder.append_at(9, -5, None, b"b")
@@ -310,7 +310,7 @@ def test_delete_horizon(face: Face) -> None:
     assert (header.delete_horizon, header.base_timestamp, header.attributes) == (50_000, 50_000, 0x40)
     assert [r.timestamp for r in face.decode_records(batch, "t", 0)] == [40_000, 60_000, -1]
     assert check_batch(build(face, [(7, None, None, [])])).delete_horizon is None
-    with pytest.raises(ConfigError, match="delete horizon"):
+    with pytest.raises(ConfigError, match="delete_horizon must be"):
         face.BatchBuilder(limit=1000, delete_horizon=-1)
 
 

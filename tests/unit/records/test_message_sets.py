@@ -117,7 +117,7 @@ def test_a_full_set_takes_no_more() -> None:
     assert builder.append_many(1, [b"", b"", b""], start=2) == 0
     with pytest.raises(ValueError, match="2 keys for 1 values"):
         builder.append_many(1, [b""], [b"", b""])
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="start must be from 0"):
         builder.append_many(1, [b""], start=-1)
     builder.build()
     with pytest.raises(IllegalStateError):
@@ -131,11 +131,11 @@ def test_a_full_set_takes_no_more() -> None:
 @pytest.mark.parametrize(
     ("settings", "flaw"),
     [
-        ({"magic": 2}, "not v2"),
+        ({"magic": 2}, "not 2"),
         ({"magic": 1, "compression": CompressionType.ZSTD}, "zstd"),
         ({"magic": 0, "log_append_time": 1}, "no log-append time"),
         ({"magic": 1, "level": 3}, "no levels"),
-        ({"magic": 1, "limit": -1}, "negative"),
+        ({"magic": 1, "limit": -1}, "limit must be an integer from 0"),
     ],
 )
 def test_impossible_settings(settings: Any, flaw: str) -> None:
@@ -149,7 +149,7 @@ def test_impossible_records() -> None:
         builder.append(1, None, None, [("h", b"")])
     with pytest.raises(ValueError, match="-2"):
         builder.append(-2, None, None)
-    with pytest.raises(OverflowError):
+    with pytest.raises(ValueError, match="at most 9223372036854775807"):
         builder.append(2**63, None, None)
     with pytest.raises(TypeError, match="serializer"):
         builder.append(1, "key", None)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def test_impossible_records() -> None:
         builder.append(1.5, None, None)  # type: ignore[arg-type]
     assert builder.append_at(3, 1, None, None) == 0
     for delta in (-1, 3, 2**31):
-        with pytest.raises(ValueError, match="offset delta"):
+        with pytest.raises(ValueError, match="offset_delta must be from 4"):
             builder.append_at(delta, 1, None, None)
     assert (builder.count, builder.size) == (1, 34)
 

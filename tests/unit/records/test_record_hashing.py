@@ -37,7 +37,7 @@ def test_same_as_kafka_python(key: bytes, partitions: int) -> None:
 
 @pytest.mark.parametrize("partitions", [0, -1, 2**31, 2**70])
 def test_impossible_numbers_of_partitions(face: Face, partitions: int) -> None:
-    with pytest.raises(ValueError, match="number of partitions"):
+    with pytest.raises(ValueError, match="partitions must be from 1 to 2147483647"):
         face.partition_for_key(b"k", partitions)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pydoc
 import subprocess
 import sys
 from typing import Any
@@ -21,6 +22,7 @@ NAMES = [
     "ConsumerRecord",
     "LazyDelivery",
     "TopicSlots",
+    "made_record",
     "murmur2",
     "parse_records",
     "partition_for_key",
@@ -93,6 +95,78 @@ def test_same_names_parameters_and_docstrings(twins: list[Face], name: str) -> N
         if inspect.isfunction(ours):
             assert inspect.getdoc(theirs) == inspect.getdoc(ours)
             assert parameters(theirs) == parameters(ours), member
+
+
+PUBLIC = sorted(set(NAMES) & set(kclient.records.__all__))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_same_signatures_with_their_types(twins: list[Face], name: str) -> None:
+    interpreted, compiled = (getattr(face.module, name) for face in twins)
+    assert inspect.signature(compiled) == inspect.signature(interpreted)
+    if not isinstance(interpreted, type):
+        return
+    for member in public(interpreted):
+        ours, theirs = getattr(interpreted, member), getattr(compiled, member)
+        if inspect.isfunction(ours):
+            assert inspect.signature(theirs) == inspect.signature(ours), member
+    shown = pydoc.render_doc(compiled, renderer=pydoc.plaintext)
+    assert f" |  {name}{inspect.signature(compiled)}"[:40] in shown
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "Appender": {"handle": None, "ignore_keys": True},
+    "BatchBuilder": {
+        "limit": 5, "compression": 4, "level": 3, "is_transactional": True, "is_control": True, "delete_horizon": 5,
+    },
+    "ConsumerRecord": {
+        "topic": "t", "partition": 1, "offset": 2, "timestamp": 3, "timestamp_type": 0, "key": b"", "value": b"",
+        "headers": [], "leader_epoch": 1,
+    },
+    "LazyDelivery": {"batch": 1, "index": 2},
+    "TopicSlots": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_constructors_take_what_their_signature_says(face: Face, name: str) -> None:
+    """A compiled class shows the signature of its twin, so it is compared with what the class does."""
+    cls, arguments = getattr(face, name), ARGUMENTS[name]
+    if name == "Appender":
+        arguments = {**arguments, "handle": face.LazyDelivery}
+    signature = inspect.signature(cls).parameters
+    assert list(arguments) == list(signature)
+    required = {key: arguments[key] for key, parameter in signature.items() if parameter.default is parameter.empty}
+    cls(**arguments)
+    cls(**required)
+    for missing in required:
+        with pytest.raises(TypeError):
+            cls(**{key: value for key, value in required.items() if key != missing})
+    with pytest.raises(TypeError):
+        cls(**arguments, more=1)
+    by_position = [parameter.kind is not parameter.KEYWORD_ONLY for parameter in signature.values()]
+    if all(by_position):
+        cls(*arguments.values())
+    else:
+        with pytest.raises(TypeError):
+            cls(*arguments.values())
+
+
+def test_signatures_of_subclasses(face: Face) -> None:
+    class Plain(face.LazyDelivery):  # type: ignore[misc, name-defined]
+        pass
+
+    class Own(face.LazyDelivery):  # type: ignore[misc, name-defined]
+        def __init__(self, other: int) -> None:
+            super().__init__(None, other)
+
+    assert list(inspect.signature(Plain).parameters) == ["batch", "index"]
+    assert list(inspect.signature(Own).parameters) == ["other"]
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    done = run(SHOW, **{VARIABLE: ""})
+    assert done.stdout.split()[0] == ("compiled" if is_built() else "interpreted"), done.stderr
 
 
 def test_delivery_handle(face: Face) -> None:
