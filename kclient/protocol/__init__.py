@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 from kclient.protocol import framing
+from kclient.protocol.errors import EncodeError
 from kclient.protocol.message import ApiMessage, Message
+from kclient.protocol.primitives import RawTaggedField
 from kclient.protocol.registry import (
     ApiKey,
     negotiate,
@@ -18,7 +20,8 @@ from kclient.protocol.registry import (
     response_class,
     response_schema,
 )
-from kclient.protocol.schema import Field, Schema, Struct, schema_of
+from kclient.protocol.schema import Field
+from kclient.protocol.structs import Schema, Struct, schema_of
 from kclient.protocol.types import ZERO_UUID
 from kclient.protocol.versions import Versions
 
@@ -26,8 +29,10 @@ __all__ = [
     "ZERO_UUID",
     "ApiKey",
     "ApiMessage",
+    "EncodeError",
     "Field",
     "Message",
+    "RawTaggedField",
     "Schema",
     "Struct",
     "Versions",

@@ -2,7 +2,8 @@
 
 Bounds are mostly not checked where a value is read: indexing and `struct` fail behind the end of the buffer, and the
 caller compares the position at the end with the size. What a malformed length could make large is checked: arrays of
-numbers, and arrays whose elements may take no bytes at all.
+numbers, and arrays whose elements may take no bytes at all. What is wrong with the bytes is not said here: when a
+decoder fails, `message` asks the interpreted `StructReader`.
 
 In flexible versions most things begin with a length of one byte. That byte is read together with the fixed-width
 fields before it; it is then in a local variable, and the position is behind it.
@@ -20,7 +21,8 @@ from kclient.errors import ProtocolError
 from kclient.protocol import primitives
 from kclient.protocol._runs import Runs, can_run
 from kclient.protocol._source import Source
-from kclient.protocol.schema import ArrayType, Field, Schema, StructType, schema_of
+from kclient.protocol.schema import ArrayType, Field, StructType
+from kclient.protocol.structs import Schema, schema_of
 from kclient.protocol.types import BYTES, RECORDS, STRING, FixedType, LengthType, Type
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ class _DecoderWriter:
             null_error=primitives.null_error,
             length_error=primitives.length_error,
             tag_error=tag_error,
+            foreign_tag_error=foreign_tag_error,
+            RawTaggedField=primitives.RawTaggedField,
             i2=Struct(">h").unpack_from,
             i4=Struct(">i").unpack_from,
         )
@@ -327,7 +331,7 @@ class _DecoderWriter:
     def _tags(self, schema: Schema, name: str, byte: str | None) -> None:
         line = self.source.line
         byte = byte or self._byte()
-        if not schema.tagged:
+        if not schema.tagged and not schema.foreign:
             line(f"if {byte}: {name}._unknown, p = read_unknown_tags(b, p, {byte})")
             line(f"else: {name}._unknown = None")
             return
@@ -339,19 +343,29 @@ class _DecoderWriter:
                 line(f"{tag}, p = read_uvarint(b, p)")
                 line(f"{size}, p = read_uvarint(b, p)")
                 line(f"{end} = p + {size}")
-                for index, (number, item) in enumerate(schema.tagged.items()):
-                    with self.source.block(f"{'elif' if index else 'if'} {tag} == {number}:"):
+                word = "if"
+                for number, item in schema.tagged.items():
+                    with self.source.block(f"{word} {tag} == {number}:"):
                         self._field(item, f"{name}.{item.name}")
                         line(f"if p != {end}: raise tag_error({tag}, {size}, p)")
+                    word = "elif"
+                for number in sorted(schema.foreign):
+                    line(f"{word} {tag} == {number}: raise foreign_tag_error({tag}, p)")
+                    word = "elif"
                 with self.source.block("else:"):
-                    line(f"if {name}._unknown is None: {name}._unknown = {{}}")
-                    line(f"{name}._unknown[{tag}] = bytes(b[p:{end}])")
+                    line(f"if {name}._unknown is None: {name}._unknown = []")
+                    line(f"{name}._unknown.append(RawTaggedField({tag}, bytes(b[p:{end}])))")
                     line(f"p = {end}")
 
 
 def tag_error(tag: int, size: int, position: int) -> Exception:
     """The error for a tagged field whose content has another size than announced."""
     return ProtocolError(f"tagged field {tag} does not take the {size} bytes announced", position=position)
+
+
+def foreign_tag_error(tag: int, position: int) -> Exception:
+    """The error for a tagged field that other versions have, and this one does not."""
+    return ProtocolError(f"the version has no tagged field {tag}", position=position)
 
 
 def _class_of(schema: Schema) -> type[Message]:

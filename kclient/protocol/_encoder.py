@@ -1,50 +1,58 @@
-"""Writes the source of encoders."""
+"""Writes the source of encoders.
+
+An encoder says nothing of use when a value does not fit: whatever then fails in it does, and `message` asks the
+interpreted `StructWriter` for the reason. Where a wrong value would pass without a failure it is looked at, but for
+the numbers and flags, of which there are too many.
+"""
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from kclient.errors import UnsupportedVersionError
 from kclient.protocol import primitives
 from kclient.protocol._source import Source
-from kclient.protocol.schema import ArrayType, Field, Schema, StructType, schema_of
+from kclient.protocol.schema import ArrayType, Field, StructType
+from kclient.protocol.structs import Schema, schema_of
 from kclient.protocol.types import BYTES, RECORDS, STRING, UUID, FixedType, Type, UuidType
 
 if TYPE_CHECKING:
     from kclient.protocol.message import Message
 
+_BUFFERS = frozenset({bytes, bytearray, memoryview})
+
 
 def encoder_source(message: type[Message], version: int) -> Source:
     """The source of `encode(message, out, parts)`, which gives the buffer that is open at the end."""
     source = Source("encode", f"<encoder of {message.__name__} v{version}>")
-    writer = _EncoderWriter(source, message.__name__, version, message.is_flexible(version))
+    writer = _EncoderWriter(source, version, message.is_flexible(version))
     with source.block("def encode(o, out, parts):"):
         writer.struct(schema_of(message, version), "o")
         source.line("return out")
     return source
 
 
-def absent_error(message: str, version: int, name: str, versions: str, value: Any) -> UnsupportedVersionError:
+def absent_error() -> Exception:
     """The error for a value in a field that the version does not have."""
-    return UnsupportedVersionError(f"{message} v{version} has no field {name} (only {versions}), but it is {value!r}")
+    return ValueError("a field that the version lacks has a value")
 
 
 class _EncoderWriter:
     """Writes statements that append the parts of a message to the local variable `out`."""
 
-    def __init__(self, source: Source, message: str, version: int, flexible: bool) -> None:
+    def __init__(self, source: Source, version: int, flexible: bool) -> None:
         self.source = source
-        self.message = message
         self.version = version
         self.flexible = flexible
-        self.nested = message
         source.constants.update(
             write_uvarint=primitives.write_uvarint,
             write_string_length=primitives.write_string_length,
             write_tags=primitives.write_tags,
             uuid_error=primitives.uuid_error,
             absent_error=absent_error,
+            check_buffer=primitives.check_buffer,
+            text_array_error=primitives.text_array_error,
+            buffers=_BUFFERS,
             i2=Struct(">h").pack,
             i4=Struct(">i").pack,
         )
@@ -70,10 +78,7 @@ class _EncoderWriter:
         for item in schema.declared:
             if self.version in item.versions or item.ignorable:
                 continue
-            value = f"{name}.{item.name}"
-            self.source.line(f"if {self._differs(item, value)}:")
-            arguments = f"{schema.name!r}, {self.version}, {item.name!r}, {str(item.versions)!r}, {value}"
-            self.source.line(f"    raise absent_error({arguments})")
+            self.source.line(f"if {self._differs(item, f'{name}.{item.name}')}: raise absent_error()")
 
     def _differs(self, item: Field, value: str) -> str:
         """The condition that a field has another value than its default."""
@@ -135,6 +140,7 @@ class _EncoderWriter:
         elif kind is STRING:
             self._string(value, compact)
         elif kind is BYTES:
+            self._check_buffer(value)
             self._length(f"len({value})", compact)
             self.source.line(f"out += {value}")
         elif kind is RECORDS:
@@ -168,7 +174,11 @@ class _EncoderWriter:
         self.source.line(f"if {length} < 128: out.append({length})")
         self.source.line(f"else: write_uvarint(out, {length})")
 
+    def _check_buffer(self, value: str) -> None:
+        self.source.line(f"if type({value}) not in buffers: check_buffer({value})")
+
     def _records(self, value: str, compact: bool) -> None:
+        self._check_buffer(value)
         self._length(f"len({value})", compact)
         self.source.line("parts.append(out)")
         self.source.line(f"parts.append({value})")
@@ -179,6 +189,8 @@ class _EncoderWriter:
         if isinstance(element, FixedType) and not isinstance(element, UuidType):
             self._numbers(element, value, compact)
             return
+        if not isinstance(element, StructType):
+            self.source.line(f"if type({value}) is str: raise text_array_error({value})")
         self._length(f"len({value})", compact)
         local = self.source.fresh("e")
         with self.source.block(f"for {local} in {value}:"):

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.protocol import primitives
 from kclient.protocol._source import Source
-from kclient.protocol.schema import ArrayType, Schema
+from kclient.protocol.schema import ArrayType
+from kclient.protocol.structs import Schema
 from kclient.protocol.types import FixedType
 
 if TYPE_CHECKING:

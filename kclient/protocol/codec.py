@@ -8,11 +8,13 @@ For every (message class, version) the schema says exactly which fields follow e
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from kclient.protocol._decoder import decoder_source
 from kclient.protocol._encoder import encoder_source
 from kclient.protocol._source import Source
+from kclient.protocol.errors import no_field
 from kclient.protocol.schema import UNSET, ArrayType, StructType
 from kclient.types import Buffer
 
@@ -38,6 +40,7 @@ def compile_decoder(message: type[Message], version: int) -> Decoder:
 def compile_init(message: type[Message]) -> Callable[..., None]:
     """The constructor of a message class: keyword arguments with the declared defaults."""
     source = Source("__init__", f"<{message.__name__} constructor>")
+    source.constants["unknown_field"] = partial(_unknown_field, message)
     arguments, body = [], []
     for item in message.FIELDS:
         fresh = item.default is UNSET and isinstance(item.type, ArrayType | StructType)
@@ -50,11 +53,19 @@ def compile_init(message: type[Message]) -> Callable[..., None]:
                 empty = source.constant(item.type.message.__name__, item.type.message) + "()"
             value = f"{empty} if {item.name} is UNSET else {item.name}"
         body.append(f"self.{item.name} = {value}")
-    source.line(f"def __init__(self{', *, ' if arguments else ''}{', '.join(arguments)}):")
+    arguments = ["self", *(["*"] if arguments else []), *arguments, "**wrong"]
+    source.line(f"def __init__({', '.join(arguments)}):")
     with source.indented():
-        for line in [*body, "self._unknown = None"]:
+        for line in ["if wrong: raise unknown_field(wrong)", *body, "self._unknown = None"]:
             source.line(line)
-    return cast("Callable[..., None]", _execute(source))
+    init = cast("Callable[..., None]", _execute(source))
+    init.__qualname__ = f"{message.__qualname__}.__init__"  # which Python's own errors show
+    return init
+
+
+def _unknown_field(message: type[Message], wrong: dict[str, Any]) -> TypeError:
+    """The error for arguments of a constructor that are no fields."""
+    return TypeError(f"{message.__name__}: {no_field(next(iter(wrong)), (item.name for item in message.FIELDS))}")
 
 
 def source_of(message: type[Message], version: int) -> str:

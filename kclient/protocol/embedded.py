@@ -22,10 +22,11 @@ def encode_embedded(message: ApiMessage, version: int | None = None) -> bytes:
 
     Raises:
         UnsupportedVersionError: If the version is not known, or lacks a field that has a value.
-        ValueError: If a value does not fit its field.
+        EncodeError: If a value does not fit its field.
     """
     chosen = message.VERSIONS.high if version is None else version
-    return _VERSION.pack(chosen) + message.encode(chosen)
+    encoded = message.encode(chosen)
+    return _VERSION.pack(chosen) + encoded
 
 
 def decode_embedded(cls: type[Embedded], buffer: Buffer) -> Embedded:
@@ -38,9 +39,9 @@ def decode_embedded(cls: type[Embedded], buffer: Buffer) -> Embedded:
         ProtocolError: If the bytes are not a valid message.
     """
     if len(buffer) < _VERSION.size:
-        raise ProtocolError(f"{cls.__name__} is cut off before its version")
+        raise ProtocolError(f"{cls.__name__}: cut off before its version", position=len(buffer))
     (version,) = _VERSION.unpack_from(buffer)
     if version < cls.VERSIONS.low:
-        raise ProtocolError(f"{cls.__name__} has the impossible version {version}")
+        raise ProtocolError(f"{cls.__name__} has the impossible version {version}", position=0)
     message, _ = cls.decode_from(buffer, _VERSION.size, min(version, cls.VERSIONS.high))
     return message

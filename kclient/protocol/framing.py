@@ -11,9 +11,11 @@ import struct
 from typing import NamedTuple, TypeVar
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
+from kclient.protocol.errors import EncodeError, shortened, title_of
 from kclient.protocol.message import ApiMessage
-from kclient.protocol.primitives import MAX_STRING, read_unknown_tags
+from kclient.protocol.primitives import cut_off, left_over, read_unknown_tags
 from kclient.protocol.registry import ApiKey, request_class
+from kclient.protocol.types import INT32, INT32_MAX, STRING
 from kclient.types import Buffer
 
 DEFAULT_LIMIT = 104_857_600
@@ -39,17 +41,26 @@ class RequestHeader(NamedTuple):
 def encode_request(message: ApiMessage, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
     """The whole frame of a request, in pieces: record batches are pieces of their own and are not copied.
 
+    Args:
+        message: The request.
+        version: Its version.
+        correlation_id: What its response repeats: an int32.
+        client_id: The client's name for the broker's log, at most 32767 bytes of UTF-8; None if it has none.
+
     Raises:
-        UnsupportedVersionError: If the version is not known, or lacks a field that has a value.
-        ValueError: If a value does not fit its field, or the client's id takes more than 32767 bytes.
+        UnsupportedVersionError: If the version is not known, lacks a field that has a value, or does not allow a null.
+        EncodeError: If a value does not fit its field, also one of the header's, if the message is no request, or if
+            the frame would be larger than 2 GiB.
     """
-    if message.API_KEY is None:
-        raise ValueError(f"{type(message).__name__} is not a request")
-    name = None if client_id is None else client_id.encode()
-    if name is not None and len(name) > MAX_STRING:
-        raise ValueError(f"a client id of {len(name)} bytes is longer than the allowed {MAX_STRING}")
-    out = bytearray(_REQUEST.pack(message.API_KEY, version, correlation_id, -1 if name is None else len(name)))
-    out += name or b""
+    if isinstance(message, ApiMessage) and message.API_KEY is None:
+        raise EncodeError(f"{type(message).__name__} is not a request", version=version)
+    try:
+        name = b"" if client_id is None else client_id.encode()
+        size = -1 if client_id is None else len(name)
+        out = bytearray(_REQUEST.pack(message.API_KEY, version, correlation_id, size))
+    except (AttributeError, TypeError, ValueError, struct.error) as error:
+        raise _header_error(message, version, correlation_id, client_id, str(error)) from None
+    out += name
     if message.is_flexible(version):
         out.append(0)
     return _frame(message, version, out)
@@ -58,11 +69,20 @@ def encode_request(message: ApiMessage, version: int, correlation_id: int, clien
 def encode_response(message: ApiMessage, version: int, correlation_id: int) -> list[Buffer]:
     """The whole frame of a response, in pieces: record batches are pieces of their own and are not copied.
 
+    Args:
+        message: The response.
+        version: Its version, that of the request.
+        correlation_id: The correlation id of the request.
+
     Raises:
-        UnsupportedVersionError: If the version is not known, or lacks a field that has a value.
-        ValueError: If a value does not fit its field.
+        UnsupportedVersionError: If the version is not known, lacks a field that has a value, or does not allow a null.
+        EncodeError: If a value does not fit its field, also one of the header's, or if the frame would be larger than
+            2 GiB.
     """
-    out = bytearray(_RESPONSE.pack(correlation_id))
+    try:
+        out = bytearray(_RESPONSE.pack(correlation_id))
+    except struct.error as error:
+        raise _header_error(message, version, correlation_id, None, str(error)) from None
     if has_flexible_response_header(message.API_KEY, message.is_flexible(version)):
         out.append(0)
     return _frame(message, version, out)
@@ -71,9 +91,36 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> l
 def _frame(message: ApiMessage, version: int, out: bytearray) -> list[Buffer]:
     parts: list[Buffer] = []
     parts.append(message.encode_into(out, parts, version))
+    size = sum(map(len, parts)) - 4
+    if size > INT32_MAX:
+        title = title_of(type(message).__name__, version)
+        raise EncodeError(f"{title}: a frame of {size} bytes is larger than {INT32_MAX}", version=version)
     # the first piece is `out` itself: records only ever split off what follows
-    _LENGTH.pack_into(out, 0, sum(map(len, parts)) - 4)
+    _LENGTH.pack_into(out, 0, size)
     return parts
+
+
+def _header_error(
+    message: object, version: int, correlation_id: int, client_id: str | None, text: str
+) -> EncodeError | UnsupportedVersionError:
+    """What is wrong with the fields of a header that could not be written."""
+    if not isinstance(message, ApiMessage):
+        return EncodeError(f"expected a message, got {shortened(message)}")
+    name = type(message).__name__
+    if version not in message.VERSIONS:
+        return UnsupportedVersionError(
+            f"kclient knows {name} in versions {message.VERSIONS}, not in version {version!r}"
+        )
+    title = title_of(name, version)
+    path = ""
+    try:
+        path = "correlation_id"
+        INT32.write(bytearray(), correlation_id, flexible=False, nullable=False)
+        path = "client_id"
+        STRING.write(bytearray(), client_id, flexible=False, nullable=True)
+    except (TypeError, ValueError) as error:
+        text = str(error)
+    return EncodeError(f"{title}: header: {path}: {text}", path=path, version=version)
 
 
 def has_flexible_response_header(api_key: int | None, flexible: bool) -> bool:
@@ -89,22 +136,43 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     Raises:
         ProtocolError: If the bytes are not a valid header.
     """
-    try:
-        api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
-        position = _REQUEST_HEADER.size
-        client_id = None
-        if length >= 0:
+    position = _REQUEST_HEADER.size
+    if len(frame) < position:
+        raise _in_header("a request", cut_off("the beginning", position, frame, 0))
+    api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
+    client_id = None
+    if length >= 0:
+        if position + length > len(frame):
+            raise _in_header("a request", cut_off("the client id", length, frame, position))
+        try:
             client_id = str(frame[position : position + length], "utf-8")
-            position += length
-        elif length < -1:
-            raise ProtocolError(f"a client id claims {length} bytes", position=position)
-        if _has_tags(api_key, api_version):
-            _, position = read_unknown_tags(frame, position + 1, frame[position])
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a request header is cut off or malformed: {error}") from error
-    if position > len(frame):
-        raise ProtocolError("a request ends inside its header", position=position)
+        except UnicodeDecodeError as error:
+            at = position + error.start
+            raise _in_header("a request", ProtocolError("the client id is not valid UTF-8", position=at)) from None
+        position += length
+    elif length < -1:
+        raise _in_header("a request", ProtocolError(f"the client id claims {length} bytes", position=position))
+    if _has_tags(api_key, api_version):
+        position = _skip_tags("a request", frame, position)
     return RequestHeader(api_key, api_version, correlation_id, client_id), position
+
+
+def _skip_tags(what: str, frame: Buffer, position: int) -> int:
+    """The end of a header's tagged fields, which begin at a position."""
+    end: int | None
+    try:
+        _, end = read_unknown_tags(frame, position + 1, frame[position])
+    except IndexError:
+        end = None
+    except ProtocolError as error:
+        raise _in_header(what, error) from None
+    if end is None or end > len(frame):
+        raise _in_header(what, ProtocolError("cut off inside of its tagged fields", position=len(frame)))
+    return end
+
+
+def _in_header(what: str, error: ProtocolError) -> ProtocolError:
+    return ProtocolError(f"the header of {what}: {error.message} (at byte {error.position})", position=error.position)
 
 
 def _has_tags(api_key: int, api_version: int) -> bool:
@@ -124,7 +192,7 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, ApiMessage]:
     header, position = decode_request_header(frame)
     message, end = request_class(header.api_key).decode_from(frame, position, header.api_version)
     if end != len(frame):
-        raise ProtocolError(f"{len(frame) - end} bytes follow a {type(message).__name__}", position=end)
+        raise left_over(title_of(type(message).__name__, header.api_version), frame, end)
     return header, message
 
 
@@ -138,16 +206,11 @@ def decode_response_header(frame: Buffer, flexible: bool) -> tuple[int, int]:
     Raises:
         ProtocolError: If the bytes are not a valid header.
     """
-    try:
-        (correlation_id,) = _LENGTH.unpack_from(frame)
-        position = 4
-        if flexible:
-            _, position = read_unknown_tags(frame, 5, frame[4])
-    except (struct.error, IndexError) as error:
-        raise ProtocolError(f"a response header is cut off: {error}") from error
-    if position > len(frame):
-        raise ProtocolError("a response ends inside its header", position=position)
-    return correlation_id, position
+    position = _LENGTH.size
+    if len(frame) < position:
+        raise _in_header("a response", cut_off("the correlation id", position, frame, 0))
+    (correlation_id,) = _LENGTH.unpack_from(frame)
+    return correlation_id, _skip_tags("a response", frame, position) if flexible else position
 
 
 def decode_response(cls: type[Response], frame: Buffer, version: int) -> tuple[int, Response]:
@@ -162,7 +225,7 @@ def decode_response(cls: type[Response], frame: Buffer, version: int) -> tuple[i
     correlation_id, position = decode_response_header(frame, flexible)
     message, end = cls.decode_from(frame, position, version)
     if end != len(frame):
-        raise ProtocolError(f"{len(frame) - end} bytes follow {cls.__name__} v{version}", position=end)
+        raise left_over(title_of(cls.__name__, version), frame, end)
     return correlation_id, message
 
 

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import gc
 import struct
-from typing import Any, ClassVar, Self, cast, dataclass_transform
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
-from kclient.errors import KafkaError, ProtocolError, UnsupportedVersionError
+from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol.codec import Decoder, Encoder, compile_decoder, compile_encoder, compile_init
-from kclient.protocol.schema import Field, Unnamed, has_secrets, schema_of
+from kclient.protocol.errors import EncodeError, title_of
+from kclient.protocol.primitives import RawTaggedField, amount, left_over, unknown_tags
+from kclient.protocol.schema import Field, Unnamed, has_secrets
+from kclient.protocol.structs import schema_of
 from kclient.protocol.versions import Versions
 from kclient.types import Buffer
 
+if TYPE_CHECKING:
+    from inspect import Signature
+
 _LARGE = 64 * 1024
+_EXPLAINED = 256 * 1024
+"""Bytes of malformed messages that are read again, ten times slower, to say what is wrong with them."""
 _NO_VERSIONS = Versions.parse("none")
 
 
@@ -34,6 +43,24 @@ class MessageType(type):
         namespace["FIELDS"] = declared
         return super().__new__(mcs, name, bases, namespace, **options)
 
+    @property
+    def __signature__(cls) -> Signature:
+        """The constructor's signature, for `inspect.signature` and `help`; made when somebody asks."""
+        from inspect import Parameter, Signature
+
+        hints = vars(cls).get("__annotations__", {})
+        return Signature(
+            [
+                Parameter(
+                    item.name,
+                    Parameter.KEYWORD_ONLY,
+                    default=item.new_default(),
+                    annotation=hints.get(item.name, Parameter.empty),
+                )
+                for item in cls.FIELDS
+            ]
+        )
+
 
 class Message(metaclass=MessageType):
     """A struct of the Kafka protocol whose fields are attributes."""
@@ -45,11 +72,11 @@ class Message(metaclass=MessageType):
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *positional: Any, **values: Any) -> None:
         # The constructor is written when the first instance is made; from then on it takes this one's place.
         init = compile_init(type(self))
         type(self).__init__ = init  # type: ignore[method-assign]
-        init(self, **values)
+        init(self, *positional, **values)
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -57,13 +84,20 @@ class Message(metaclass=MessageType):
         return True
 
     @property
-    def unknown_tagged_fields(self) -> dict[int, bytes] | None:
-        """Tagged fields that the declaration does not know, by tag; they are kept and written again."""
-        return cast("dict[int, bytes] | None", getattr(self, "_unknown", None))
+    def unknown_tagged_fields(self) -> list[RawTaggedField] | None:
+        """Tagged fields that the declaration does not know, in the order in which they came, or None.
+
+        They are kept and written again. As in Kafka's generated classes, reading takes each one as it comes, even if
+        tags do not rise or come twice, and writing refuses such a list with an `EncodeError`. (A *known* tagged field
+        that comes twice has its last value; one that only other versions have is a `ProtocolError`, as in Kafka.)
+
+        Can be set to pairs of tag and bytes in that order, to a mapping of tags to bytes, or to None.
+        """
+        return cast("list[RawTaggedField] | None", getattr(self, "_unknown", None))
 
     @unknown_tagged_fields.setter
-    def unknown_tagged_fields(self, fields: dict[int, bytes] | None) -> None:
-        object.__setattr__(self, "_unknown", fields or None)
+    def unknown_tagged_fields(self, fields: Mapping[int, Buffer] | Iterable[tuple[int, Buffer]] | None) -> None:
+        object.__setattr__(self, "_unknown", unknown_tags(fields))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -119,8 +153,9 @@ class ApiMessage(Message):
         """The bytes of this message in a version.
 
         Raises:
-            UnsupportedVersionError: If the version is not known, or lacks a field that has a value.
-            ValueError: If a value does not fit its field; the text names the field.
+            UnsupportedVersionError: If the version is not known, lacks a field that has a value, or does not allow a
+                null; the text names the field.
+            EncodeError: If a value does not fit its field; a ValueError that names message, version and field.
         """
         return b"".join(self.encode_parts(version))
 
@@ -128,8 +163,9 @@ class ApiMessage(Message):
         """The bytes of this message in pieces: record batches are pieces of their own and are not copied.
 
         Raises:
-            UnsupportedVersionError: If the version is not known, or lacks a field that has a value.
-            ValueError: If a value does not fit its field; the text names the field.
+            UnsupportedVersionError: If the version is not known, lacks a field that has a value, or does not allow a
+                null; the text names the field.
+            EncodeError: If a value does not fit its field; a ValueError that names message, version and field.
         """
         parts: list[Buffer] = []
         parts.append(self.encode_into(bytearray(), parts, version))
@@ -138,25 +174,26 @@ class ApiMessage(Message):
     def encode_into(self, out: bytearray, parts: list[Buffer], version: int) -> bytearray:
         """Append this message to `out`; where records come, `out` and the records move to `parts`.
 
+        If it raises, `out` and `parts` hold the beginning of the message.
+
         Returns:
             The buffer that is open at the end: `out`, or a new one that continues after the last records.
 
         Raises:
-            UnsupportedVersionError: If the version is not known, or lacks a field that has a value.
-            ValueError: If a value does not fit its field; the text names the field.
+            UnsupportedVersionError: If the version is not known, lacks a field that has a value, or does not allow a
+                null; the text names the field.
+            EncodeError: If a value does not fit its field; a ValueError that names message, version and field.
         """
         try:
             encoder = self._encoders[version]
-        except KeyError:
+        except (KeyError, TypeError):
             encoder = self._encoders[version] = compile_encoder(type(self), self._checked(version))
         try:
             return encoder(self, out, parts)
-        except KafkaError:
-            raise
-        except (struct.error, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except Exception as error:  # noqa: BLE001  (a value may be of any class, and fail in its own way)
             failed = error
         # outside of the handler: the error must not hang on to one that shows a secret
-        raise self._explained(version, failed) from (None if has_secrets(self.FIELDS) else failed)
+        raise self._encoding_error(version, failed)
 
     @classmethod
     def decode(cls, buffer: Buffer, version: int) -> Self:
@@ -165,12 +202,13 @@ class ApiMessage(Message):
         Records are views of the buffer: it must not change while they are used.
 
         Raises:
-            ProtocolError: If the bytes are not a valid message of this version.
+            ProtocolError: If the bytes are not a valid message of this version. The text names message, version and
+                place, and the field too unless the message is larger than 256 KiB.
             UnsupportedVersionError: If the version is not known.
         """
         message, end = cls.decode_from(buffer, 0, version)
         if end != len(buffer):
-            raise ProtocolError(f"{len(buffer) - end} bytes follow {cls.__name__} v{version} at its end", position=end)
+            raise left_over(title_of(cls.__name__, version), buffer, end)
         return message
 
     @classmethod
@@ -178,52 +216,73 @@ class ApiMessage(Message):
         """Read a message that begins at a position; gives it and the position behind it.
 
         Raises:
-            ProtocolError: If the bytes are not a valid message of this version.
+            ProtocolError: If the bytes are not a valid message of this version. The text names message, version and
+                place, and the field too unless the message is larger than 256 KiB.
             UnsupportedVersionError: If the version is not known.
         """
         try:
             decoder = cls._decoders[version]
-        except KeyError:
+        except (KeyError, TypeError):
             decoder = cls._decoders[version] = compile_decoder(cls, cls._checked(version))
         # A large message is tens of thousands of objects, none of them garbage: the collector, which would look at all
         # of them again and again meanwhile, took more than a third of the time.
         pause = len(buffer) - position >= _LARGE and gc.isenabled()
-        message = None
+        failed: Exception | None = None
         try:
             if pause:
                 gc.disable()
             message, end = decoder(buffer, position)
-        except ProtocolError as error:
-            raise ProtocolError(f"{cls.__name__} v{version}: {error}", position=error.position) from None
-        except (IndexError, ValueError, struct.error) as error:
+        except (ProtocolError, IndexError, ValueError, struct.error) as error:
             failed = error
         finally:
             if pause:
                 gc.enable()
-        if message is None:  # raised outside of the handler: a UnicodeDecodeError holds the bytes
-            cause = None if has_secrets(cls.FIELDS) else failed
-            raise ProtocolError(f"{cls.__name__} v{version} is cut off or malformed: {failed}") from cause
+        if failed is not None:  # raised outside of the handler: a UnicodeDecodeError holds the bytes
+            raise cls._malformed(buffer, position, version, failed)
         if end > len(buffer):
-            raise ProtocolError(
-                f"{cls.__name__} v{version} is cut off: it needs at least {end - len(buffer)} bytes more",
-                position=end,
-            )
+            text = f"cut off, at least {amount(end - len(buffer))} more should follow"
+            raise cls._malformed(buffer, position, version, ProtocolError(text, position=len(buffer)))
         return message, end
 
     @classmethod
     def _checked(cls, version: int) -> int:
         if version not in cls.VERSIONS:
             raise UnsupportedVersionError(
-                f"kclient knows {cls.__name__} in versions {cls.VERSIONS}, not in version {version}"
+                f"kclient knows {cls.__name__} in versions {cls.VERSIONS}, not in version {version!r}"
             )
         return version
 
-    def _explained(self, version: int, error: Exception) -> Exception:
-        """Encode once more, field by field, to name the one that has a wrong value."""
+    def _encoding_error(self, version: int, failed: Exception) -> Exception:
+        """Encode once more, field by field, for an error that names the one with the wrong value."""
         try:
-            schema_of(type(self), version).encode(self)
-        except (ValueError, KafkaError) as explained:
-            text = f"{type(self).__name__} v{version} cannot be encoded: {explained}"
-            return type(explained)(text) if isinstance(explained, KafkaError) else ValueError(text)
-        reason = type(error).__name__ if has_secrets(self.FIELDS) else error
-        return ValueError(f"{type(self).__name__} v{version} cannot be encoded: {reason}")
+            schema_of(type(self), version).write(_Nowhere(), self)
+        except (EncodeError, UnsupportedVersionError) as explained:
+            return explained.with_traceback(None)
+        # the schema found nothing: what failed lies outside of the values
+        reason = type(failed).__name__ if has_secrets(self.FIELDS) else f"{type(failed).__name__}: {failed}"
+        return EncodeError(f"{title_of(type(self).__name__, version)}: {reason}", version=version)
+
+    @classmethod
+    def _malformed(cls, buffer: Buffer, position: int, version: int, failed: Exception) -> ProtocolError:
+        """Read once more, field by field, for an error that says what is wrong, and where."""
+        if len(buffer) - position <= _EXPLAINED:
+            try:
+                schema_of(cls, version).read(buffer, position)
+            except ProtocolError as explained:
+                return ProtocolError(explained.message, position=explained.position)
+        title = title_of(cls.__name__, version)
+        if isinstance(failed, ProtocolError):
+            return ProtocolError(f"{title}: {failed.message}", position=failed.position)
+        if isinstance(failed, UnicodeDecodeError):
+            return ProtocolError(f"{title}: a text is not valid UTF-8")
+        return ProtocolError(f"{title}: cut off, or malformed so that it seems longer than its {len(buffer)} bytes")
+
+
+class _Nowhere(bytearray):
+    """Takes bytes and forgets them."""
+
+    def __iadd__(self, data: Any) -> Self:  # type: ignore[misc]
+        return self
+
+    def append(self, byte: Any) -> None:
+        pass

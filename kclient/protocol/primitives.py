@@ -2,18 +2,19 @@
 
 The compiled codecs (see `codec`) call these for the cases that they do not spell out. Reading functions take the
 buffer and a position and return the value and the position behind it. They raise `ProtocolError`, `IndexError`,
-`struct.error` or `ValueError` on malformed bytes; the caller turns them all into `ProtocolError`. A slice that
-reaches behind the buffer's end is not noticed here but by the caller, who compares the final position with the
-size of the buffer.
+`struct.error` or `ValueError` on malformed bytes; the caller turns them all into a `ProtocolError` that says what was
+read (see `message`). A slice that reaches behind the buffer's end is not noticed here but by the caller, who compares
+the final position with the size of the buffer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from kclient.errors import ProtocolError
+from kclient.protocol.errors import shortened
 from kclient.types import Buffer
 
 MAX_STRING = 0x7FFF
@@ -127,11 +128,45 @@ def length_error(length: int, position: int) -> ProtocolError:
     return ProtocolError(f"a length of {length} is not possible here", position=position)
 
 
+def amount(size: int) -> str:
+    """A number of bytes in words."""
+    return "1 byte" if size == 1 else f"{size} bytes"
+
+
+def left_over(title: str, buffer: Buffer, end: int) -> ProtocolError:
+    """The error for bytes behind the end of a message."""
+    left = len(buffer) - end
+    return ProtocolError(f"{title}: {amount(left)} follow{'s' * (left == 1)} at its end", position=end)
+
+
+def cut_off(what: str, size: int, buffer: Buffer, position: int) -> ProtocolError:
+    """The error for something of `size` bytes that begins at a position and does not end inside of the buffer."""
+    missing = min(size, position + size - len(buffer))
+    part = f"{missing} of the {size} bytes" if size > 1 else "the only byte"
+    return ProtocolError(f"cut off: {part} of {what} {'are' if missing > 1 else 'is'} missing", position=position)
+
+
 def uuid_error(value: object) -> Exception:
     """The error for a value that is not a topic id or another UUID."""
-    if isinstance(value, Buffer):
+    if isinstance(value, bytes | bytearray):
         return ValueError(f"a UUID has 16 bytes, not {len(value)}")
-    return TypeError(f"a UUID is 16 bytes, not {value!r}")
+    return TypeError(f"a UUID is 16 bytes, not {shortened(value)}")
+
+
+def buffer_error(value: object) -> TypeError:
+    """The error for a value that should be bytes and is not."""
+    return TypeError(f"expected bytes, got {shortened(value)}")
+
+
+def check_buffer(value: object) -> None:
+    """Raise TypeError for a value that should be bytes, or a subclass of them, and is not."""
+    if not isinstance(value, Buffer):
+        raise buffer_error(value)
+
+
+def text_array_error(value: object) -> TypeError:
+    """The error for a single text where a list of them belongs: its characters would be taken for the list."""
+    return TypeError(f"expected a list, got {shortened(value)}")
 
 
 # --- arrays of numbers ---------------------------------------------------------------------------------------
@@ -193,17 +228,48 @@ def array_format(code: str, size: int) -> ArrayFormat:
 # --- tagged fields (KIP-482) ---------------------------------------------------------------------------------
 
 
-def write_tags(out: bytearray, known: Iterable[tuple[int, Buffer]], unknown: Mapping[int, Buffer] | None) -> None:
+class RawTaggedField(NamedTuple):
+    """A tagged field that the declaration does not know, as it came."""
+
+    tag: int
+    data: bytes
+
+
+UnknownTags: TypeAlias = "Mapping[int, Buffer] | Iterable[tuple[int, Buffer]] | None"
+
+
+def unknown_tags(fields: UnknownTags) -> list[RawTaggedField] | None:
+    """Unknown tagged fields as messages hold them: None if there are none; those of a mapping by their tags."""
+    if not fields:
+        return None
+    pairs = sorted(fields.items()) if isinstance(fields, Mapping) else fields
+    return [RawTaggedField(tag, cast("bytes", data)) for tag, data in pairs] or None
+
+
+def write_tags(
+    out: bytearray, known: Iterable[tuple[int, Buffer]], unknown: Iterable[tuple[int, Buffer]] | None
+) -> None:
     """Append the tagged fields of a struct in ascending order of their tags.
 
     Raises:
-        ValueError: If a preserved unknown field has the tag of a known one.
+        ValueError: If a preserved unknown field has the tag of a known one, or does not have a higher one than that
+            before it. Kafka reads such fields, and refuses to write them.
+        TypeError: If what is preserved is no tag with bytes.
     """
-    fields: dict[int, Buffer] = dict(known)
-    for tag, value in (unknown or {}).items():
-        if tag in fields:
-            raise ValueError(f"tag {tag} is used twice")
-        fields[tag] = value
+    declared = dict(known)
+    fields = dict(declared)
+    before = -1
+    for tag, data in unknown or ():
+        if type(tag) is not int or not isinstance(data, Buffer):
+            raise TypeError(f"expected unknown tagged fields as (tag, bytes), got {shortened((tag, data))}")
+        if tag in declared:
+            raise ValueError(f"the unknown tagged field {tag} has the tag of a field that is known")
+        if not 0 <= tag < 1 << 32:
+            raise ValueError(f"the tag {shortened(tag)} does not fit into an unsigned varint of 32 bits")
+        if tag <= before:
+            raise ValueError(f"the unknown tagged field {tag} comes after {before}: tags must rise")
+        fields[tag] = data
+        before = tag
     write_uvarint(out, len(fields))
     for tag in sorted(fields):
         write_uvarint(out, tag)
@@ -211,17 +277,19 @@ def write_tags(out: bytearray, known: Iterable[tuple[int, Buffer]], unknown: Map
         out += fields[tag]
 
 
-def read_unknown_tags(buffer: Buffer, position: int, count: int) -> tuple[dict[int, bytes] | None, int]:
-    """Read the tagged fields of a struct that knows none; they are kept, as Kafka does.
+def read_unknown_tags(buffer: Buffer, position: int, count: int) -> tuple[list[RawTaggedField] | None, int]:
+    """Read the tagged fields of a struct that knows none.
+
+    They are kept, as Kafka's generated readers do it: each one as it comes, also out of order or twice.
 
     `count` is the first byte of their number, read already.
     """
     count, position = read_length(buffer, position, count)
-    fields: dict[int, bytes] = {}
+    fields: list[RawTaggedField] = []
     for _ in range(count):
         tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
         end = position + size
-        fields[tag] = bytes(buffer[position:end])
+        fields.append(RawTaggedField(tag, bytes(buffer[position:end])))
         position = end
     return fields or None, position

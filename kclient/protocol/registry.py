@@ -9,7 +9,7 @@ from importlib import import_module
 
 from kclient.errors import UnsupportedVersionError
 from kclient.protocol.message import ApiMessage
-from kclient.protocol.schema import Schema, schema_of
+from kclient.protocol.structs import Schema, schema_of
 from kclient.protocol.versions import Versions
 
 
@@ -227,15 +227,25 @@ def response_schema(api_key: int, version: int) -> Schema:
 def negotiate(api_key: int, broker_ranges: Mapping[int, tuple[int, int]], ours: tuple[int, int] | None = None) -> int:
     """The highest version of an API that both sides know.
 
+    Both ranges are clipped to the versions that kclient has: what a newer broker serves beyond them, or `ours` names
+    beyond them, is never the answer, and no error either, as long as a version is left.
+
     Args:
         api_key: The API.
         broker_ranges: What the broker said it serves: lowest and highest version by API.
         ours: What this side may use; else all that kclient has.
 
     Raises:
-        UnsupportedVersionError: If there is none; the text names both ranges.
+        UnsupportedVersionError: If no version is left (the text names both ranges), or kclient or the broker does not
+            have the API.
     """
-    mine = Versions(*(ours or request_class(api_key).VERSIONS))
+    known = request_class(api_key).VERSIONS
+    mine = known & Versions(*ours) if ours else known
+    if not mine:
+        asked = Versions(*ours or known)
+        raise UnsupportedVersionError(
+            f"kclient knows {_name(api_key)} in versions {known}, but was told to use {asked}"
+        )
     name = _name(api_key)
     if api_key not in broker_ranges:
         raise UnsupportedVersionError(f"the broker does not have the API {name} (kclient would use {mine})")
@@ -261,7 +271,7 @@ def _message_class(api_key: int, kind: str) -> type[ApiMessage]:
 def _schema(message: type[ApiMessage], version: int) -> Schema:
     if version not in message.VERSIONS:
         raise UnsupportedVersionError(
-            f"kclient knows {message.__name__} in versions {message.VERSIONS}, not in version {version}"
+            f"kclient knows {message.__name__} in versions {message.VERSIONS}, not in version {version!r}"
         )
     return schema_of(message, version)
 

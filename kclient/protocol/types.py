@@ -10,12 +10,16 @@ lengths (KIP-482), which Kafka calls compact.
 
 from __future__ import annotations
 
+import struct
 from struct import Struct
 from typing import Any, Generic, TypeVar
 
 from kclient.errors import ProtocolError
+from kclient.protocol.errors import shortened
 from kclient.protocol.primitives import (
     MAX_STRING,
+    buffer_error,
+    cut_off,
     length_error,
     null_error,
     read_uvarint,
@@ -76,10 +80,25 @@ class FixedType(Type[T]):
 
     def write(self, out: bytearray, value: Any, flexible: bool, nullable: bool) -> None:
         if self.code == "?" and not isinstance(value, bool):
-            raise TypeError(f"expected a bool, got {value!r}")
-        out += self._struct.pack(value)
+            raise TypeError(f"expected a bool, got {shortened(value)}")
+        try:
+            data = self._struct.pack(value)
+        except (struct.error, OverflowError, TypeError):
+            raise self._misfit(value) from None
+        out += data
+
+    def _misfit(self, value: object) -> Exception:
+        if not isinstance(value, int):
+            return TypeError(f"expected {'a float' if self.code == 'd' else 'an int'}, got {shortened(value)}")
+        if self.code == "d":
+            return ValueError(f"{shortened(value)} does not fit into {self.name}")
+        bits = self.size * 8
+        low, high = (0, 2**bits - 1) if self.code.isupper() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return ValueError(f"{shortened(value)} does not fit into {self.name} ({low} to {high})")
 
     def read(self, buffer: Buffer, position: int, flexible: bool, nullable: bool) -> tuple[T | None, int]:
+        if position + self.size > len(buffer):
+            raise cut_off(self.name, self.size, buffer, position)
         return self._struct.unpack_from(buffer, position)[0], position + self.size
 
     def min_size(self, flexible: bool) -> int:
@@ -90,7 +109,7 @@ class UuidType(FixedType[bytes]):
     """A UUID, as 16 bytes; `ZERO_UUID` stands for none."""
 
     def write(self, out: bytearray, value: Any, flexible: bool, nullable: bool) -> None:
-        if not isinstance(value, Buffer) or len(value) != 16:
+        if not isinstance(value, bytes | bytearray) or len(value) != 16:
             raise uuid_error(value)
         out += value
 
@@ -104,6 +123,8 @@ class VarintType(Type[int]):
         self.signed = signed
 
     def write(self, out: bytearray, value: Any, flexible: bool, nullable: bool) -> None:
+        if not isinstance(value, int):
+            raise TypeError(f"expected an int, got {shortened(value)}")
         if self.signed:
             write_varint(out, value, self.bits)
         elif value >> self.bits:
@@ -140,6 +161,8 @@ class LengthType(Type[T]):
             length, position = read_uvarint(buffer, position)
             length -= 1
         else:
+            if position + self._struct.size > len(buffer):
+                raise cut_off("a length", self._struct.size, buffer, position)
             (length,) = self._struct.unpack_from(buffer, position)
             position += self._struct.size
         if length < -1:
@@ -157,8 +180,11 @@ class StringType(LengthType[str]):
             self.write_length(out, -1, flexible)
             return
         if not isinstance(value, str):
-            raise TypeError(f"expected a str, got {value!r}")
-        data = value.encode()
+            raise TypeError(f"expected a str, got {shortened(value)}")
+        try:
+            data = value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"half of a surrogate pair at character {error.start}: no UTF-8 has it") from None
         if len(data) > MAX_STRING:
             raise ValueError(f"a string of {len(data)} bytes is longer than the allowed {MAX_STRING}")
         self.write_length(out, len(data), flexible)
@@ -170,7 +196,7 @@ class StringType(LengthType[str]):
             return None, position
         if length > MAX_STRING:
             raise length_error(length, position)
-        return str(_take(buffer, position, length), "utf-8"), position + length
+        return _text(_take(buffer, position, length), position), position + length
 
 
 class BytesType(LengthType[bytes]):
@@ -181,7 +207,9 @@ class BytesType(LengthType[bytes]):
             self.write_length(out, -1, flexible)
             return
         if not isinstance(value, Buffer):
-            raise TypeError(f"expected bytes, got {value!r}")
+            raise buffer_error(value)
+        if len(value) > INT32_MAX:
+            raise ValueError(f"{len(value)} bytes are more than a field can hold ({INT32_MAX})")
         self.write_length(out, len(value), flexible)
         out += value
 
@@ -208,10 +236,21 @@ class RecordsType(LengthType[Buffer]):
 def _take(buffer: Buffer, position: int, length: int) -> Buffer:
     end = position + length
     if end > len(buffer):
-        raise ProtocolError(
-            f"a field claims {length} bytes, but only {len(buffer) - position} follow", position=position
-        )
+        raise cut_off("a value", length, buffer, position)
     return buffer[position:end]
+
+
+def _text(data: Buffer, position: int) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        at = position + error.start
+    # outside of the handler: the error above holds the bytes
+    raise ProtocolError("a text is not valid UTF-8", position=at)
+
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 
 BOOL: FixedType[bool] = FixedType("bool", "?", False)
@@ -229,5 +268,3 @@ UVARINT = VarintType("uvarint", 32, signed=False)
 STRING = StringType("string", "", wide=False)
 BYTES = BytesType("bytes", b"", wide=True)
 RECORDS = RecordsType("records", b"", wide=True)
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1

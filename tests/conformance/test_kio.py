@@ -19,7 +19,8 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from kclient.protocol import ApiMessage, Message, schema_of
-from kclient.protocol.schema import ArrayType, Field, Schema, StructType
+from kclient.protocol.schema import ArrayType, Field, StructType
+from kclient.protocol.structs import Schema
 from tests.protocol_values import TOP_LEVEL, fitted, messages, versions_of
 
 KIO_ERRORS = {int(code) for code in KioErrorCode}

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kclient.protocol import ApiKey, ApiMessage, request_class, response_class, schema_of
-from kclient.protocol.schema import ArrayType, Field, Schema, StructType
+from kclient.protocol.schema import ArrayType, Field, StructType
+from kclient.protocol.structs import Schema
 from kclient.protocol.types import STRING, Type
 from kclient.protocol.versions import Versions
 from tests.conformance.kafka_schemas import KafkaSchema, Leaf, load_schemas

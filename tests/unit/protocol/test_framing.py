@@ -131,7 +131,7 @@ def test_records_stay_apart_in_a_frame() -> None:
 def test_a_client_id_that_is_too_long() -> None:
     message = HeartbeatRequest()
     assert encode_request(message, 0, 1, "x" * 32767)
-    with pytest.raises(ValueError, match="a client id of 32768 bytes"):
+    with pytest.raises(ValueError, match="client_id: a string of 32768 bytes"):
         encode_request(message, 0, 1, "x" * 32768)
 
 

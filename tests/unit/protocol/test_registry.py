@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import pickle
+import pydoc
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol import (
     ApiKey,
+    EncodeError,
     Schema,
     Struct,
     Versions,
@@ -43,10 +51,61 @@ def test_every_api_has_its_messages(key: ApiKey) -> None:
 
 def test_messages_lists_what_it_has() -> None:
     names = dir(messages)
+    assert messages.__all__ == names
+    everything: dict[str, object] = {}
+    exec("from kclient.protocol.messages import *", everything)
+    assert set(names) == everything.keys() - {"__builtins__"}
+    families = sorted(path.stem for path in Path(messages.__file__).parent.glob("[a-z]*.py"))
+    assert (
+        sorted(name for family in families for name in import_module(f"{messages.__name__}.{family}").__all__) == names
+    )
     assert "FetchRequest" in names
     assert "FetchRequestTopic" in names
     with pytest.raises(AttributeError, match="Nonsense"):
         _ = messages.Nonsense  # type: ignore[attr-defined]
+
+
+def test_type_checkers_see_the_same_families() -> None:
+    """What stands below TYPE_CHECKING is not run: each family is there three times."""
+    tree = ast.parse(Path(messages.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    families = {path.stem for path in Path(messages.__file__).parent.glob("[a-z]*.py")}
+    names = [ast.unparse(node) for node in block.body]
+    assert {ast.unparse(node.value) for node in block.body if isinstance(node, ast.AugAssign)} == {
+        f"{family}.__all__" for family in families
+    }
+    assert {name for name in names if name.endswith("import *")} == {
+        f"from kclient.protocol.messages.{family} import *" for family in families
+    }
+
+
+def test_messages_are_loaded_when_asked_for() -> None:
+    script = (
+        "import sys, kclient.protocol.messages as m; before = set(sys.modules); m.AlterConfigsRequest;"
+        "print(sorted(x.rpartition('.')[2] for x in set(sys.modules) - before if x.startswith(m.__name__)));"
+        "print('inspect' in before)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[0] == "['acls', 'configs']"
+
+
+# --- constructors --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
+def test_constructors_have_a_signature(key: ApiKey) -> None:
+    for cls in (request_class(key), response_class(key)):
+        parameters = inspect.signature(cls).parameters
+        assert list(parameters) == [item.name for item in cls.FIELDS]
+        assert cls(**{name: parameter.default for name, parameter in parameters.items()}) == cls()
+        assert all(parameter.annotation is not inspect.Parameter.empty for parameter in parameters.values())
+
+
+def test_help_shows_the_signature() -> None:
+    text = pydoc.render_doc(MetadataRequest, renderer=pydoc.plaintext)
+    assert "MetadataRequest(*, topics: 'list[MetadataRequestTopic] | None' = []" in text
+    MetadataRequest()  # which writes the constructor
+    assert str(inspect.signature(MetadataRequest)).startswith("(*, topics: ")
 
 
 def test_unknown_apis() -> None:
@@ -63,7 +122,13 @@ def test_unknown_apis() -> None:
 
 @pytest.mark.parametrize(
     ("theirs", "ours", "version"),
-    [((0, 5), None, 5), ((0, 99), None, NEWEST), ((4, 12), (0, 7), 7), ((7, 9), (7, 7), 7)],
+    [
+        ((0, 5), None, 5),
+        ((0, 99), None, NEWEST),
+        ((4, 12), (0, 7), 7),
+        ((7, 9), (7, 7), 7),
+        ((0, 99), (3, 99), NEWEST),  # more than kclient has: clipped
+    ],
 )
 def test_the_highest_common_version(theirs: tuple[int, int], ours: tuple[int, int] | None, version: int) -> None:
     assert negotiate(ApiKey.METADATA, {ApiKey.METADATA: theirs}, ours) == version
@@ -76,6 +141,11 @@ def test_no_common_version_names_both_ranges(theirs: tuple[int, int], ours: tupl
     assert "METADATA" in str(caught.value)
     assert str(Versions(*theirs)) in str(caught.value)
     assert str(Versions(*(ours or (0, NEWEST)))) in str(caught.value)
+
+
+def test_a_range_of_ours_that_kclient_lacks_altogether() -> None:
+    with pytest.raises(UnsupportedVersionError, match=f"METADATA in versions 0-{NEWEST}, but was told to use 90-95"):
+        negotiate(ApiKey.METADATA, {ApiKey.METADATA: (0, 99)}, (90, 95))
 
 
 def test_an_api_that_the_broker_lacks() -> None:
@@ -112,8 +182,8 @@ def test_a_generic_struct_keeps_unknown_tagged_fields() -> None:
     request.unknown_tagged_fields = {70_000: b""}
     schema = request_schema(ApiKey.METADATA, 12)
     struct = schema.decode(request.encode(12))
-    assert struct.unknown_tagged_fields == {70_000: b""}
-    assert struct["topics"][0].unknown_tagged_fields == {9: b"nine"}
+    assert struct.unknown_tagged_fields == [(70_000, b"")]
+    assert struct["topics"][0].unknown_tagged_fields == [(9, b"nine")]
     assert schema.encode(struct) == request.encode(12)
 
 
@@ -122,7 +192,7 @@ def test_building_a_generic_struct() -> None:
     struct = Struct(schema, {"cluster_id": "c", "brokers": [{"node_id": 1, "host": "h", "port": 2, "rack": None}]})
     decoded = MetadataResponse.decode(schema.encode(struct), 12)
     assert (decoded.cluster_id, decoded.brokers[0].host, decoded.controller_id) == ("c", "h", -1)
-    with pytest.raises(KeyError, match="nonsense"):
+    with pytest.raises(EncodeError, match="Metadata v12 response: no field 'nonsense'"):
         Struct(schema, {"nonsense": 1})
     with pytest.raises(ValueError, match=r"brokers\[0\]\.port"):
         schema.encode(Struct(schema, {"brokers": [{"node_id": 1, "host": "h", "port": "x", "rack": None}]}))

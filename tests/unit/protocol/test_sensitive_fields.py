@@ -135,7 +135,7 @@ def test_a_field_that_the_version_lacks() -> None:
         hmac: bytes = field(BYTES, "1+", sensitive=True)
 
     schema = schema_of(Token, 0, flexible=False)
-    with pytest.raises(KafkaError, match=r"has no field hmac \(it has value <hidden>\)"):
+    with pytest.raises(KafkaError, match=r"has no field hmac \(it has value <hidden>\), only 1\+"):
         schema.encode(Token(hmac=SECRET.encode()))
 
 
@@ -145,7 +145,7 @@ def test_a_field_that_the_version_lacks() -> None:
 def test_bytes_that_are_no_text(read: Callable[[bytes, int], object]) -> None:
     config = AlterConfigsRequestConfig(name="password", value=SECRET)
     good = AlterConfigsRequest(resources=[AlterConfigsRequestResource(configs=[config])]).encode(0)
-    with pytest.raises(ProtocolError, match="malformed") as caught:
+    with pytest.raises(ProtocolError, match=r"configs\[0\]\.value: a text is not valid UTF-8") as caught:
         read(good.replace(SECRET.encode(), SECRET[:-1].encode() + b"\xff"), 0)
     assert SECRET[:-1] not in everything(caught.value)
 
