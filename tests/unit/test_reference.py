@@ -35,9 +35,11 @@ def test_every_module_is_in_the_reference(folder: str) -> None:
     assert expected - named == set()
 
 
-def test_the_program_of_the_protocol_page() -> None:
-    (program,) = programs("protocol.md")
-    exec(program, {})
+def test_the_programs_of_the_protocol_page() -> None:
+    found = programs("protocol.md")
+    assert len(found) == 3
+    for program in found:
+        exec(program, {})
 
 
 @pytest.mark.anyio
