@@ -108,7 +108,7 @@ async def test_every_waiter_fails_when_the_broker_goes_away(kind: str) -> None:
     [
         (b"\0\0\0\x08\0\0\0\x63abcd", "correlation id 99, expected 1"),
         (b"\0\0\0\x02\0\0", "correlation id 0, expected 1"),
-        (b"\0\0\0\x05\0\0\0\x01x", "MetadataResponse"),
+        (b"\0\0\0\x05\0\0\0\x01x", "Metadata v1 response"),
         (b"\xff\xff\xff\xff", "-1"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer speaks HTTP"),
         (b"\x15\x03\x03\0\2\2\x46", "the peer speaks TLS"),
