@@ -223,7 +223,10 @@ class Supervisor:
 
     def _handle_error(self, error: Exception, on_error: Callable[[Exception], object] | None) -> None:
         if on_error is None:
-            self.fail(error)
+            # A task that was about to start another one, or to use something else of the owner's, when that began to
+            # close: it has been told to end, and has ended.
+            if not (self.state is SupervisorState.CLOSING and isinstance(error, ClosedError)):
+                self.fail(error)
             return
         try:
             on_error(error)

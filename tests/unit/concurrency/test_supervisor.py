@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.concurrency import Supervisor, SupervisorState, Timer, current_backend, first_leaf
@@ -147,6 +148,25 @@ async def test_closing_waits_for_clean_up() -> None:
         supervisor.spawn(task)
         await anyio.wait_all_tasks_blocked()
     assert log == ["cleaned"]
+
+
+async def test_who_wants_to_start_a_task_while_the_owner_closes_has_ended() -> None:
+    failures: list[BaseException] = []
+    supervisor = Supervisor("test", on_failure=failures.append)
+    await supervisor.start()
+
+    async def starter() -> None:
+        with anyio.CancelScope(shield=True):
+            while supervisor.state is not SupervisorState.CLOSING:
+                await anyio.lowlevel.checkpoint()
+        supervisor.spawn(anyio.sleep, 0)
+
+    task = supervisor.spawn(starter)
+    await anyio.lowlevel.checkpoint()
+    await supervisor.aclose()
+    assert task.done
+    assert supervisor.failure is None
+    assert not failures
 
 
 async def test_life_cycle() -> None:
