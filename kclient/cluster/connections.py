@@ -159,8 +159,8 @@ class BrokerLink:
         except (KafkaError, OSError) as error:
             self.link.failed(error, self._clock())
             # a refusal is told here and nowhere else; the attempts that follow at intervals are for the curious
-            first_refusal = isinstance(error, AuthenticationError) and self.link.failures == 1
-            level = logging.WARNING if first_refusal else logging.DEBUG
+            refused = isinstance(error, AuthenticationError) and not error.retriable
+            level = logging.WARNING if refused and self.link.failures == 1 else logging.DEBUG
             logger.log(level, "connecting to %s failed: %s", self.address, str(error))
             if isinstance(error, KafkaError):
                 raise

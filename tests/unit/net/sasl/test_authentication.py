@@ -225,6 +225,29 @@ async def test_a_refused_login_is_logged_once(caplog: pytest.LogCaptureFixture) 
         assert all(record.levelname == "DEBUG" for record in told[1:])
 
 
+async def test_trouble_with_a_token_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """And is waited out, other than a mistake in the callback, which ends the call at once."""
+
+    def sealed() -> str:
+        raise ValueError("the vault is sealed")
+
+    def wrong() -> str:
+        raise TypeError("a mistake")
+
+    async with peer() as server:
+        listener = await server.server.listen_tcp()
+        settings: dict[str, Any] = {"bootstrap.servers": str(listener.address), "security.protocol": "SASL_PLAINTEXT"}
+        settings |= {"sasl.mechanism": "OAUTHBEARER", "request.timeout.ms": 300, "default.api.timeout.ms": 400}
+        for callback, error in ((sealed, KafkaTimeoutError), (wrong, OAuthTokenError)):
+            caplog.clear()
+            with pytest.raises(error, match="the token callback failed"):
+                async with kclient.Admin(settings, sasl_login_callback_handler_class=callback) as admin:
+                    await admin.list_topics()
+            assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == [
+                "kclient.cluster"
+            ]
+
+
 @pytest.mark.parametrize("listed", [False, True])
 async def test_a_broker_without_sasl(listed: bool) -> None:
     """A listener in the clear does not list SaslHandshake, or lists it as Kafka does, and answers with an error."""
