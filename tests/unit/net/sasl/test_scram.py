@@ -280,6 +280,8 @@ def test_credentials_hold_no_password_and_show_no_key() -> None:
     for wrong in (4095, 0, 2_000_000):
         with pytest.raises(ConfigError, match=str(wrong)):
             ScramCredential.derive("SCRAM-SHA-256", "geheim", iterations=wrong)
+        with pytest.raises(ConfigError, match=str(wrong)):  # no client would compute what a server shows of it
+            ScramCredential(made.salt, wrong, made.stored_key, made.server_key)
     with pytest.raises(ConfigError, match="not empty"):
         ScramCredential.derive("SCRAM-SHA-256", "")
     with pytest.raises(ConfigError, match="expected one of the SCRAM mechanisms: SCRAM-SHA-256, SCRAM-SHA-512"):
