@@ -104,7 +104,7 @@ def decompress(
     limit: int = DEFAULT_MAX_DECOMPRESSED,
     *,
     ignore_lz4_checksum: bool = False,
-) -> bytes:
+) -> bytes | bytearray:
     """Decompress the records of a batch, up to `limit` bytes.
 
     Args:
@@ -122,7 +122,37 @@ def decompress(
             return _unlz4(data, limit, mended_front)
         return _DECOMPRESSORS[compression](data, limit)
     except (zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError, EOFError) as error:
-        raise CorruptRecordError(f"{compression.name.lower()} cannot decompress the records: {error}") from error
+        raise CorruptRecordError(
+            f"{compression.name.lower()} cannot decompress the records: {str(error) or 'they are damaged'}"
+        ) from error
+
+
+class _Output:
+    """What was decompressed, kept once: growing where it is, it takes no second copy when it is complete.
+
+    Args:
+        limit: The most bytes that it takes.
+    """
+
+    __slots__ = ("_limit", "data", "room")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.room = limit
+        """How many bytes it takes still."""
+        self.data: bytes | bytearray = b""
+
+    def add(self, part: bytes) -> None:
+        """Append; raises `RecordTooLargeError` beyond the limit."""
+        self.room -= len(part)
+        if self.room < 0:
+            raise too_large(self._limit)
+        if not self.data:
+            self.data = part
+        elif part:
+            if isinstance(self.data, bytes):
+                self.data = bytearray(self.data)
+            self.data += part
 
 
 def _gzip(data: Buffer, level: int | None) -> bytes:
@@ -130,9 +160,8 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
     return compressor.compress(data) + compressor.flush()
 
 
-def _gunzip(data: Buffer, limit: int) -> bytes:
-    parts = []
-    room = limit
+def _gunzip(data: Buffer, limit: int) -> bytes | bytearray:
+    output = _Output(limit)
     with memoryview(data) as view:
         position, end = 0, len(view)
         step = _PIECE  # there is one member in general
@@ -147,17 +176,14 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
                     piece = view[position : position + step]
                     position += len(piece)
                     step = min(step * 2, _PIECE)
-                part = decompressor.decompress(piece, min(room + 1, _CHUNK))
+                part = decompressor.decompress(piece, min(output.room + 1, _CHUNK))
                 if not part and not piece and not decompressor.eof:
                     raise EOFError("the data end too early")
-                room -= len(part)
-                if room < 0:
-                    raise too_large(limit)
-                parts.append(part)
+                output.add(part)
             # What is behind the member comes back as a copy, so it must be no more than the member's size or so.
             position -= len(decompressor.unused_data)
             step = _STEP
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return output.data
 
 
 def _snappy(data: Buffer, level: int | None) -> bytes:
@@ -169,16 +195,15 @@ def _snappy(data: Buffer, level: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy(data: Buffer, limit: int) -> bytes:
+def _unsnappy(data: Buffer, limit: int) -> bytes | bytearray:
     with memoryview(data) as view:
         if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
             return _unsnappy_block(view, limit, limit)
         return _unsnappy_xerial(view, limit)
 
 
-def _unsnappy_xerial(view: memoryview, limit: int) -> bytes:
-    parts = []
-    room = limit
+def _unsnappy_xerial(view: memoryview, limit: int) -> bytes | bytearray:
+    output = _Output(limit)
     position = 0
     while position < len(view):
         if bytes(view[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
@@ -190,11 +215,9 @@ def _unsnappy_xerial(view: memoryview, limit: int) -> bytes:
         position += _INT32.size
         if not 0 < length <= len(view) - position:
             raise EOFError(f"a block claims {length} bytes of {len(view) - position}")
-        part = _unsnappy_block(view[position : position + length], room, limit)
-        room -= len(part)
-        parts.append(part)
+        output.add(_unsnappy_block(view[position : position + length], output.room, limit))
         position += length
-    return b"".join(parts)
+    return output.data
 
 
 def _unsnappy_block(block: memoryview, room: int, limit: int) -> bytes:
@@ -224,10 +247,9 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     )
 
 
-def _unlz4(data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None = None) -> bytes:
+def _unlz4(data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None = None) -> bytes | bytearray:
     # By the module's functions, as its decompressor object copies all that is behind a frame.
-    parts = []
-    room = limit
+    output = _Output(limit)
     context = lz4.frame.create_decompression_context()
     with memoryview(data) as view:
         position, end = 0, len(view)
@@ -239,37 +261,30 @@ def _unlz4(data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None 
                     lz4.frame.decompress_chunk(context, front, max_length=0)
                     position += len(front)
             part, used, complete = lz4.frame.decompress_chunk(
-                context, view[position:], max_length=min(room + 1, _CHUNK)
+                context, view[position:], max_length=min(output.room + 1, _CHUNK)
             )
-            room -= len(part)
-            if room < 0:
-                raise too_large(limit)
-            parts.append(part)
+            output.add(part)
             position += used
         if not complete:
             raise EOFError("the data end too early")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return output.data
 
 
 def _zstd(data: Buffer, level: int | None) -> bytes:
     return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
 
 
-def _unzstd(data: Buffer, limit: int) -> bytes:
+def _unzstd(data: Buffer, limit: int) -> bytes | bytearray:
     # Read piece by piece: a frame's header may be missing the size, or lie about it.
-    parts = []
-    room = limit
+    output = _Output(limit)
     if _claimed_by_zstd(data) > limit:
         raise too_large(limit)
     window = min(max(limit, _LEAST_WINDOW), _GREATEST_WINDOW)  # a frame's that is one segment is all of its size
     decompressor = zstandard.ZstdDecompressor(max_window_size=window)
     with decompressor.stream_reader(data, read_across_frames=True) as reader:
-        while part := reader.read(min(_CHUNK, room + 1)):
-            room -= len(part)
-            if room < 0:
-                raise too_large(limit)
-            parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        while part := reader.read(min(_CHUNK, output.room + 1)):
+            output.add(part)
+    return output.data
 
 
 def _claimed_by_zstd(data: Buffer) -> int:
@@ -300,7 +315,7 @@ _COMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int | None], bytes]]
     CompressionType.LZ4: _lz4,
     CompressionType.ZSTD: _zstd,
 }
-_DECOMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int], bytes]]] = {
+_DECOMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int], bytes | bytearray]]] = {
     CompressionType.GZIP: _gunzip,
     CompressionType.SNAPPY: _unsnappy,
     CompressionType.LZ4: _unlz4,

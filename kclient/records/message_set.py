@@ -287,7 +287,7 @@ def _open_message(
         raise message_error(flaw, header.base_offset, position) from error.__cause__
 
 
-def _leaves(inside: bytes, outer: BatchHeader, check_crcs: bool, budget: _Budget, depth: int) -> list[Leaf]:
+def _leaves(inside: Buffer, outer: BatchHeader, check_crcs: bool, budget: _Budget, depth: int) -> list[Leaf]:
     leaves: list[Leaf] = []
     headers = list(_inner_headers(inside))
     if not headers:
@@ -314,7 +314,7 @@ def _first_offset(outer: BatchHeader, last: int) -> int:
     return outer.base_offset - last
 
 
-def _inner_headers(inside: bytes) -> Iterator[tuple[int, BatchHeader]]:
+def _inner_headers(inside: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     position, end = 0, len(inside)
     while position < end:
         if end - position < MESSAGE_HEADER_SIZE:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import random
+import subprocess
+import sys
 import time
 import tracemalloc
 import zlib
@@ -20,7 +23,7 @@ from hypothesis import strategies as st
 from kclient.errors import ConfigError, CorruptRecordError, RecordTooLargeError
 from kclient.records import HEADER_SIZE, CompressionType, check_level
 from kclient.records.compression import LEVELS, compress, decompress
-from kclient.records.old_lz4 import break_checksum
+from kclient.records.old_lz4 import break_checksum, xxh32
 from tests.example_budget import examples
 from tests.unit.records.faces import Face, build
 
@@ -147,6 +150,109 @@ def test_bombs_cost_no_more_than_the_limit(face: Face, compression: CompressionT
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+MEMORY_LIMIT = 16 << 20
+MEASURE = """
+import pickle, resource, sys
+from kclient.errors import CorruptRecordError, RecordTooLargeError
+from kclient.records import CompressionType
+from kclient.records.compression import compress, decompress
+
+limit, compression, bomb = pickle.load(sys.stdin.buffer)
+decompress(compression, compress(compression, b"x" * 1000))
+unit = 1 if sys.platform == "darwin" else 1024
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    decompress(compression, bomb, limit)
+except (CorruptRecordError, RecordTooLargeError) as error:
+    print(type(error).__name__, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit)
+"""
+"""Prints how much memory the process has had at most beyond what it had before, by allocators of C code too."""
+
+
+def zstd_bomb(*, window: int | None, content: int | None, runs: int = 2000) -> bytes:
+    """A frame of 128 KiB of zeros so many times, and one; without a window it is one segment of the size it claims."""
+    descriptor = (0xC0 if content is not None else 0) | (0x20 if window is None else 0)
+    front = b"\x28\xb5\x2f\xfd" + bytes([descriptor])
+    front += b"" if window is None else bytes([(window - 10) << 3])
+    front += b"" if content is None else content.to_bytes(8, "little")
+    run = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"\0"
+    return front + run * runs + (1 << 3 | 3).to_bytes(3, "little") + b"\0"
+
+
+def lz4_bomb() -> bytes:
+    frame = bytearray(lz4.frame.compress(bytes(64 << 20), store_size=True))
+    frame[6:14] = (1 << 60).to_bytes(8, "little")
+    frame[14] = xxh32(bytes(frame[4:14])) >> 8 & 0xFF
+    return bytes(frame)
+
+
+def xerial(*blocks: bytes) -> bytes:
+    return b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
+
+
+FOUR_GB = b"\xff\xff\xff\xff\x0f" + b"\0" * 20
+MEASURED = {
+    "zstd, one segment of 2**60": (
+        CompressionType.ZSTD,
+        zstd_bomb(window=None, content=1 << 60),
+        1,
+        "RecordTooLargeError",
+    ),
+    "zstd, 2**60": (CompressionType.ZSTD, zstd_bomb(window=27, content=1 << 60), 1, "RecordTooLargeError"),
+    # Its window is beside what was decompressed so far, and no larger.
+    "zstd, no size": (CompressionType.ZSTD, zstd_bomb(window=27, content=None), 2, "RecordTooLargeError"),
+    "zstd, a window of 2 GiB": (CompressionType.ZSTD, zstd_bomb(window=31, content=None), 1, "CorruptRecordError"),
+    "zstd, behind a good frame": (
+        CompressionType.ZSTD,
+        zstandard.compress(b"x") + zstd_bomb(window=17, content=1 << 60),
+        1,
+        "RecordTooLargeError",
+    ),
+    "gzip": (CompressionType.GZIP, gzip.compress(bytes(64 << 20)), 1, "RecordTooLargeError"),
+    "snappy, 4 GB": (CompressionType.SNAPPY, FOUR_GB, 1, "RecordTooLargeError"),
+    "snappy, as much as may be": (CompressionType.SNAPPY, b"\x80\x80\x80\x08" + b"\0" * 20, 1, "CorruptRecordError"),
+    "xerial, a block of 4 GB": (CompressionType.SNAPPY, xerial(FOUR_GB), 1, "RecordTooLargeError"),
+    "xerial, many blocks": (
+        CompressionType.SNAPPY,
+        xerial(*[snappy.compress(bytes(1 << 20))] * 64),
+        1,
+        "RecordTooLargeError",
+    ),
+    "xerial, an absurd length": (
+        CompressionType.SNAPPY,
+        xerial()[:16] + b"\x7f\xff\xff\xff" + b"x" * 99,
+        1,
+        "CorruptRecordError",
+    ),
+    "lz4, 2**60": (CompressionType.LZ4, lz4_bomb(), 1, "RecordTooLargeError"),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_memory_stays_near_the_limit(name: str) -> None:
+    pytest.importorskip("resource")
+    compression, bomb, times, error = MEASURED[name]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE],
+        input=pickle.dumps((MEMORY_LIMIT, compression, bomb)),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    kind, peak = done.stdout.decode().split()
+    assert kind == error
+    assert int(peak) < times * MEMORY_LIMIT + (4 << 20)
+
+
+def test_zstd_frames_of_one_segment_may_be_as_large_as_the_limit() -> None:
+    """Their window is as large as they are, and zstd by itself allows 128 MiB."""
+    size = 1025 * (128 << 10) + 1
+    frame = zstd_bomb(window=None, content=size, runs=1025)
+    assert len(decompress(CompressionType.ZSTD, frame, size)) == size
+    with pytest.raises(RecordTooLargeError, match=f"more than {size - 1} bytes"):
+        decompress(CompressionType.ZSTD, frame, size - 1)
 
 
 def streams(compression: CompressionType, data: bytes) -> bytes:
