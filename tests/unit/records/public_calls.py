@@ -98,7 +98,7 @@ def _restamped(**arguments: Any) -> bytes:
     return bytes(buffer)
 
 
-def _framed(buffer: Any, position: Any) -> Any:
+def framed(buffer: Any, position: Any) -> Any:
     framing = public.RecordBatchFraming()
     return framing.measure(buffer, position), framing.inspect(buffer, position), framing.verify(buffer, position)
 
@@ -220,7 +220,7 @@ WRITTEN_ONCE: dict[str, Call] = {
         {"timestamp": 1, "values": [b"1", None], "keys": [None, b"2"], "start": 0},
     ),
     "RecordBatchFraming": (lambda make_info: public.RecordBatchFraming(make_info).inspect(BATCH), {"make_info": None}),
-    "RecordBatchFraming.measure": (_framed, {"buffer": BATCH, "position": 0}),
+    "RecordBatchFraming.measure": (framed, {"buffer": BATCH, "position": 0}),
     "check_batch": (public.check_batch, {"buffer": BATCH, "position": 0}),
     "read_header": (public.read_header, {"buffer": BATCH, "position": 0}),
     "iter_headers": (lambda **a: list(public.iter_headers(**a)), {"buffer": BATCH, "position": 0}),

@@ -16,7 +16,7 @@ import kclient.records as public
 from kclient.errors import ConfigError, KafkaError, SerializationError
 from kclient.records import CompressionType, MessageSetBuilder
 from tests.example_budget import examples
-from tests.unit.records.faces import FACES, Face, outcome
+from tests.unit.records.faces import FACES, Face, build, message_set, outcome
 from tests.unit.records.public_calls import (
     BATCH,
     NO_FUNCTIONS,
@@ -25,12 +25,14 @@ from tests.unit.records.public_calls import (
     READING,
     TABLE,
     WRITTEN_ONCE,
+    framed,
 )
 
 INTERNALS = re.compile(
     r"object has no attribute|unpack|struct|out of bounds|integer is required|cannot be interpreted|incorrect type|"
     r"not subscriptable|not iterable|has no len|bytes-like|C (int|long)|too large to convert|positional|codec|"
-    r"NoneType|expected|unhashable|out of range|Exceeds|issubclass|released memoryview|underlying|multi-dim|required"
+    r"NoneType|expected|"
+    r"unhashable|index out of range|Exceeds|issubclass|released memoryview|underlying|multi-dim|required"
 )
 """What Python, struct and Cython say of their own affairs."""
 
@@ -82,6 +84,47 @@ def test_several_odd_values_at_once(name: str, data: st.DataObject) -> None:
     names = sorted((OF_IMPLEMENTATIONS.get(name) or WRITTEN_ONCE[name])[1])
     odd = data.draw(st.dictionaries(st.sampled_from(names), st.integers(0, len(ODD_VALUES) - 1), max_size=4))
     check(name, odd)
+
+
+def damaged() -> st.SearchStrategy[bytes]:
+    """Batches of every compression and format with a few bytes changed, some of them cut off."""
+    batches = [
+        build(FACES[0], [(1000, b"k", b"v" * 50, [("h", b"x")]), (2000, None, b"w", [])], compression=codec)
+        for codec in CompressionType
+    ]
+    batches += [
+        message_set(magic, [(1000, b"k", b"v" * 50), (2000, None, b"w")], compression=codec)
+        for magic in (0, 1)
+        for codec in CompressionType
+        if codec < CompressionType.ZSTD
+    ]
+    changes = st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=3)
+
+    def changed(batch: bytes, places: list[tuple[float, int]], kept: float) -> bytes:
+        buffer = bytearray(batch)
+        for place, byte in places:
+            buffer[int(place * len(buffer))] = byte
+        return bytes(buffer[: round(kept * len(buffer))])
+
+    return st.builds(changed, st.sampled_from(batches), changes, st.just(1.0) | st.floats(0, 1))
+
+
+@examples(300)
+@given(damaged(), st.booleans())
+def test_damaged_bytes_are_told_of_in_words_of_their_own(data: bytes, check_crcs: bool) -> None:
+    for call in (
+        lambda face: repr(face.decode_records(data, "t", 0, check_crcs=check_crcs, max_decompressed=10_000)),
+        lambda face: face.decode_arrow([("t", 0, data)], True, check_crcs=check_crcs, max_decompressed=10_000),
+        lambda face: face.down_convert(data, 0, check_crcs=check_crcs, max_decompressed=10_000),
+        lambda face: face.up_convert(data, 2, check_crcs=check_crcs, max_decompressed=10_000),
+        lambda face: public.check_batch(data),
+        lambda face: public.read_header(data),
+    ):
+        results = [result(call, face) for face in FACES]
+        assert all(found == results[0] for found in results)
+        if type(results[0]) is tuple and isinstance(results[0][0], type):
+            assert issubclass(results[0][0], KafkaError), results[0]
+    result(framed, data, 0)
 
 
 @pytest.mark.parametrize(
