@@ -196,12 +196,20 @@ def test_records_are_not_copied_to_find_the_culprit(monkeypatch: pytest.MonkeyPa
     request.topic_data[0].partition_data.append(PartitionProduceData(index=2**40))
     seen: list[int] = []
     write = Schema.write
-    monkeypatch.setattr(Schema, "write", lambda self, out, value: (write(self, out, value), seen.append(len(out))))
+
+    def recorded(self: Schema, out: bytearray, value: Any) -> None:
+        try:
+            write(self, out, value)
+        finally:
+            seen.append(len(out))
+
+    monkeypatch.setattr(Schema, "write", recorded)
     with pytest.raises(EncodeError, match=r"partition_data\[1\]\.index: 1099511627776"):
         request.encode(9)
-    assert seen == []
+    assert seen == [0]
     with pytest.raises(EncodeError, match=r"partition_data\[1\]\.index"):
         schema_of(ProduceRequest, 9).encode(request)
+    assert seen[1] > len(large)  # which a schema does that was asked for bytes
 
 
 # --- frames --------------------------------------------------------------------------------------------------
