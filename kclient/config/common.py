@@ -184,6 +184,8 @@ class ClientConfig(SecuritySettings):
         """The settings under Kafka's names."""
         known, named = cls.settings(), dict[str, Any]()
         for given, value in source.items():
+            if not isinstance(given, str):
+                raise ConfigError(f"the name of a setting is text, not {given!r}")
             name = given if given in known else given.replace("_", ".")
             if name not in known:
                 raise ConfigError(explain_unknown(given, cls))

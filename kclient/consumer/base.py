@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -62,7 +63,10 @@ class ConsumerBase:
         Raises:
             InvalidGroupIdError: There is no `group.id`.
             IllegalStateError: Partitions were assigned, or a pattern and names mixed; `unsubscribe` first.
+            TypeError: It is neither names nor a compiled pattern of text.
+            ClosedError: The consumer was closed.
         """
+        self._core.check_open()
         self._hand_out.settle()
         if isinstance(topics, re.Pattern):
             self._core.subscribe_pattern(topics, listener)
@@ -80,7 +84,9 @@ class ConsumerBase:
 
         Raises:
             IllegalStateError: The consumer is subscribed; `unsubscribe` first.
+            ClosedError: The consumer was closed.
         """
+        self._core.check_open()
         self._hand_out.settle()
         self._core.assign([as_partition(partition) for partition in partitions])
 
@@ -96,13 +102,12 @@ class ConsumerBase:
         Raises:
             IllegalStateError: The partition is not assigned.
             ValueError: The offset is negative.
+            TypeError: The offset is no whole number.
         """
         self._check()
+        place = as_offset(offset, "seek to")
         self._hand_out.settle()
-        if isinstance(offset, int):
-            self._core.seek(as_partition(partition), offset, None)
-        else:
-            self._core.seek(as_partition(partition), offset.offset, offset.leader_epoch)
+        self._core.seek(as_partition(partition), place.offset, place.leader_epoch)
 
     def seek_to_beginning(self, partitions: Iterable[Partition] = ()) -> None:
         """Go on at the oldest record of these partitions, or of all that are assigned.
@@ -110,6 +115,7 @@ class ConsumerBase:
         Raises:
             IllegalStateError: A partition is not assigned.
         """
+        self._check()
         self._hand_out.settle()
         self._core.reset(map(as_partition, partitions), EARLIEST)
 
@@ -119,6 +125,7 @@ class ConsumerBase:
         Raises:
             IllegalStateError: A partition is not assigned.
         """
+        self._check()
         self._hand_out.settle()
         self._core.reset(map(as_partition, partitions), LATEST)
 
@@ -127,7 +134,9 @@ class ConsumerBase:
 
         Raises:
             IllegalStateError: A partition is not assigned.
+            ClosedError: The consumer was closed.
         """
+        self._core.check_open()
         self._core.pause(map(as_partition, partitions))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
@@ -135,7 +144,9 @@ class ConsumerBase:
 
         Raises:
             IllegalStateError: A partition is not assigned.
+            ClosedError: The consumer was closed.
         """
+        self._core.check_open()
         self._core.resume(map(as_partition, partitions))
 
     def paused(self) -> set[TopicPartition]:
@@ -176,7 +187,9 @@ class ConsumerBase:
 
         Raises:
             InvalidGroupIdError: There is no `group.id`.
+            ClosedError: The consumer was closed.
         """
+        self._core.check_open()
         self._core.enforce_rebalance(reason)
 
     def metrics(self) -> dict[str, float]:
@@ -184,16 +197,20 @@ class ConsumerBase:
         return self._core.figures()
 
     def _seconds(self, timeout: float | None) -> float:
-        return self._core.plan.default_timeout if timeout is None else timeout
+        if timeout is None:
+            return self._core.plan.default_timeout
+        if not isinstance(timeout, int | float):
+            raise TypeError(f"timeout is a number of seconds, or None for default.api.timeout.ms; not {timeout!r}")
+        if math.isnan(timeout):
+            raise ValueError("timeout is a number of seconds, or None for default.api.timeout.ms; not nan")
+        return timeout
 
 
-def split_arguments(
-    given: Iterable[str | Mapping[str, Any] | Path], config: ConfigSource
-) -> tuple[list[str], ConfigSource]:
+def split_arguments(given: Iterable[Any], config: ConfigSource) -> tuple[list[str], ConfigSource]:
     """Tell topics from a configuration among the positional arguments of a consumer.
 
     Raises:
-        TypeError: There are two configurations, or topics in a list.
+        TypeError: There are two configurations, topics in a list, or a pattern.
     """
     topics: list[str] = []
     for item in given:
@@ -203,6 +220,8 @@ def split_arguments(
             raise TypeError(
                 f"topics are given one by one, as in Consumer('a', 'b'): write *{item!r}, or subscribe to it"
             )
+        elif isinstance(item, re.Pattern):
+            raise TypeError(f"a pattern is given to subscribe, as in consumer.subscribe({item!r})")
         elif config is None:
             config = item
         else:
@@ -215,11 +234,11 @@ def deadline_of(core: ConsumerCore, timeout: float) -> float:
 
     Raises:
         TypeError: It is no number.
-        ValueError: It is negative.
+        ValueError: It is negative, or none (nan).
     """
     if not isinstance(timeout, int | float):
         raise TypeError(f"timeout is a number of seconds, not {timeout!r}; iterate over the consumer to wait for ever")
-    if timeout < 0:
+    if not timeout >= 0:  # which nan is not either
         raise ValueError(f"timeout is 0 (what is there) or more seconds, not {timeout}; iterate to wait for ever")
     return core.clock() + timeout
 
@@ -228,4 +247,6 @@ def chosen_offsets(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMet
     """The offsets to commit in their full form; None stays None."""
     if offsets is None:
         return None
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets are a mapping from partitions to the offsets of the next records, not {offsets!r}")
     return {as_partition(partition): as_offset(offset) for partition, offset in offsets.items()}

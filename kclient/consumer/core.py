@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -41,7 +42,7 @@ from kclient.net.connectors import bootstrap_addresses
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from kclient.concurrency import TaskHandle
     from kclient.config import ConsumerConfig
@@ -135,6 +136,15 @@ class ConsumerCore:
         if self.state is ClientState.CLOSED or (polling and self.state is ClientState.CLOSING):
             raise ClosedError("The consumer was closed")
 
+    def check_open(self) -> None:
+        """Raise if the consumer was closed; it need not have been started.
+
+        Raises:
+            ClosedError: The consumer was closed.
+        """
+        if self.state is ClientState.CLOSED:
+            raise ClosedError("The consumer was closed")
+
     def group(self) -> GroupCoordinator:
         """The membership in the group.
 
@@ -164,6 +174,8 @@ class ConsumerCore:
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None) -> None:
         """Subscribe to topics."""
+        if not isinstance(topics, Iterable):
+            raise TypeError(f"subscribe takes names of topics, or a compiled pattern; not {topics!r}")
         wanted = [topics] if isinstance(topics, str) else list(topics)
         if any(not isinstance(topic, str) or not topic for topic in wanted):
             raise ValueError(f"topics are non-empty strings, not {wanted!r}")
@@ -176,6 +188,8 @@ class ConsumerCore:
 
     def subscribe_pattern(self, pattern: re.Pattern[str], listener: RebalanceListener | None) -> None:
         """Subscribe to all topics whose name matches."""
+        if not isinstance(pattern.pattern, str):
+            raise TypeError(f"topics are matched by a pattern of text, not of bytes: {pattern!r}")
         coordinator = self.group()
         with self.lock:
             self.subscriptions.subscribe_pattern(pattern)
@@ -440,9 +454,14 @@ class ConsumerCore:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first records at or after some times."""
         self.check()
+        if not isinstance(timestamps, Mapping):
+            raise TypeError(f"timestamps are a mapping from partitions to milliseconds, not {timestamps!r}")
         wanted = {as_partition(partition): timestamp for partition, timestamp in timestamps.items()}
-        if any(timestamp < 0 for timestamp in wanted.values()):
-            raise ValueError("timestamps are milliseconds since the epoch, not negative")
+        for timestamp in wanted.values():
+            if not isinstance(timestamp, int):
+                raise TypeError(f"timestamps are whole milliseconds since the epoch, not {timestamp!r}")
+            if timestamp < 0:
+                raise ValueError("timestamps are milliseconds since the epoch, not negative")
         return await self.lookups.search(OffsetSearch(wanted), timeout)
 
     async def offsets_at(

@@ -50,29 +50,52 @@ class HandOut:
             KafkaError: The next thing is an error, of a partition or a record.
         """
         core = self._core
-        left = core.plan.max_poll_records
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        used_up = False
-        while left > 0:
-            chunk = self._open_head(raising=not taken)
-            if chunk is None:
-                break
-            records = chunk.records
-            assert records is not None
-            start = chunk.index
-            part = records if start == 0 and len(records) <= left else records[start : start + left]
+        while not taken:
+            parts = self._parts(core.plan.max_poll_records)
+            if not parts:
+                return None
+            used_up = False
             with core.lock:
-                used_up = self._fetcher.advance(chunk, len(part)) or used_up
-            if part:
-                tp = chunk.state.tp
-                taken[tp] = taken[tp] + part if tp in taken else part
-                left -= len(part)
-        if used_up:
-            core.fetch_wakeup.set()
-        if not taken:
-            return None
-        core.metrics.records += core.plan.max_poll_records - left
+                for chunk, part in parts:
+                    used_up = self._fetcher.advance(chunk, len(part)) or used_up
+                    if part:
+                        tp = chunk.state.tp
+                        taken[tp] = taken[tp] + part if tp in taken else part
+            if used_up:
+                core.fetch_wakeup.set()
+        core.metrics.records += sum(map(len, taken.values()))
         return self._pack(taken)
+
+    def _parts(self, limit: int) -> list[tuple[Chunk, list[ConsumerRecord]]]:
+        """Up to `limit` records off the first chunks, all decoded; nothing has moved yet. Empty if nothing is there.
+
+        Raises:
+            KafkaError: The first thing is an error, of a partition or a record.
+        """
+        head = self._open_head()
+        if head is None:
+            return []
+        parts = [(head, _part(head, limit))]
+        left = limit - len(parts[0][1])
+        if left <= 0 or head.broken:
+            return parts
+        with self._core.lock:
+            others = [chunk for chunk in self._fetcher.chunks() if chunk is not head]
+        for chunk in others:
+            if chunk.error is not None:
+                break
+            if chunk.records is None:
+                try:
+                    chunk.decode(decode_records, **self._options)
+                except KafkaError:
+                    break  # raised when its turn has come
+            part = _part(chunk, left)
+            parts.append((chunk, part))
+            left -= len(part)
+            if left <= 0 or chunk.broken:  # behind a broken one everything is fetched again
+                break
+        return parts
 
     def _pack(self, taken: dict[TopicPartition, list[ConsumerRecord]]) -> ConsumerRecords:
         core = self._core
@@ -90,11 +113,11 @@ class HandOut:
                 logger.exception("%s.on_consume raised", type(interceptor).__name__)
         return records
 
-    def _open_head(self, *, raising: bool) -> Chunk | None:
+    def _open_head(self) -> Chunk | None:
         """The first chunk that may be handed out, decoded; None if there is none.
 
         Raises:
-            KafkaError: Its turn has come, and it is an error (only if `raising`).
+            KafkaError: Its turn has come, and it is an error.
         """
         core = self._core
         while True:
@@ -103,17 +126,10 @@ class HandOut:
             if chunk is None:
                 return None
             if chunk.error is not None:
-                if not raising:
-                    return None
                 self._deal_with(chunk)
                 continue
             if chunk.records is None:
-                try:
-                    chunk.decode(decode_records, **self._options)
-                except KafkaError:
-                    if raising:
-                        raise
-                    return None
+                chunk.decode(decode_records, **self._options)
             return chunk
 
     def _deal_with(self, chunk: Chunk) -> None:
@@ -161,7 +177,7 @@ class HandOut:
         """
         self.settle()
         while True:
-            chunk = self._open_head(raising=True)
+            chunk = self._open_head()
             if chunk is None:
                 return None
             assert chunk.records is not None
@@ -245,6 +261,14 @@ class HandOut:
             first.broken = True
             first.next_offset = broken
         return batch, chunks
+
+
+def _part(chunk: Chunk, limit: int) -> list[ConsumerRecord]:
+    """The next records of a decoded chunk; the list itself where nothing has to be cut off."""
+    records = chunk.records
+    assert records is not None
+    start = chunk.index
+    return records if start == 0 and len(records) <= limit else records[start : start + limit]
 
 
 def _columns_of(chunk: Chunk, end_offset: int | None = None) -> ArrowChunk:

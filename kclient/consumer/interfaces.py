@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -84,13 +85,19 @@ def as_partition(value: Partition) -> TopicPartition:
     raise TypeError(f"a partition is TopicPartition(topic, number) or such a pair, not {value!r}")
 
 
-def as_offset(value: Offset) -> OffsetAndMetadata:
-    """An offset to commit from either form.
+def as_offset(value: Offset, purpose: str = "commit") -> OffsetAndMetadata:
+    """An offset to commit, or to `purpose`, from either form; NumPy's whole numbers are taken too.
 
     Raises:
+        TypeError: It is neither.
         ValueError: It is negative.
     """
-    found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    found = value
+    if not isinstance(found, OffsetAndMetadata):
+        try:
+            found = OffsetAndMetadata(operator.index(found))
+        except TypeError:
+            raise TypeError(f"an offset is a whole number or OffsetAndMetadata, not {value!r}") from None
     if found.offset < 0:
-        raise ValueError(f"cannot commit the negative offset {found.offset}")
+        raise ValueError(f"cannot {purpose} the negative offset {found.offset}")
     return found

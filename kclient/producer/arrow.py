@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kclient.errors import MissingExtraError, SerializationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from kclient.types import Headers
 
@@ -49,6 +50,7 @@ def rows_of(topic: str | None, data: Any, size: int = 10_000) -> Iterator[Rows]:
     Raises:
         MissingExtraError: pyarrow is not installed.
         SerializationError: A column is missing, unknown, or of a type that is no record's.
+        TypeError: It is no Arrow data.
     """
     try:
         import pyarrow
@@ -57,9 +59,15 @@ def rows_of(topic: str | None, data: Any, size: int = 10_000) -> Iterator[Rows]:
     batches: Iterable[Any]
     if isinstance(data, pyarrow.RecordBatch):
         batches = [data]
+    elif isinstance(data, pyarrow.Table):
+        batches = data.to_batches()
+    elif isinstance(data, Iterable):
+        batches = data
     else:
-        batches = data.to_batches() if isinstance(data, pyarrow.Table) else data
+        raise TypeError(f"send_arrow takes a pyarrow Table or RecordBatch, or RecordBatches; not {data!r}")
     for batch in batches:
+        if not isinstance(batch, pyarrow.RecordBatch):
+            raise TypeError(f"send_arrow takes a pyarrow Table or RecordBatch, or RecordBatches; not {batch!r}")
         _check(topic, batch.schema.names)
         for start in range(0, batch.num_rows, size):
             yield _rows(pyarrow, topic, batch.slice(start, size))
@@ -78,17 +86,17 @@ def _check(topic: str | None, names: list[str]) -> None:
 def _rows(pyarrow: Any, topic: str | None, batch: Any) -> Rows:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
 
-    def column(name: str, kind: Any) -> list[Any] | None:
-        found = columns.get(name)
-        if found is None:
-            return None
+    def cast(name: str, kind: Any, *, safe: bool = True) -> Any:
         try:
-            return list(found.cast(kind).to_pylist())
-        except pyarrow.ArrowInvalid as error:
-            raise SerializationError(f"send_arrow: column {name!r} of type {found.type}: {error}") from error
+            return columns[name].cast(kind, safe=safe)
+        except pyarrow.ArrowException as error:  # not only ArrowInvalid: some casts are "not implemented"
+            raise SerializationError(f"send_arrow: column {name!r} of type {columns[name].type}: {error}") from error
+
+    def column(name: str, kind: Any) -> list[Any] | None:
+        return list(cast(name, kind).to_pylist()) if name in columns else None
 
     if "timestamp" in columns and not pyarrow.types.is_integer(columns["timestamp"].type):
-        columns["timestamp"] = columns["timestamp"].cast(pyarrow.timestamp("ms", "UTC"), safe=False)
+        columns["timestamp"] = cast("timestamp", pyarrow.timestamp("ms", "UTC"), safe=False)
     values = column("value", pyarrow.binary())
     assert values is not None
     return Rows(
@@ -104,4 +112,9 @@ def _rows(pyarrow: Any, topic: str | None, batch: Any) -> Rows:
 def _headers(column: Any) -> list[Headers] | None:
     if column is None:
         return None
-    return [[(header["key"], header["value"]) for header in row or ()] for row in column.to_pylist()]
+    try:
+        return [[(header["key"], header["value"]) for header in row or ()] for row in column.to_pylist()]
+    except (KeyError, TypeError):
+        raise SerializationError(
+            f"send_arrow: column 'headers' of type {column.type}: each row is a list of structs of key and value"
+        ) from None

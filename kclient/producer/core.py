@@ -227,6 +227,10 @@ class ProducerCore:
         if plan.value_serializer is not None and not serialized:
             value_bytes = _serialize(plan.value_serializer, topic, value, headers)
         if partition is not None:
+            if not isinstance(partition, int):
+                raise TypeError(
+                    f"a partition is a whole number, or None for the partitioner's choice; not {partition!r}"
+                )
             if not 0 <= partition < count:
                 return self._unknown_partition(topic, partition, count)
         elif plan.partitioner is not None:
@@ -255,6 +259,8 @@ class ProducerCore:
             self.check()
             check_topic(topic)
             return NO_METADATA
+        if partition is not None and not isinstance(partition, int):
+            raise _no_partition(partition)
         if partition is not None and not 0 <= partition < count:
             self._unknown_partition(topic, partition, count)
         plan = self.plan
@@ -481,3 +487,7 @@ def _wrapped(error: BaseException) -> KafkaError:
     wrapped = KafkaError(f"The producer's background task failed: {error!r}", fatal=True)
     wrapped.__cause__ = error
     return wrapped
+
+
+def _no_partition(given: object) -> TypeError:
+    return TypeError(f"a partition is a whole number, or None for the partitioner's choice; not {given!r}")

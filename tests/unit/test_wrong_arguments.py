@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
@@ -248,3 +249,98 @@ def test_a_traceback_can_show_a_client_that_was_not_made(client: Any) -> None:
         client(bootstrap_servers="localhost:1", security_protocol="NONSENSE")
     shown = traceback.TracebackException.from_exception(told.value, capture_locals=True)
     assert "security.protocol" in "".join(shown.format())
+
+
+def test_timeouts_that_are_no_numbers_of_seconds() -> None:
+    with memory_broker() as address, kclient.sync.Consumer(bootstrap_servers=address, group_id="g") as consumer:
+        consumer.assign([("t", 0)])
+        with pytest.raises(ValueError, match="not nan; iterate"):
+            consumer.poll(float("nan"))
+        with pytest.raises(ValueError, match="not nan"):
+            consumer.commit(timeout=float("nan"))
+        with pytest.raises(TypeError, match=r"default\.api\.timeout\.ms; not '5'"):
+            consumer.position(("t", 0), timeout="5")  # type: ignore[arg-type]
+
+
+def test_offsets_that_are_none() -> None:
+    with memory_broker() as address, kclient.sync.Consumer(bootstrap_servers=address, group_id="g") as consumer:
+        consumer.assign([("t", 0)])
+        for offset in ("5", 5.0, None):
+            with pytest.raises(TypeError, match="an offset is a whole number or OffsetAndMetadata, not "):
+                consumer.seek(("t", 0), offset)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="an offset is a whole number or OffsetAndMetadata, not "):
+                consumer.commit({("t", 0): offset})  # type: ignore[dict-item]
+        with pytest.raises(ValueError, match="cannot seek to the negative offset -1"):
+            consumer.seek(("t", 0), -1)
+        with pytest.raises(TypeError, match="offsets are a mapping"):
+            consumer.commit([("t", 0)])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="timestamps are a mapping"):
+            consumer.offsets_for_times([("t", 0)])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"whole milliseconds since the epoch, not 1\.5"):
+            consumer.offsets_for_times({("t", 0): 1.5})  # type: ignore[dict-item]
+
+
+def test_subscriptions_that_are_none() -> None:
+    consumer = kclient.sync.Consumer(bootstrap_servers="memory:unused", group_id="g")
+    with pytest.raises(TypeError, match="names of topics, or a compiled pattern; not 5"):
+        consumer.subscribe(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="pattern of text"):
+        consumer.subscribe(re.compile(b"t"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a pattern is given to subscribe"):
+        kclient.sync.Consumer(re.compile("t"), bootstrap_servers="memory:unused", group_id="g")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("place", ["seek_to_beginning", "seek_to_end"])
+def test_a_blocking_consumer_starts_with_its_first_call(place: str) -> None:
+    with memory_broker() as address:
+        consumer = kclient.sync.Consumer(bootstrap_servers=address)
+        consumer.assign([("t", 0)])
+        getattr(consumer, place)()
+        consumer.close()
+
+
+@pytest.mark.parametrize("module", [kclient, kclient.sync], ids=["async", "blocking"])
+def test_a_consumer_that_was_closed_takes_no_instructions(module: Any) -> None:
+    consumer = module.Consumer(bootstrap_servers="memory:unused", group_id="g")
+    consumer.assign([("t", 0)])
+    closed = consumer.close()
+    if closed is not None:
+        anyio.run(lambda: closed)
+    for name, arguments in [
+        ("subscribe", (["t"],)),
+        ("assign", ([("t", 0)],)),
+        ("pause", ([("t", 0)],)),
+        ("resume", ([("t", 0)],)),
+        ("enforce_rebalance", ()),
+        ("seek_to_end", ()),
+    ]:
+        with pytest.raises(ClosedError, match="The consumer was closed"):
+            getattr(consumer, name)(*arguments)
+
+
+def test_records_that_are_none() -> None:
+    with memory_broker() as address, kclient.sync.Producer(bootstrap_servers=address) as producer:
+        for send in (producer.send, producer.send_batch):
+            with pytest.raises(TypeError, match=r"a partition is a whole number, or None .*; not '0'"):
+                send("t", [b"v"] if send == producer.send_batch else b"v", partition="0")  # type: ignore[operator]
+
+
+def test_arrow_data_that_is_none() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    with memory_broker() as address, kclient.sync.Producer(bootstrap_servers=address) as producer:
+        for data in ([1], 5, {"value": [b"v"]}):
+            with pytest.raises(TypeError, match="send_arrow takes a pyarrow Table or RecordBatch"):
+                producer.send_arrow("t", data)
+        for columns in (
+            {"value": [1]},
+            {"value": [b"v"], "timestamp": ["now"]},
+            {"value": [b"v"], "headers": ["a"]},
+            {"value": [b"v"], "headers": [[{"name": "a"}]]},
+        ):
+            with pytest.raises(SerializationError, match=r"send_arrow: column '(value|timestamp|headers)' of type "):
+                producer.send_arrow("t", pyarrow.table(columns))
+
+
+def test_names_of_settings_that_are_none() -> None:
+    with pytest.raises(ConfigError, match="the name of a setting is text, not 5"):
+        kclient.Producer({5: "x"})  # type: ignore[dict-item]

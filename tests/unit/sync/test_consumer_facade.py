@@ -14,7 +14,7 @@ import pytest
 
 import kclient
 from kclient.consumer import RebalanceListener
-from kclient.errors import ClosedError, IllegalStateError, WakeupError
+from kclient.errors import ClosedError, IllegalStateError, RecordDeserializationError, WakeupError
 from kclient.sync import Admin, Consumer, Producer
 from kclient.testing import memory_broker
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -291,3 +291,60 @@ def test_many_threads_may_look_while_one_polls(address: str) -> None:
         for thread in threads:
             thread.join()
         assert failures == []
+
+
+# ------------------------------------------------------------------ nothing is lost half-way
+
+
+def until_fetched(consumer: Consumer, enough: float) -> None:
+    """Wait until so many bytes are at hand."""
+    deadline = time.monotonic() + 20
+    while consumer.metrics()["buffered-bytes"] < enough:
+        assert time.monotonic() < deadline, consumer.metrics()
+        time.sleep(0.005)
+
+
+def test_an_interrupted_poll_has_handed_out_nothing(address: str) -> None:
+    """Two partitions are at hand, and Ctrl-C comes while the second is decoded."""
+    fill(address)
+    interrupt_at = [b"22"]
+
+    def deserialize(value: bytes) -> bytes:
+        if value in interrupt_at:
+            interrupt_at.clear()
+            raise KeyboardInterrupt
+        return value
+
+    with reading(address, value_deserializer=deserialize) as consumer:
+        consumer.assign(T)
+        values: list[int] = []
+        until_fetched(consumer, 3 * 100)
+        with pytest.raises(KeyboardInterrupt):
+            values += [int(record.value) for record in consumer.poll(5.0)]
+        assert values == []
+        assert [consumer.position(tp) for tp in T] == [0, 0, 0]
+        assert sorted(drain(consumer, 30)) == list(range(30))
+
+
+def test_what_is_at_hand_behind_a_broken_record_is_not_handed_out(address: str) -> None:
+    with Producer(bootstrap_servers=address) as producer:
+        for number in range(40):
+            producer.send("t", b"%d" % number, partition=0).result(10)
+
+    def deserialize(value: bytes) -> bytes:
+        if value == b"1":
+            raise ValueError("one")
+        return value
+
+    # several fetches of a few batches each are at hand, and the first poll reaches from one into the next
+    with reading(address, value_deserializer=deserialize, max_partition_fetch_bytes=300) as consumer:
+        consumer.assign(T[:1])
+        values: list[int] = []
+        until_fetched(consumer, 301)
+        with pytest.raises(RecordDeserializationError, match="offset 1 of t-0"):
+            for _ in range(40):
+                values += [int(record.value) for record in consumer.poll(1.0)]
+        assert values == [0]
+        assert consumer.position(T[0]) == 1
+        consumer.seek(T[0], 2)
+        assert drain(consumer, 38) == list(range(2, 40))
