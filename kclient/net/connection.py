@@ -210,7 +210,8 @@ class Connection:
 
         Raises:
             BrokerConnectionError: If the connection has ended.
-            KafkaError: If the message cannot be encoded in that version.
+            UnsupportedVersionError: If the message has no such version, or holds what that version cannot carry.
+            EncodeError: If one of its values cannot be written. Nothing was sent, the connection goes on.
         """
         if self.closed:
             raise self._ended("the request was not sent")
@@ -267,6 +268,7 @@ class Connection:
                 sent yet.
             BrokerConnectionError: If the connection ended first.
             ProtocolError: If the response made no sense; the connection has ended then.
+            UnsupportedVersionError, EncodeError: If the message cannot be encoded, as `send_nowait` says.
         """
         return await response_of(self.send_nowait(message, version, timeout=timeout))
 
