@@ -49,7 +49,6 @@ else:
     murmur2 = _implementation.murmur2
     partition_for_key = _implementation.partition_for_key
 
-restored = _implementation.made_record  # what `kclient.records.restoring` makes records with
 _reader = RecordReader(_implementation)
 decode_records: Final = _reader.decode_records
 iter_batches: Final = _reader.iter_batches

@@ -7,6 +7,6 @@ from typing import Any
 
 def restore_record(*fields: Any) -> Any:
     """Make a record of the loaded implementation from the fields of one that was pickled."""
-    from kclient.records import restored
+    from kclient.records import _implementation
 
-    return restored(*fields)
+    return _implementation.made_record(*fields)
