@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from kclient.errors import ConfigError
 from kclient.records.arguments import (
+    INT32_MAX,
     INT64_MAX,
     MAX_BATCH_SIZE,
     as_bytes,
@@ -173,8 +174,11 @@ class MessageSetBuilder:
         """
         if self._built:
             raise builder_closed()
-        offset_delta = check_offset_delta(offset_delta, self._next_delta)
-        stamp = self._stamp_of(milliseconds(timestamp))
+        if type(offset_delta) is not int or not self._next_delta <= offset_delta <= INT32_MAX:
+            offset_delta = check_offset_delta(offset_delta, self._next_delta)
+        if type(timestamp) is not int or not -1 <= timestamp <= INT64_MAX:
+            timestamp = milliseconds(timestamp)
+        stamp = self._stamp_of(timestamp)
         if headers != () and header_list(headers):
             raise ValueError(f"message format v{self.magic} has no record headers")
         if key is not None and type(key) is not bytes:

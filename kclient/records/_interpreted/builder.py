@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kclient.records._interpreted.sources import ColumnSource, stamps_of
 from kclient.records.arguments import (
+    INT64_MAX,
     MAX_BATCH_SIZE,
     as_bytes,
     bad_column,
@@ -33,6 +34,7 @@ from kclient.records.varint import encode_varint
 from kclient.types import Buffer, Headers
 
 _INT32_MAX = 2**31 - 1
+_NO_HEADERS: Headers = ()
 
 
 class BatchBuilder:
@@ -128,14 +130,15 @@ class BatchBuilder:
             RecordTooLargeError: The record fits into no batch.
             IllegalStateError: The batch was built.
         """
-        timestamp = milliseconds(timestamp)
+        if type(timestamp) is not int or not -1 <= timestamp <= INT64_MAX:
+            timestamp = milliseconds(timestamp)
         if self._batch is not None:
             raise builder_closed()
         if key is not None and type(key) is not bytes:
             key = as_bytes(key, "key")
         if value is not None and type(value) is not bytes:
             value = as_bytes(value, "value")
-        return self._put(timestamp, key, value, encode_headers(headers))
+        return self._put(timestamp, key, value, b"\x00" if headers is _NO_HEADERS else encode_headers(headers))
 
     def _put(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: bytes) -> int:
         if self._batch is not None:  # code of the user's may have run in between
