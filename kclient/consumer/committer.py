@@ -36,6 +36,14 @@ class Commit:
     done: Completion[None] = field(default_factory=Completion)
     abandoned: bool = False
     """Nobody waits any more: no further attempts."""
+    looking: anyio.CancelScope | None = None
+    """While the coordinator is looked for, and nothing has been sent yet."""
+
+    def abandon(self) -> None:
+        """Nobody waits any more: what has not been sent is not sent, so that the commits behind need not wait."""
+        self.abandoned = True
+        if self.looking is not None:
+            self.looking.cancel()
 
 
 class Committer:
@@ -76,7 +84,8 @@ class Committer:
         except TimeoutError:
             raise self._core.lookups.late("The commit", timeout) from None
         finally:
-            commit.abandoned = not commit.done.done
+            if not commit.done.done:
+                commit.abandon()
 
     async def drained(self) -> None:
         """Wait until every commit asked for so far is through."""
@@ -130,7 +139,13 @@ class Committer:
 
     async def _attempt(self, commit: Commit) -> None:
         core = self._core
-        node = await self._coordinator(max(commit.deadline - core.clock(), core.plan.default_timeout / 10))
+        node = None
+        with anyio.CancelScope() as commit.looking:
+            if not commit.abandoned:
+                node = await self._coordinator(max(commit.deadline - core.clock(), core.plan.default_timeout / 10))
+        commit.looking = None
+        if node is None:
+            raise KafkaTimeoutError("Nobody waits for the commit any more")
         coordinator = core.group()
         with core.lock:
             identity = ConsumerGroupMetadata(coordinator.settings.group_id)

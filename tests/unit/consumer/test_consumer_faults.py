@@ -95,6 +95,17 @@ async def test_a_commit_that_never_succeeds_says_why(address: str) -> None:
             await consumer.commit({T0: 3}, timeout=0.5)
 
 
+async def test_a_commit_that_nobody_waits_for_any_more_holds_nobody_up() -> None:
+    """The coordinator cannot be found; a cancelled commit is given up, and `close` does not wait for it."""
+    async with kclient.Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
+        for _ in range(2):
+            with anyio.move_on_after(0.1) as cancelled:
+                await consumer.commit({("t", 0): 1})
+            assert cancelled.cancelled_caught
+        with anyio.fail_after(5):  # it is 30 s for a commit that somebody waits for
+            await consumer.close()
+
+
 async def test_an_asynchronous_commit_is_not_tried_again_and_says_that_it_may_be(address: str) -> None:
     await fill(address, 0, 5)
     told: list[Any] = []
