@@ -122,10 +122,10 @@ class Chunk:
         except (CorruptRecordError, RecordDeserializationError) as error:
             broken = error.offset
             if broken is None or broken <= start:
-                raise with_partition(error, self.state.tp) from error
+                raise with_partition(error, self.state.tp) from error.__cause__
             self.records = decode(broken)
             if not self.records:
-                raise with_partition(error, self.state.tp) from error
+                raise with_partition(error, self.state.tp) from error.__cause__
             self.broken = True
             self.next_offset = broken  # the rest is fetched again, and raises, when this is used up
 

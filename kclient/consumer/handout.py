@@ -256,7 +256,7 @@ class HandOut:
             first = chunks[0]
             broken = error.offset if isinstance(error, CorruptRecordError) else None
             if broken is None or broken <= max(first.start_offset, first.state.position):
-                raise with_partition(error, first.state.tp) from error
+                raise with_partition(error, first.state.tp) from error.__cause__
             batch = decode_arrow([_columns_of(first, broken)], include_headers, **options)
             first.broken = True
             first.next_offset = broken

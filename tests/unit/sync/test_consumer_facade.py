@@ -341,10 +341,11 @@ def test_what_is_at_hand_behind_a_broken_record_is_not_handed_out(address: str) 
         consumer.assign(T[:1])
         values: list[int] = []
         until_fetched(consumer, 301)
-        with pytest.raises(RecordDeserializationError, match="offset 1 of t-0"):
+        with pytest.raises(RecordDeserializationError, match="offset 1 of t-0") as broken:
             for _ in range(40):
                 values += [int(record.value) for record in consumer.poll(1.0)]
         assert values == [0]
+        assert isinstance(broken.value.__cause__, ValueError)  # what the deserializer raised
         assert consumer.position(T[0]) == 1
         consumer.seek(T[0], 2)
         assert drain(consumer, 38) == list(range(2, 40))
