@@ -157,6 +157,7 @@ class Broker:
     answer: Callable[[framing.RequestHeader, Any], Any]
     requests: list[tuple[framing.RequestHeader, Any]] = field(default_factory=list)
     channel: Channel = field(init=False)
+    _before: anyio.Event | None = None
 
     def __post_init__(self) -> None:
         self.channel = open_channel(self.stream, self, self.supervisor)
@@ -168,12 +169,19 @@ class Broker:
             self.requests.append((header, message))
             reply = self.answer(header, message)
             if isinstance(reply, Awaitable):
-                self.supervisor.spawn(self._later, header, reply)
+                before, self._before = self._before, anyio.Event()
+                self.supervisor.spawn(self._later, header, reply, before, self._before)
             elif reply is not None:
                 self.reply(header, reply)
 
-    async def _later(self, header: framing.RequestHeader, reply: Awaitable[Any]) -> None:
-        self.reply(header, await reply)
+    async def _later(
+        self, header: framing.RequestHeader, reply: Awaitable[Any], before: anyio.Event | None, done: anyio.Event
+    ) -> None:
+        message = await reply
+        if before is not None:  # trio wakes those that wait for one event in any order
+            await before.wait()
+        self.reply(header, message)
+        done.set()
 
     def reply(self, header: framing.RequestHeader, message: Any) -> None:
         self.channel.write(framing.encode_response(message, header.api_version, header.correlation_id))
