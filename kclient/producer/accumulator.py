@@ -2,7 +2,8 @@
 
 Threads append (`append`, `append_many`), the sender's task asks what is ready and takes it away (`ready`, `drain`).
 All of it is guarded by one lock, which is never held during I/O, compression or a user's code. The accumulator
-neither waits nor reads a clock: where there is no room, `append` answers FULL, and the caller waits.
+neither waits nor has a clock of its own: where there is no room, `append` answers FULL, and the caller waits. (Only the
+appender, the fast path in `kclient.records`, stamps records without a timestamp by itself.)
 
 A batch is *ready* when it holds `batch.size` bytes, or has waited `linger.ms`. Unlike Java's, a full batch goes on
 growing, up to `growth` bytes, while the sender cannot take it, and for the rest of its linger while another request
@@ -15,7 +16,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from random import Random
-from time import time
 from typing import TYPE_CHECKING, Final, Literal
 
 from kclient.errors import ClosedError, RecordTooLargeError
@@ -66,6 +66,7 @@ class Accumulator:
         wake: Called (from any thread, under no lock) when the sender has something to look at, at most once until
             the next `drain`.
         clock: Monotonic time in seconds, for the age of a new batch.
+        wall_clock: Seconds since the epoch, for records without a timestamp.
         random: Source of randomness of the sticky partitions.
     """
 
@@ -75,6 +76,7 @@ class Accumulator:
         outcomes: Outcomes,
         wake: Callable[[], object],
         clock: Callable[[], float],
+        wall_clock: Callable[[], float],
         random: Random | None = None,
     ) -> None:
         self.settings = settings
@@ -87,6 +89,7 @@ class Accumulator:
         self._outcomes = outcomes
         self._wake = wake
         self._clock = clock
+        self._wall_clock = wall_clock
         self._random = random or Random()
         self._growth = max(settings.growth, settings.batch_size)
         self._topics: dict[str, TopicQueues] = {}
@@ -148,7 +151,7 @@ class Accumulator:
             if batch is not None:
                 # under the same lock, or the batch might be drained empty
                 assert batch.builder is not None
-                stamp = int(time() * 1000) if timestamp is None else timestamp
+                stamp = int(self._wall_clock() * 1000) if timestamp is None else timestamp
                 with self._discarding(batch):
                     index = batch.builder.append(stamp, key, value, headers)
                 if callback is not None:

@@ -85,7 +85,7 @@ class ProducerCore:
         self.plain = plain
         """Whether a record goes to the accumulator as it is: then `send` tries the compiled append first."""
         self.wakeup: Wakeup = Wakeup()
-        self.accumulator: Accumulator = Accumulator(self.plan.accumulator, self.outcomes, self._wake, clock)
+        self.accumulator: Accumulator = Accumulator(self.plan.accumulator, self.outcomes, self._wake, clock, time.time)
         self.supervisor: Supervisor = Supervisor("producer", on_failure=self._on_failure)
         self._failure: BaseException | None = None
         self._counts: dict[str, int] = {}

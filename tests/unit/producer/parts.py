@@ -49,7 +49,9 @@ class Parts:
         self.wakes = 0
         self.settings = AccumulatorSettings(**{**defaults, **settings})
         self.outcomes = Outcomes()
-        self.accumulator = Accumulator(self.settings, self.outcomes, self._wake, lambda: self.now, Random(seed))
+        self.accumulator = Accumulator(
+            self.settings, self.outcomes, self._wake, lambda: self.now, lambda: self.now, Random(seed)
+        )
         self.transactions = TransactionManager() if idempotent else None
         self.metadata = MetadataCache(max_age=300, backoff=Backoff(100, 1000))
         self.metadata.begin_update(self.now)
