@@ -485,7 +485,7 @@ async def test_a_topic_is_created_when_asked_for() -> None:
 
 
 async def test_an_unknown_topic_times_out_and_says_why() -> None:
-    async with FakeKafka() as kafka, producing(kafka, max_block_ms=30) as producer:
+    async with FakeKafka() as kafka, producing(kafka, max_block_ms=1000) as producer:
         with pytest.raises(KafkaTimeoutError, match=r"'nowhere'.*UNKNOWN_TOPIC_OR_PARTITION"):
             await producer.send("nowhere", b"a")
 
@@ -501,7 +501,7 @@ async def test_nobody_there_is_told_with_every_address() -> None:
     async with FakeKafka(brokers=2) as kafka:
         for broker in kafka.brokers.values():
             broker.down = True
-        async with producing(kafka, max_block_ms=30) as producer:
+        async with producing(kafka, max_block_ms=1000) as producer:
             with pytest.raises(KafkaTimeoutError) as caught:
                 await producer.send("t", b"a")
         for broker in kafka.brokers.values():

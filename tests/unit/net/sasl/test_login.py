@@ -154,7 +154,7 @@ async def test_threads_of_callbacks_that_hang_do_not_pile_up() -> None:
     try:
         with anyio.fail_after(10):
             async with Supervisor("test") as supervisor:
-                login = TokenLogin(hang, supervisor, timeout=0.02)
+                login = TokenLogin(hang, supervisor, timeout=0.2)
                 for attempt in range(10):
                     reason = "no token within" if attempt < 4 else "hangs: 4 earlier calls have not come back"
                     with pytest.raises(OAuthTokenError, match=reason) as caught:
