@@ -418,7 +418,7 @@ class Connection:
         if cause is not None and not isinstance(cause, KafkaTimeoutError):
             logger.debug("%s", self._ended("connection ended"))
         for pending in waiting:
-            pending.set_error(self._ended(f"{pending.api_name} got no response"))
+            pending.set_error(self._ended(f"{pending.api_name} v{pending.version} got no response"))
         if not self._turns.held:  # else they learn it from the task that authenticates
             self._fail_unsent()
         callbacks, self._close_callbacks = self._close_callbacks, []

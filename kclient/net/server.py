@@ -33,6 +33,7 @@ __all__ = ["Listener", "Reply", "RequestHandler", "Server", "ServerConnection", 
 logger: logging.Logger = logging.getLogger("kclient.net.server")
 
 _ACCEPT_AT_ONCE = 64
+_LAST_PORT = 65535
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -134,14 +135,19 @@ class Server:
                 handshake is done.
 
         Raises:
-            OSError: If it cannot be bound.
-            ValueError: If the context is a client's.
+            OSError: If it cannot be bound; the text names the address.
+            TypeError: If the port is no integer.
+            ValueError: If the port is out of its range, or the context is a client's.
         """
+        _check_port(port)
         if ssl_context is not None and ssl_context.protocol == ssl.PROTOCOL_TLS_CLIENT:
             raise ValueError("ssl_context is a client's; a listener needs ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)")
-        found = await anyio.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
-        )
+        try:
+            found = await anyio.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+            )
+        except OSError as error:
+            raise _at(error, host) from error
         sockets = _bind_all(list(dict.fromkeys((item[0], item[4]) for item in found)), self.settings.backlog)
         address = Address(host or sockets[0].getsockname()[0], sockets[0].getsockname()[1])
         return self._listen(Listener(address, label, sockets, [], ssl_context=ssl_context))
@@ -353,7 +359,7 @@ class Server:
 def _bind_all(targets: Sequence[tuple[int, Any]], backlog: int) -> list[socket.socket]:
     """Bind every address, all to one port; those that the machine does not have are left out."""
     sockets: list[socket.socket] = []
-    problem: OSError | None = None
+    problem = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
     port: int | None = None
     for family, target in targets:
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -366,16 +372,29 @@ def _bind_all(targets: Sequence[tuple[int, Any]], backlog: int) -> list[socket.s
             sock.setblocking(False)
         except OSError as error:
             sock.close()
-            problem = error
+            problem = _at(error, f"{target[0]}:{target[1]}")
             if error.errno == errno.EADDRINUSE and target[1] != 0:
                 _close_all(sockets)
-                raise OSError(error.errno, f"{error.strerror}: {target[0]}:{target[1]}") from error
+                raise problem from error
             continue
         sockets.append(sock)
         port = sock.getsockname()[1]
     if not sockets:
-        raise problem or OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+        raise problem
     return sockets
+
+
+def _check_port(port: int) -> None:
+    # the system would take the lower 16 bits of a larger one, and listen on another port
+    if not isinstance(port, int):
+        raise TypeError(f"a port is an integer, not {port!r}")
+    if not 0 <= port <= _LAST_PORT:
+        raise ValueError(f"a port is between 0 (any free one) and {_LAST_PORT}, not {port}")
+
+
+def _at(error: OSError, where: str) -> OSError:
+    """The same error, with the address that it is about."""
+    return type(error)(error.errno, f"{error.strerror}: {where}")
 
 
 def _close_all(sockets: Sequence[socket.socket]) -> None:

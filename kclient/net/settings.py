@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+from kclient.errors import ConfigError
 
 __all__ = ["ConnectionConfig", "ConnectionSettings"]
 
@@ -53,9 +55,23 @@ class ConnectionConfig(Protocol):
         ...
 
 
+_LOWEST: Final[dict[str, int | None]] = {
+    "request_timeout_ms": 0,
+    "socket_connection_setup_timeout_ms": 0,
+    "send_buffer_bytes": -1,
+    "receive_buffer_bytes": -1,
+    "connections_max_idle_ms": None,
+    "max_in_flight_requests_per_connection": 0,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """A `ConnectionConfig` by itself, with the defaults of the clients."""
+    """A `ConnectionConfig` by itself, with the defaults of the clients.
+
+    Raises:
+        ConfigError: If a value is of a wrong type, or out of its range.
+    """
 
     client_id: str | None = None
     request_timeout_ms: int = 30_000
@@ -65,3 +81,14 @@ class ConnectionSettings:
     connections_max_idle_ms: int = 540_000
     max_in_flight_requests_per_connection: int = 100
     tls_context: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        for name, lowest in _LOWEST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or (lowest is not None and value < lowest):
+                wanted = "an integer" if lowest is None else f"an integer, {lowest} or more"
+                raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+        if self.client_id is not None and not isinstance(self.client_id, str):
+            raise ConfigError(f"client_id must be a text or None, not {self.client_id!r}")
+        if self.tls_context is not None and not isinstance(self.tls_context, ssl.SSLContext):
+            raise ConfigError(f"tls_context must be an ssl.SSLContext or None, not a {type(self.tls_context).__name__}")

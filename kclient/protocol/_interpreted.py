@@ -24,10 +24,12 @@ class StructWriter:
 
     Args:
         title: The name of the whole message, for errors.
+        mappings: Whether structs and mappings are taken too, or messages only.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, mappings: bool = True) -> None:
         self._title = title
+        self._mappings = mappings
         self._path: list[str | int] = []
         self._version: int | None = None
 
@@ -54,7 +56,7 @@ class StructWriter:
     def values(self, schema: Schema, value: Any) -> dict[str, Any]:
         """A value for each field of the version, from a struct, a mapping or a message."""
         self._version = schema.version
-        if isinstance(value, Mapping):
+        if self._mappings and isinstance(value, Mapping):
             names = {item.name for item in schema.declared}
             for name in value:
                 if name not in names:
@@ -66,7 +68,8 @@ class StructWriter:
                 if held is _MISSING:
                     self._refuse(f"the field {name} was deleted")
         else:
-            self._refuse(f"expected a {schema.name} or a mapping, got {_safe(schema.declared, value)}")
+            wanted = f"{schema.name} or a mapping" if self._mappings else schema.name
+            self._refuse(f"expected a {wanted}, got {_safe(schema.declared, value)}")
         for item in schema.declared:
             if schema.version not in item.versions and item.name in given:
                 self._absent(item, given[item.name])

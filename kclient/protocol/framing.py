@@ -52,7 +52,7 @@ def encode_request(message: ApiMessage, version: int, correlation_id: int, clien
         EncodeError: If a value does not fit its field, also one of the header's, if the message is no request, or if
             the frame would be larger than 2 GiB.
     """
-    if isinstance(message, ApiMessage) and message.API_KEY is None:
+    if isinstance(message, ApiMessage) and not message.IS_REQUEST:
         raise EncodeError(f"{type(message).__name__} is not a request", version=version)
     try:
         name = b"" if client_id is None else client_id.encode()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol.codec import Decoder, Encoder, compile_decoder, compile_encoder, compile_init
 from kclient.protocol.errors import EncodeError, title_of
-from kclient.protocol.primitives import RawTaggedField, amount, left_over, unknown_tags
+from kclient.protocol.primitives import RawTaggedField, amount, check_bytes, left_over, unknown_tags
 from kclient.protocol.schema import Field, Unnamed, has_secrets
 from kclient.protocol.structs import schema_of
 from kclient.protocol.versions import Versions
@@ -126,6 +126,8 @@ class ApiMessage(Message):
 
     API_KEY: ClassVar[int | None] = None
     """Number of the API, or None for data that is not an API's."""
+    IS_REQUEST: ClassVar[bool] = False
+    """Whether it is the request of its API."""
     VERSIONS: ClassVar[Versions] = _NO_VERSIONS
     """The versions that can be read and written, as (lowest, highest)."""
     FLEXIBLE: ClassVar[Versions] = _NO_VERSIONS
@@ -139,6 +141,7 @@ class ApiMessage(Message):
     ) -> None:
         super().__init_subclass__(**options)
         cls.API_KEY = api_key
+        cls.IS_REQUEST = api_key is not None and cls.__name__.endswith("Request")
         cls.VERSIONS = Versions.parse(versions)
         cls.FLEXIBLE = Versions.parse(flexible)
         cls._encoders = {}
@@ -226,13 +229,14 @@ class ApiMessage(Message):
             decoder = cls._decoders[version] = compile_decoder(cls, cls._checked(version))
         # A large message is tens of thousands of objects, none of them garbage: the collector, which would look at all
         # of them again and again meanwhile, took more than a third of the time.
-        pause = len(buffer) - position >= _LARGE and gc.isenabled()
+        pause = False
         failed: Exception | None = None
         try:
+            pause = len(buffer) - position >= _LARGE and gc.isenabled()
             if pause:
                 gc.disable()
             message, end = decoder(buffer, position)
-        except (ProtocolError, IndexError, ValueError, struct.error) as error:
+        except (ProtocolError, IndexError, ValueError, TypeError, struct.error) as error:
             failed = error
         finally:
             if pause:
@@ -249,13 +253,13 @@ class ApiMessage(Message):
         if version not in cls.VERSIONS:
             raise UnsupportedVersionError(
                 f"kclient knows {cls.__name__} in versions {cls.VERSIONS}, not in version {version!r}"
-            )
+            ) from None  # callers look it up in a dict first
         return version
 
     def _encoding_error(self, version: int, failed: Exception) -> Exception:
         """Encode once more, field by field, for an error that names the one with the wrong value."""
         try:
-            schema_of(type(self), version).write(_Nowhere(), self)
+            schema_of(type(self), version).write(_Nowhere(), self, mappings=False)
         except (EncodeError, UnsupportedVersionError) as explained:
             return explained.with_traceback(None)
         # the schema found nothing: what failed lies outside of the values
@@ -265,6 +269,7 @@ class ApiMessage(Message):
     @classmethod
     def _malformed(cls, buffer: Buffer, position: int, version: int, failed: Exception) -> ProtocolError:
         """Read once more, field by field, for an error that says what is wrong, and where."""
+        check_bytes(buffer)
         if len(buffer) - position <= _EXPLAINED:
             try:
                 schema_of(cls, version).read(buffer, position)

@@ -164,6 +164,16 @@ def check_buffer(value: object) -> None:
         raise buffer_error(value)
 
 
+def check_bytes(buffer: object) -> None:
+    """Raise TypeError for what cannot be read as a message: no buffer, or a view of something else than bytes."""
+    if not isinstance(buffer, Buffer):
+        raise TypeError(f"a message is read from bytes, bytearray or memoryview, not from {shortened(buffer)}")
+    if isinstance(buffer, memoryview) and (buffer.itemsize != 1 or not buffer.contiguous):
+        raise TypeError(
+            "a message is read from a memoryview of bytes, one behind the other; see view.cast('B') or view.tobytes()"
+        )
+
+
 def text_array_error(value: object) -> TypeError:
     """The error for a single text where a list of them belongs: its characters would be taken for the list."""
     return TypeError(f"expected a list, got {shortened(value)}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kclient.errors import ProtocolError
 from kclient.protocol._interpreted import StructReader, StructWriter
 from kclient.protocol.errors import title_of
-from kclient.protocol.primitives import RawTaggedField, UnknownTags, left_over, unknown_tags
+from kclient.protocol.primitives import RawTaggedField, UnknownTags, check_bytes, left_over, unknown_tags
 from kclient.protocol.schema import UNSET, Field, ShowsItself, StructType
 from kclient.types import Buffer
 
@@ -142,12 +142,19 @@ class Schema:
             raise left_over(self.title, buffer, end)
         return value
 
-    def write(self, out: bytearray, value: Any) -> None:
-        """Append a struct, mapping or message; raises as `encode` does."""
-        StructWriter(self.title).struct(out, self, value)
+    def write(self, out: bytearray, value: Any, *, mappings: bool = True) -> None:
+        """Append a struct, mapping or message; raises as `encode` does.
+
+        Args:
+            out: Where to.
+            value: What to write.
+            mappings: Whether structs and mappings are allowed; else messages only, as the compiled encoders want them.
+        """
+        StructWriter(self.title, mappings=mappings).struct(out, self, value)
 
     def read(self, buffer: Buffer, position: int) -> tuple[Struct, int]:
         """Read a struct at a position; gives it and the position behind it. Raises as `decode` does."""
+        check_bytes(buffer)
         reader = StructReader(buffer, position)
         try:
             return reader.struct(self), reader.position

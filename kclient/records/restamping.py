@@ -57,7 +57,8 @@ def restamp(
     if left <= _MAGIC_AT:
         raise truncated(buffer, position, HEADER_SIZE)
     if buffer[position + _MAGIC_AT] != CURRENT_MAGIC:
-        raise ValueError(f"only record batches v2 can be re-stamped, not format v{buffer[position + _MAGIC_AT]}")
+        magic = buffer[position + _MAGIC_AT]
+        raise ValueError(f"only record batches v2 can be re-stamped, not format v{magic}; convert it (up_convert)")
     length = measure(buffer, position)
     if length > left:
         raise truncated(buffer, position, length)

@@ -10,7 +10,14 @@ import anyio
 import pytest
 
 from kclient.concurrency import Supervisor
-from kclient.errors import BrokerConnectionError, ErrorCode, KafkaTimeoutError, ProtocolError, UnsupportedVersionError
+from kclient.errors import (
+    BrokerConnectionError,
+    ConfigError,
+    ErrorCode,
+    KafkaTimeoutError,
+    ProtocolError,
+    UnsupportedVersionError,
+)
 from kclient.net.connection import Connection
 from kclient.net.settings import ConnectionSettings
 from kclient.net.streams import ByteStream, memory_pair, socketpair_streams
@@ -90,7 +97,7 @@ async def test_every_waiter_fails_when_the_broker_goes_away(kind: str) -> None:
                     await anyio.sleep(0.001)
             broker.channel.close()
         assert len(set(map(id, errors))) == 3
-        assert "MetadataRequest got no response" in str(errors[0])
+        assert "MetadataRequest v9 got no response" in str(errors[0])
         assert "broker:9092" in str(errors[0])
         assert "the broker closed it" in str(errors[0])
         assert connection.closed
@@ -470,3 +477,20 @@ async def test_last_used_moves(caplog: pytest.LogCaptureFixture) -> None:
         assert connection.last_used > before
         await theirs.aclose()
         await connection.aclose()
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"request_timeout_ms": "3"}, "request_timeout_ms must be an integer, 0 or more, not '3'"),
+        ({"request_timeout_ms": -1}, "request_timeout_ms must be an integer, 0 or more, not -1"),
+        ({"connections_max_idle_ms": True}, "connections_max_idle_ms must be an integer, not True"),
+        ({"send_buffer_bytes": -2}, "send_buffer_bytes must be an integer, -1 or more, not -2"),
+        ({"client_id": b"me"}, "client_id must be a text or None, not b'me'"),
+        ({"tls_context": "context"}, "tls_context must be an ssl.SSLContext or None, not a str"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ConnectionSettings(**settings)
+    assert str(caught.value) == text

@@ -486,6 +486,17 @@ async def test_listening_on_tcp() -> None:
         assert {connection.label for connection in server.connections} == {"A", "B"}
         with pytest.raises(OSError, match=str(listener.address.port)):
             await server.listen_tcp("127.0.0.1", listener.address.port)
+        # the system would take 99999 modulo 65536
+        for port, error, text in (
+            (99999, ValueError, "65535, not 99999"),
+            (-1, ValueError, "-1"),
+            ("9", TypeError, "'9'"),
+        ):
+            with pytest.raises(error, match=text):
+                await server.listen_tcp("127.0.0.1", port)  # type: ignore[arg-type]
+        for host in ("192.0.2.1", "no-such-host.invalid"):
+            with pytest.raises(OSError, match=host):
+                await server.listen_tcp(host)
         await listener.aclose()
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", listener.address.port))

@@ -65,6 +65,13 @@ def test_messages_lists_what_it_has() -> None:
         _ = messages.Nonsense  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("family", [path.stem for path in Path(messages.__file__).parent.glob("[a-z]*.py")])
+def test_each_family_lists_its_messages(family: str) -> None:
+    module = import_module(f"{messages.__name__}.{family}")
+    declared = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    assert declared == set(module.__all__)
+
+
 def test_type_checkers_see_the_same_families() -> None:
     """What stands below TYPE_CHECKING is not run: each family is there three times."""
     tree = ast.parse(Path(messages.__file__).read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from array import array
 from typing import Any
 
 import pytest
@@ -57,8 +58,8 @@ def records(value: Any) -> ProduceRequest:
 @pytest.mark.parametrize(
     ("message", "version", "path", "text"),
     [
-        (MetadataRequest(topics=["abc"]), 4, "topics[0]", "expected a MetadataRequestTopic or a mapping, got 'abc'"),  # type: ignore[list-item]
-        (MetadataRequest(topics=[None]), 4, "topics[0]", "expected a MetadataRequestTopic or a mapping, got None"),  # type: ignore[list-item]
+        (MetadataRequest(topics=["abc"]), 4, "topics[0]", "expected a MetadataRequestTopic"),  # type: ignore[list-item]
+        (MetadataRequest(topics=[None]), 4, "topics[0]", "expected a MetadataRequestTopic"),  # type: ignore[list-item]
         (MetadataRequest(topics={1: 2}), 4, "topics", "expected a list, got {1: 2}"),  # type: ignore[arg-type]
         (ProduceRequest(acks=99999), 9, "acks", "99999 does not fit into int16 (-32768 to 32767)"),
         (ProduceRequest(acks="all"), 9, "acks", "expected an int, got 'all'"),  # type: ignore[arg-type]
@@ -112,6 +113,23 @@ def test_messages(message: ApiMessage, version: int, path: str, text: str) -> No
         assert str(caught.value).startswith(f"{title}: {path}: {text}")
         assert (caught.value.path, caught.value.version) == (path, version)
         assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("given", [{"name": "a"}, request_schema(3, 4).decode(bytes(5)), "abc"], ids=type)
+def test_messages_take_no_mappings_inside(given: Any) -> None:
+    """What is told of is what the compiled encoder takes, not what a generic struct would."""
+    with pytest.raises(EncodeError) as caught:
+        MetadataRequest(topics=[given]).encode(4)
+    assert str(caught.value) == f"Metadata v4 request: topics[0]: expected a MetadataRequestTopic, got {given!r}"
+
+
+@pytest.mark.parametrize("given", [None, 3, "abc", [1], memoryview(array("i", [0, 1]))])
+def test_messages_are_read_from_bytes(given: Any) -> None:
+    for decode in (lambda: MetadataRequest.decode(given, 4), lambda: request_schema(3, 4).decode(given)):
+        with pytest.raises(TypeError, match="a message is read from"):
+            decode()
+    with pytest.raises(TypeError, match=r"view\.cast"):
+        request_schema(3, 4).decode(memoryview(bytes(10))[::2])
 
 
 def test_it_is_a_value_error_that_can_be_pickled() -> None:
@@ -197,9 +215,9 @@ def test_records_are_not_copied_to_find_the_culprit(monkeypatch: pytest.MonkeyPa
     seen: list[int] = []
     write = Schema.write
 
-    def recorded(self: Schema, out: bytearray, value: Any) -> None:
+    def recorded(self: Schema, out: bytearray, value: Any, **options: bool) -> None:
         try:
-            write(self, out, value)
+            write(self, out, value, **options)
         finally:
             seen.append(len(out))
 
@@ -244,6 +262,8 @@ def test_what_is_no_message() -> None:
         framing.encode_request(None, 4, 1, None)  # type: ignore[arg-type]
     with pytest.raises(EncodeError, match="ConsumerProtocolAssignment is not a request"):
         framing.encode_request(ConsumerProtocolAssignment(), 1, 1, None)
+    with pytest.raises(EncodeError, match="MetadataResponse is not a request"):
+        framing.encode_request(MetadataResponse(), 1, 1, None)
 
 
 def test_a_frame_that_is_too_large() -> None:
