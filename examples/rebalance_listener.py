@@ -47,27 +47,30 @@ def work(
     lock: threading.Lock,
     leave_after: int,
 ) -> None:
-    with Consumer(
-        group_id="listener-example",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        max_poll_records=100,
-        bootstrap_servers=bootstrap,
-    ) as consumer:
-        consumer.subscribe([TOPIC], listener=Counters(name, consumer, ready))
-        mine = 0
-        while True:
-            records = consumer.poll(timeout=0.2)
-            with lock:
-                for tp in records.partitions():
-                    totals[tp] = totals.get(tp, 0) + len(records.records(tp))
-                everything = sum(totals.values())
-            mine += len(records)
-            if records:
-                consumer.commit()
-            if everything >= COUNT or mine >= leave_after:
-                print(f"{name} leaves after {mine} records")
-                return
+    try:
+        with Consumer(
+            group_id="listener-example",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=100,
+            bootstrap_servers=bootstrap,
+        ) as consumer:
+            consumer.subscribe([TOPIC], listener=Counters(name, consumer, ready))
+            mine = 0
+            while True:
+                records = consumer.poll(timeout=0.2)
+                with lock:
+                    for tp in records.partitions():
+                        totals[tp] = totals.get(tp, 0) + len(records.records(tp))
+                    everything = sum(totals.values())
+                mine += len(records)
+                if records:
+                    consumer.commit()
+                if everything >= COUNT or mine >= leave_after:
+                    print(f"{name} leaves after {mine} records")
+                    return
+    finally:
+        ready.set()  # nobody waits for a member that failed
 
 
 def main(bootstrap: str) -> None:

@@ -69,3 +69,17 @@ def test_example(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> N
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1].startswith(EXPECTED[name]), result.stdout
+
+
+def test_an_example_whose_reader_goes_away_ends() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", str(EXAMPLES / "rebalance_listener.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        try:
+            _, told = process.communicate(timeout=50)
+        finally:
+            process.kill()
+    assert b"BrokenPipeError" in told
