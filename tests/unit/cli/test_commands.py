@@ -125,6 +125,16 @@ def test_a_wrong_line_says_which_and_what_was_sent(shell: Shell) -> None:
     assert [record["value"] for record in shell.ok("consume", "t", "--from-beginning", "--to-end").records] == ["fine"]
 
 
+def test_a_line_that_the_client_refuses_is_named(shell: Shell) -> None:
+    outcome = shell("produce", "t", stdin='{"value": "a"}\n{"value": "b", "partition": 9}\n')
+    assert outcome.code == 1
+    assert "line 2 is refused: Topic 't' has no partition 9" in outcome.err
+    assert "the 1 records before it were sent" in outcome.err
+    large = json.dumps({"value": "x" * 2_000_000})
+    assert "line 1 is refused: " in shell("produce", "t", stdin=f"{large}\n").err
+    assert [record["value"] for record in shell.ok("consume", "t", "--from-beginning", "--to-end").records] == ["a"]
+
+
 def test_what_was_read_before_ctrl_c_is_sent(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted:
         @property
