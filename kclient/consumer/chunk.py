@@ -99,6 +99,14 @@ class Chunk:
             chunk.next_offset = go_on_at
         return chunk
 
+    def place_behind(self, count: int) -> tuple[int, int | None]:
+        """Offset and leader epoch of the position, once the next `count` records are handed out."""
+        assert self.records is not None
+        if self.index + count < len(self.records):
+            last = self.records[self.index + count - 1]
+            return last.offset + 1, last.leader_epoch
+        return self.next_offset, self.state.epoch if self.broken else self.epoch
+
     def decode(self, decode_records: Callable[..., list[Any]], **options: Any) -> None:
         """Make the records; if one is broken, those before it, and the error is raised when those are handed out.
 

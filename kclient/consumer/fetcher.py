@@ -348,12 +348,10 @@ class Fetcher:
             Whether the chunk is used up, so that there is room to fetch more.
         """
         assert chunk.records is not None
-        state = chunk.state
+        place = chunk.place_behind(count)
         chunk.index += count
         if chunk.index < len(chunk.records):
-            last = chunk.records[chunk.index - 1]
-            state.position = last.offset + 1
-            state.epoch = last.leader_epoch
+            chunk.state.position, chunk.state.epoch = place
             return False
         self.finish(chunk)
         return True

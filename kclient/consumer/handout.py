@@ -50,22 +50,26 @@ class HandOut:
             KafkaError: The next thing is an error, of a partition or a record.
         """
         core = self._core
-        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        while not taken:
+        while True:
             parts = self._parts(core.plan.max_poll_records)
             if not parts:
                 return None
+            taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+            for chunk, part in parts:
+                if part:
+                    tp = chunk.state.tp
+                    taken[tp] = taken[tp] + part if tp in taken else part
+            records = self._pack(taken, parts) if taken else None
             used_up = False
             with core.lock:
                 for chunk, part in parts:
-                    used_up = self._fetcher.advance(chunk, len(part)) or used_up
-                    if part:
-                        tp = chunk.state.tp
-                        taken[tp] = taken[tp] + part if tp in taken else part
+                    if self._fetcher.still_there(chunk):  # no interceptor went elsewhere
+                        used_up = self._fetcher.advance(chunk, len(part)) or used_up
             if used_up:
                 core.fetch_wakeup.set()
-        core.metrics.records += sum(map(len, taken.values()))
-        return self._pack(taken)
+            if records is not None:
+                core.metrics.records += sum(map(len, taken.values()))
+                return records
 
     def _parts(self, limit: int) -> list[tuple[Chunk, list[ConsumerRecord]]]:
         """Up to `limit` records off the first chunks, all decoded; nothing has moved yet. Empty if nothing is there.
@@ -97,14 +101,15 @@ class HandOut:
                 break
         return parts
 
-    def _pack(self, taken: dict[TopicPartition, list[ConsumerRecord]]) -> ConsumerRecords:
-        core = self._core
-        with core.lock:
-            next_offsets = {
-                tp: OffsetAndMetadata(state.position, "", state.epoch)
-                for tp in taken
-                if (state := core.subscriptions.find(tp)) is not None
-            }
+    def _pack(
+        self, taken: dict[TopicPartition, list[ConsumerRecord]], parts: list[tuple[Chunk, list[ConsumerRecord]]]
+    ) -> ConsumerRecords:
+        """What poll returns, as the interceptors want it: they may be interrupted, so this is before positions move."""
+        next_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for chunk, part in parts:
+            if chunk.state.tp in taken:
+                offset, epoch = chunk.place_behind(len(part))
+                next_offsets[chunk.state.tp] = OffsetAndMetadata(offset, "", epoch)
         records = ConsumerRecords(taken, next_offsets)
         for interceptor in self._interceptors:
             try:

@@ -508,6 +508,48 @@ async def test_interceptors_see_records_and_commits(address: str) -> None:
     assert Only.closed
 
 
+async def test_an_interceptor_that_is_interrupted_loses_nothing(address: str) -> None:
+    await fill(address)
+
+    class Interrupted(ConsumerInterceptor):
+        seen = 0
+
+        def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
+            Interrupted.seen += 1
+            if Interrupted.seen == 1:
+                raise KeyboardInterrupt
+            return records
+
+    async with reading(address, interceptor_classes=[Interrupted], max_poll_records=4) as consumer:
+        consumer.assign([T[0]])
+        with pytest.raises(KeyboardInterrupt):
+            await consumer.poll(5.0)
+        assert await consumer.position(T[0]) == 0
+        polled = [await consumer.poll(5.0) for _ in range(3)]
+        assert [record.offset for records in polled for record in records] == list(range(10))
+        assert [records.next_offsets[T[0]].offset for records in polled] == [4, 8, 10]
+        assert await consumer.position(T[0]) == 10
+
+
+async def test_an_interceptor_may_seek(address: str) -> None:
+    await fill(address)
+
+    class Back(ConsumerInterceptor):
+        consumer: Any = None
+
+        def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
+            chosen, Back.consumer = Back.consumer, None
+            if chosen is not None:
+                chosen.seek(T[0], 2)
+            return records
+
+    async with reading(address, interceptor_classes=[Back]) as consumer:
+        Back.consumer = consumer
+        consumer.assign([T[0]])
+        assert (await consumer.poll(5.0))[0].offset == 0
+        assert (await consumer.poll(5.0))[0].offset == 2
+
+
 # ------------------------------------------------------------------ life and errors
 
 
