@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
@@ -35,6 +35,22 @@ class OffsetAndMetadata:
     metadata: str = ""
     leader_epoch: int | None = None
     """Leader epoch of the last record that was read, if known (KIP-320)."""
+
+
+Partition: TypeAlias = TopicPartition | tuple[str, int]
+"""A partition, also as a plain pair of topic and number."""
+
+Offset: TypeAlias = int | OffsetAndMetadata
+"""An offset to commit, with metadata or without."""
+
+Offsets: TypeAlias = Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
+"""Offsets to commit. Both kinds of key are named, as checkers take a mapping's keys exactly."""
+
+WholeNumbers: TypeAlias = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+"""Plain offsets by partition."""
+
+Timestamps: TypeAlias = WholeNumbers
+"""Times in milliseconds since the epoch, by partition."""
 
 
 @dataclass(frozen=True, slots=True)

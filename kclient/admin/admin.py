@@ -11,6 +11,7 @@ from kclient.admin.base import failure
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.groups import GroupOperations
 from kclient.admin.types import ClusterDescription
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import Cluster
 from kclient.concurrency import Supervisor, current_backend
 from kclient.config import AdminConfig, ConfigSource
@@ -37,7 +38,8 @@ class Admin(GroupOperations, ConfigOperations):
         settings: settings as arguments in snake_case; they win.
 
     Every call takes `timeout` in seconds, by default `default.api.timeout.ms`, and retries what another attempt may
-    cure until then. A call about several things that fails for some of them does the others.
+    cure until then. A call about several things that fails for some of them does the others. Partitions may be given as
+    plain pairs of topic and number; an argument of a wrong type is a TypeError, one that cannot be a ValueError.
 
     Raises:
         ConfigError: a setting is unknown or wrong.
@@ -79,6 +81,7 @@ class Admin(GroupOperations, ConfigOperations):
         Args:
             timeout: seconds to wait for the connections to close; None waits as long as it takes.
         """
+        check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         if self._closed or not self._started:
             self._closed = True
             return

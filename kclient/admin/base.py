@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
+from kclient.arguments import check_timeout
 from kclient.cluster import Cluster
 from kclient.cluster.metadata import topic_error
 from kclient.config import AdminConfig
@@ -20,6 +21,8 @@ M = TypeVar("M", bound=ApiMessage)
 # Brokers learn of a topic that was just created a moment later than its creator does; a name that is wrong
 # should not cost a whole `default.api.timeout.ms`.
 _UNKNOWN_TOPIC_PATIENCE = 2.0
+_LONGEST = 2**31 - 1
+"""Milliseconds that a request can name."""
 
 
 class AdminBase:
@@ -34,7 +37,8 @@ class AdminBase:
 
     def _milliseconds(self, timeout: float | None) -> int:
         """How long the broker may take, from a timeout in seconds."""
-        return self._config.request_timeout_ms if timeout is None else max(1, int(timeout * 1000))
+        check_timeout(timeout)
+        return self._config.request_timeout_ms if timeout is None else max(1, int(min(timeout * 1000, _LONGEST)))
 
     async def _ask_any(self, message: ApiMessage, response: type[M], *, timeout: float | None, what: str) -> M:
         async def ask() -> M:
@@ -87,6 +91,7 @@ class AdminBase:
         return await self._retrying(ask, timeout, what)
 
     async def _retrying(self, ask: Callable[[], Awaitable[T]], timeout: float | None, what: str) -> T:
+        check_timeout(timeout)
         self._check()
         return await self._cluster.retrying(ask, timeout=timeout, what=what)
 

@@ -39,6 +39,7 @@ class ConfigOperations(AdminBase):
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             PartialFailureError: several resources could not be described.
+            TypeError: these are no `ConfigResource`s.
         """
         described: dict[ConfigResource, dict[str, ConfigEntry]] = {}
         failures: dict[str, KafkaError] = {}
@@ -80,7 +81,10 @@ class ConfigOperations(AdminBase):
         Raises:
             InvalidConfigurationError: a name or value was refused.
             PartialFailureError: the changes of several resources were refused; the others were made.
+            TypeError: these are no changes by `ConfigResource`.
         """
+        if not isinstance(changes, Mapping):
+            raise TypeError(f"changes are a mapping from ConfigResource to settings by name; not {changes!r}")
         failures: dict[str, KafkaError] = {}
         for node_id, group in _by_node(changes).items():
             request = IncrementalAlterConfigsRequest(
@@ -88,7 +92,7 @@ class ConfigOperations(AdminBase):
                     IncrementalAlterConfigsRequestResource(
                         resource_type=int(resource.type),
                         resource_name=resource.name,
-                        configs=[_alterable(name, change) for name, change in changes[resource].items()],
+                        configs=_alterables(changes[resource]),
                     )
                     for resource in group
                 ],
@@ -107,10 +111,21 @@ class ConfigOperations(AdminBase):
 def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
     """A broker's settings are asked of that broker; everything else of the controller (None)."""
     groups: dict[int | None, list[ConfigResource]] = {}
+    expected = "settings belong to resources, as in [ConfigResource(ConfigResourceType.TOPIC, 'flights')]"
+    if isinstance(resources, ConfigResource) or not isinstance(resources, Iterable):
+        raise TypeError(f"{expected}; not {resources!r}")
     for resource in resources:
+        if not isinstance(resource, ConfigResource):
+            raise TypeError(f"{expected}; {resource!r} is of type {type(resource).__name__}")
         own = resource.type is ConfigResourceType.BROKER and resource.name.isdecimal()
         groups.setdefault(int(resource.name) if own else None, []).append(resource)
     return groups
+
+
+def _alterables(changes: Mapping[str, Change | str | None]) -> list[IncrementalAlterConfigsRequestConfig]:
+    if not isinstance(changes, Mapping):
+        raise TypeError(f"the changes of a resource are a mapping, as in {{'retention.ms': '60000'}}; not {changes!r}")
+    return [_alterable(name, change) for name, change in changes.items()]
 
 
 def _alterable(name: str, change: Change | str | None) -> IncrementalAlterConfigsRequestConfig:

@@ -16,6 +16,7 @@ from kclient.admin.types import (
     PartitionLag,
     raise_failures,
 )
+from kclient.arguments import as_names, as_offset, as_partitions, by_partition, check_timeout, whole_number
 from kclient.cluster.cluster import version_for
 from kclient.errors import GroupIdNotFoundError, GroupNotEmptyError, KafkaError, ProtocolError, error_for
 from kclient.net.connection import Connection
@@ -45,7 +46,7 @@ from kclient.protocol.messages import (
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
 )
-from kclient.types import Node, OffsetAndMetadata, TopicPartition
+from kclient.types import Node, OffsetAndMetadata, Offsets, Partition, TopicPartition, WholeNumbers
 
 # Later versions name topics by id only; names serve every broker.
 _LAST_VERSION_WITH_NAMES = 9
@@ -64,11 +65,14 @@ class GroupOperations(TopicOperations):
             types: only groups of one of these types, such as "classic" (KIP-848).
             timeout: seconds; the default is `default.api.timeout.ms`.
         """
+        wanted_states = as_names(states, "states")
+        wanted_types = as_names(types, "types")
+        check_timeout(timeout)
         self._check()
         await self._cluster.refresh(timeout=timeout)
         found: dict[str, GroupListing] = {}
         for node_id in list(self._cluster.snapshot.nodes):
-            request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+            request = ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_types)
             response = await self._ask_node(node_id, request, ListGroupsResponse, timeout, "Listing groups")
             error = failure(response.error_code, f"Broker {node_id}")
             if error is not None:
@@ -87,10 +91,11 @@ class GroupOperations(TopicOperations):
         Raises:
             GroupIdNotFoundError: there is no such group.
             PartialFailureError: several groups are unknown.
+            TypeError: the names are no list of strings.
         """
         described: dict[str, GroupDescription] = {}
         failures: dict[str, KafkaError] = {}
-        for group_id in group_ids:
+        for group_id in as_names(group_ids, "groups", empty=True):
             try:
                 described[group_id] = await self._describe_group(group_id, timeout)
             except KafkaError as error:
@@ -119,9 +124,10 @@ class GroupOperations(TopicOperations):
             GroupNotEmptyError: the group has members; stop them first.
             GroupIdNotFoundError: there is no such group.
             PartialFailureError: several could not be deleted; the others were.
+            TypeError: the names are no list of strings.
         """
         failures: dict[str, KafkaError] = {}
-        for group_id in group_ids:
+        for group_id in as_names(group_ids, "groups", empty=True):
             try:
                 await self._delete_group(group_id, timeout)
             except KafkaError as error:
@@ -139,9 +145,14 @@ class GroupOperations(TopicOperations):
         await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting group {group_id!r}")
 
     async def list_group_offsets(
-        self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, timeout: float | None = None
+        self, group_id: str, partitions: Iterable[Partition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed: of these partitions, or of all."""
+        """What the group has committed: of these partitions, or of all.
+
+        Raises:
+            TypeError: these are no partitions.
+        """
+        chosen = None if partitions is None else set(as_partitions(partitions))
 
         async def ask(connection: Connection, coordinator: Node) -> dict[TopicPartition, OffsetAndMetadata]:
             version = version_for(connection, OffsetFetchRequest, _LAST_VERSION_WITH_NAMES)
@@ -159,47 +170,46 @@ class GroupOperations(TopicOperations):
         committed = await self._at_coordinator(
             group_id, ask, timeout=timeout, what=f"Listing the offsets of group {group_id!r}"
         )
-        wanted = committed if partitions is None else set(partitions)
+        wanted = committed if chosen is None else chosen
         return {tp: offset for tp, offset in sorted(committed.items()) if tp in wanted}
 
-    async def alter_group_offsets(
-        self,
-        group_id: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-        *,
-        timeout: float | None = None,
-    ) -> None:
+    async def alter_group_offsets(self, group_id: str, offsets: Offsets, *, timeout: float | None = None) -> None:
         """Commits offsets in the group's name; the group must have no members.
 
         Raises:
             GroupNotEmptyError: the group has members, which would not notice; stop them first.
+            TypeError: a partition or an offset is none.
+            ValueError: an offset is negative.
         """
+        wanted = by_partition(offsets, as_offset, "offsets")
 
         async def ask(connection: Connection, coordinator: Node) -> None:
-            request = OffsetCommitRequest(group_id=group_id, topics=_to_commit(offsets))
+            request = OffsetCommitRequest(group_id=group_id, topics=_to_commit(wanted))
             response = await self._cluster.request_on(
                 connection, request, response=OffsetCommitResponse, max_version=_LAST_VERSION_WITH_NAMES
             )
             _check_offset_codes("Altering offsets", group_id, response.topics)
 
-        if offsets:
+        if wanted:
             await self._at_coordinator(
                 group_id, ask, timeout=timeout, what=f"Altering the offsets of group {group_id!r}"
             )
 
     async def delete_group_offsets(
-        self, group_id: str, partitions: Collection[TopicPartition], *, timeout: float | None = None
+        self, group_id: str, partitions: Iterable[Partition], *, timeout: float | None = None
     ) -> None:
         """Forgets what the group committed of these partitions.
 
         Raises:
             GroupSubscribedToTopicError: members of the group read the topic.
             GroupIdNotFoundError: there is no such group.
+            TypeError: these are no partitions.
         """
+        wanted = as_partitions(partitions)
 
         async def ask(connection: Connection, coordinator: Node) -> None:
             by_topic: dict[str, list[OffsetDeleteRequestPartition]] = defaultdict(list)
-            for tp in partitions:
+            for tp in wanted:
                 by_topic[tp.topic].append(OffsetDeleteRequestPartition(partition_index=tp.partition))
             request = OffsetDeleteRequest(
                 group_id=group_id,
@@ -216,8 +226,8 @@ class GroupOperations(TopicOperations):
     async def reset_group_offsets(
         self,
         group_id: str,
-        target: OffsetSpec | int | Mapping[TopicPartition, int],
-        partitions: Collection[TopicPartition] | None = None,
+        target: OffsetSpec | int | WholeNumbers,
+        partitions: Iterable[Partition] | None = None,
         *,
         dry_run: bool = False,
         timeout: float | None = None,
@@ -237,11 +247,15 @@ class GroupOperations(TopicOperations):
 
         Raises:
             GroupNotEmptyError: the group has members; stop them first.
+            TypeError: the target or a partition is none.
+            ValueError: an offset is negative.
         """
+        place = _as_target(target)
+        chosen = None if partitions is None else as_partitions(partitions)
         if not dry_run:
             await self._check_empty(group_id, timeout)
         before = await self.list_group_offsets(group_id, timeout=timeout)
-        after = await self._targets(target, before.keys() if partitions is None else partitions, timeout)
+        after = await self._targets(place, list(before) if chosen is None else chosen, timeout)
         if not dry_run:
             await self.alter_group_offsets(group_id, after, timeout=timeout)
         return {
@@ -261,12 +275,12 @@ class GroupOperations(TopicOperations):
 
     async def _targets(
         self,
-        target: OffsetSpec | int | Mapping[TopicPartition, int],
-        partitions: Collection[TopicPartition],
+        target: OffsetSpec | int | dict[TopicPartition, int],
+        partitions: Iterable[TopicPartition],
         timeout: float | None,
     ) -> dict[TopicPartition, int]:
-        if isinstance(target, Mapping):
-            return dict(target)
+        if isinstance(target, dict):
+            return target
         found = await self.list_offsets(dict.fromkeys(partitions, target), timeout=timeout)
         beyond = [tp for tp, place in found.items() if place is None]
         ends = await self.list_offsets(dict.fromkeys(beyond, OffsetSpec.LATEST), timeout=timeout) if beyond else {}
@@ -320,10 +334,17 @@ def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
     )
 
 
-def _to_commit(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> list[OffsetCommitRequestTopic]:
+def _as_target(target: OffsetSpec | int | WholeNumbers) -> OffsetSpec | int | dict[TopicPartition, int]:
+    if isinstance(target, OffsetSpec):
+        return target
+    if isinstance(target, Mapping):
+        return by_partition(target, lambda offset: as_offset(offset, "reset to").offset, "offsets")
+    return whole_number(target, "a target that is neither an OffsetSpec nor a mapping of offsets")
+
+
+def _to_commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[OffsetCommitRequestTopic]:
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
-    for tp, given in offsets.items():
-        offset = OffsetAndMetadata(given) if isinstance(given, int) else given
+    for tp, offset in offsets.items():
         by_topic[tp.topic].append(
             OffsetCommitRequestPartition(
                 partition_index=tp.partition,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from kclient.admin.base import AdminBase, check_retriable, failure
 from kclient.admin.types import (
@@ -15,6 +15,7 @@ from kclient.admin.types import (
     raise_failures,
     topic_id_text,
 )
+from kclient.arguments import as_names, by_partition, whole_number
 from kclient.cluster.cluster import version_for
 from kclient.errors import KafkaError, UnsupportedVersionError
 from kclient.net.connection import Connection
@@ -45,9 +46,12 @@ from kclient.protocol.messages import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from kclient.types import Node, OffsetAndTimestamp, PartitionInfo, TopicPartition
+from kclient.types import Node, OffsetAndTimestamp, PartitionInfo, TopicPartition, WholeNumbers
 
 T = TypeVar("T")
+
+Places: TypeAlias = Mapping[TopicPartition, OffsetSpec | int] | Mapping[tuple[str, int], OffsetSpec | int]
+"""Places by partition: an `OffsetSpec`, or a timestamp in milliseconds."""
 
 
 class TopicOperations(AdminBase):
@@ -95,7 +99,9 @@ class TopicOperations(AdminBase):
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             PartialFailureError: several could not be deleted; the others were.
+            TypeError: the names are no list of strings.
         """
+        wanted = as_names(names, "topics")
         request = DeleteTopicsRequest(timeout_ms=self._milliseconds(timeout))
         self._check()
 
@@ -103,9 +109,9 @@ class TopicOperations(AdminBase):
             controller = self._cluster.snapshot.controller
             connection = await self._cluster.connection(None if controller is None else controller.id)
             if version_for(connection, DeleteTopicsRequest) >= 6:
-                request.topics = [DeleteTopicState(name=name) for name in names]
+                request.topics = [DeleteTopicState(name=name) for name in wanted]
             else:
-                request.topic_names = list(names)
+                request.topic_names = wanted
             return await self._cluster.request_on(connection, request, response=DeleteTopicsResponse)
 
         response = await self._retrying(ask, timeout, "Deleting topics")
@@ -134,8 +140,9 @@ class TopicOperations(AdminBase):
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             PartialFailureError: several are unknown.
+            TypeError: the names are no list of strings.
         """
-        response = await self._metadata(names, timeout, "Describing topics")
+        response = await self._metadata(as_names(names, "topics"), timeout, "Describing topics")
         raise_failures("Describing topics", _failures((t.name or "", t.error_code, None) for t in response.topics))
         nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
@@ -165,11 +172,15 @@ class TopicOperations(AdminBase):
 
         Raises:
             InvalidPartitionsError: a topic has that many already; partitions cannot be removed.
+            TypeError: these are no numbers by topic.
         """
+        if not isinstance(totals, Mapping):
+            raise TypeError(f"create_partitions takes a mapping from topics to numbers, as {{'t': 4}}; not {totals!r}")
+        counts = [whole_number(total, "a number of partitions") for total in totals.values()]
         request = CreatePartitionsRequest(
             topics=[
-                CreatePartitionsTopic(name=name, count=total, assignments=_new_assignments(assignments, name))
-                for name, total in totals.items()
+                CreatePartitionsTopic(name=name, count=count, assignments=_new_assignments(assignments, name))
+                for name, count in zip(as_names(totals, "topics"), counts, strict=True)
             ],
             timeout_ms=self._milliseconds(timeout),
             validate_only=validate_only,
@@ -180,19 +191,19 @@ class TopicOperations(AdminBase):
             what, _failures((topic.name, topic.error_code, topic.error_message) for topic in response.results)
         )
 
-    async def delete_records(
-        self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
+    async def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts.
 
         Raises:
             OffsetOutOfRangeError: the offset lies after the partition's end.
+            TypeError: a partition or an offset is none.
         """
+        ends = by_partition(before, _end_of_deletion, "offsets")
 
         async def ask(connection: Connection, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
             by_topic: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
             for tp in partitions:
-                by_topic[tp.topic].append(DeleteRecordsPartition(partition_index=tp.partition, offset=before[tp]))
+                by_topic[tp.topic].append(DeleteRecordsPartition(partition_index=tp.partition, offset=ends[tp]))
             request = DeleteRecordsRequest(
                 topics=[DeleteRecordsTopic(name=name, partitions=parts) for name, parts in by_topic.items()],
                 timeout_ms=self._milliseconds(timeout),
@@ -205,23 +216,27 @@ class TopicOperations(AdminBase):
             }
             return _without_failures("Deleting records", found)
 
-        return await self._at_leaders(before, ask, timeout=timeout, what="Deleting records")
+        return await self._at_leaders(ends, ask, timeout=timeout, what="Deleting records")
 
     async def list_offsets(
-        self, wanted: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
+        self, wanted: Places, *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The offset of a place in each partition: an `OffsetSpec`, or a timestamp in milliseconds.
 
         A timestamp gives the first record at or after it, or None if there is none.
+
+        Raises:
+            TypeError: a partition or a place is none.
         """
+        places = by_partition(wanted, _as_place, "places")
 
         async def ask(
             connection: Connection, partitions: Collection[TopicPartition]
         ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-            if any(wanted[tp] is OffsetSpec.MAX_TIMESTAMP for tp in partitions):
+            if any(places[tp] is OffsetSpec.MAX_TIMESTAMP for tp in partitions):
                 _require_max_timestamp(connection)
             response = await self._cluster.request_on(
-                connection, _list_offsets({tp: wanted[tp] for tp in partitions}), response=ListOffsetsResponse
+                connection, _list_offsets({tp: places[tp] for tp in partitions}), response=ListOffsetsResponse
             )
             found = {
                 TopicPartition(topic.name, part.partition_index): (part.error_code, _place(part))
@@ -230,7 +245,7 @@ class TopicOperations(AdminBase):
             }
             return _without_failures("Listing offsets", found)
 
-        return await self._at_leaders(wanted, ask, timeout=timeout, what="Listing offsets")
+        return await self._at_leaders(places, ask, timeout=timeout, what="Listing offsets")
 
 
 def _creatables(topics: Iterable[NewTopic]) -> list[CreatableTopic]:
@@ -294,6 +309,17 @@ def _list_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> ListOffs
     return ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
     )
+
+
+def _as_place(value: OffsetSpec | int) -> OffsetSpec | int:
+    return value if isinstance(value, OffsetSpec) else whole_number(value, "a place that is no OffsetSpec")
+
+
+def _end_of_deletion(value: int) -> int:
+    offset = whole_number(value, "an offset")
+    if offset < -1:
+        raise ValueError(f"records are deleted before an offset, or all of them with -1; not before {offset}")
+    return offset
 
 
 def _place(found: ListOffsetsPartitionResponse) -> OffsetAndTimestamp | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kclient.cluster.backoff import Backoff as Backoff
+from kclient.cluster.bootstrap import cluster_addresses as cluster_addresses
 from kclient.cluster.client_state import ClientState as ClientState
 from kclient.cluster.cluster import GROUP as GROUP
 from kclient.cluster.cluster import TRANSACTION as TRANSACTION

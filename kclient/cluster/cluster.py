@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
+from kclient.arguments import in_seconds
 from kclient.cluster.backoff import Backoff
+from kclient.cluster.bootstrap import cluster_addresses
 from kclient.cluster.connections import BrokerLink
 from kclient.cluster.metadata import ClusterSnapshot, MetadataCache
 from kclient.errors import (
@@ -29,7 +31,6 @@ from kclient.errors import (
 )
 from kclient.net.address import Address
 from kclient.net.connection import Connection
-from kclient.net.connectors import bootstrap_addresses
 from kclient.net.sasl.login import login_for
 from kclient.protocol.messages import (
     FindCoordinatorRequest,
@@ -93,8 +94,7 @@ class Cluster:
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
         self._login = login_for(config.sasl_credentials, supervisor)
         self._links: dict[tuple[int, str], BrokerLink] = {}
-        addresses = bootstrap_addresses(config.bootstrap_servers, config.security_protocol)
-        self._bootstrap = [self._new_link(address) for address in addresses]
+        self._bootstrap = [self._new_link(address) for address in cluster_addresses(config)]
         self._wake = anyio.Event()
         self._news = anyio.Event()
         self._error: KafkaError | None = None
@@ -193,7 +193,7 @@ class Cluster:
         if met(self.metadata.snapshot):
             return self.metadata.snapshot
         reason = f": {self._error}" if self._error is not None else ""
-        raise KafkaTimeoutError(f"{what} did not arrive within {seconds:g} s{reason}") from self._error
+        raise KafkaTimeoutError(f"{what} did not arrive within {in_seconds(seconds)}{reason}") from self._error
 
     async def _keep_fresh(self) -> None:
         while not self._closed:
@@ -442,7 +442,7 @@ class Cluster:
                 await anyio.sleep(self.retry_backoff.seconds(attempts))
         last = last or self._error  # an attempt that was still waiting for metadata raised nothing
         reason = f": {last}" if last is not None else ""
-        raise KafkaTimeoutError(f"{what} did not succeed within {seconds:g} s{reason}") from last
+        raise KafkaTimeoutError(f"{what} did not succeed within {in_seconds(seconds)}{reason}") from last
 
     def _check_open(self) -> None:
         if self._closed:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kclient.arguments import as_offset, as_partition, as_partitions, by_partition, check_callback, check_timeout
 from kclient.config import ConsumerConfig
 from kclient.consumer.committer import Commit
 from kclient.consumer.core import ConsumerCore
 from kclient.consumer.handout import HandOut
-from kclient.consumer.interfaces import as_offset, as_partition
+from kclient.consumer.interfaces import check_listener
 from kclient.consumer.reset import EARLIEST, LATEST
 from kclient.types import OffsetAndMetadata
 
 if TYPE_CHECKING:
     from kclient.config import ConfigSource
     from kclient.consumer.group import ConsumerGroupMetadata
-    from kclient.consumer.interfaces import CommitCallback, Offsets, Partition, RebalanceListener
-    from kclient.types import TopicPartition
+    from kclient.consumer.interfaces import CommitCallback, RebalanceListener
+    from kclient.types import Offsets, Partition, TopicPartition
 
 CLOSE_TIMEOUT = 30.0
 """Seconds that `close` may take by default, as in the Java client."""
@@ -63,10 +63,11 @@ class ConsumerBase:
         Raises:
             InvalidGroupIdError: There is no `group.id`.
             IllegalStateError: Partitions were assigned, or a pattern and names mixed; `unsubscribe` first.
-            TypeError: It is neither names nor a compiled pattern of text.
+            TypeError: It is neither names nor a compiled pattern of text, or the listener lacks a method.
             ClosedError: The consumer was closed.
         """
         self._core.check_open()
+        check_listener(listener)
         self._hand_out.settle()
         if isinstance(topics, re.Pattern):
             self._core.subscribe_pattern(topics, listener)
@@ -85,10 +86,13 @@ class ConsumerBase:
         Raises:
             IllegalStateError: The consumer is subscribed; `unsubscribe` first.
             ClosedError: The consumer was closed.
+            TypeError: These are no partitions.
+            ValueError: A topic is empty or a number negative.
         """
         self._core.check_open()
+        wanted = as_partitions(partitions)
         self._hand_out.settle()
-        self._core.assign([as_partition(partition) for partition in partitions])
+        self._core.assign(wanted)
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read now."""
@@ -101,13 +105,13 @@ class ConsumerBase:
 
         Raises:
             IllegalStateError: The partition is not assigned.
-            ValueError: The offset is negative.
-            TypeError: The offset is no whole number.
+            ValueError: The offset or the partition's number is negative.
+            TypeError: The offset is no whole number, or the partition none.
         """
         self._check()
-        place = as_offset(offset, "seek to")
+        tp, place = as_partition(partition), as_offset(offset, "seek to")
         self._hand_out.settle()
-        self._core.seek(as_partition(partition), place.offset, place.leader_epoch)
+        self._core.seek(tp, place.offset, place.leader_epoch)
 
     def seek_to_beginning(self, partitions: Iterable[Partition] = ()) -> None:
         """Go on at the oldest record of these partitions, or of all that are assigned.
@@ -117,7 +121,7 @@ class ConsumerBase:
         """
         self._check()
         self._hand_out.settle()
-        self._core.reset(map(as_partition, partitions), EARLIEST)
+        self._core.reset(as_partitions(partitions), EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[Partition] = ()) -> None:
         """Go on behind the newest record of these partitions, or of all that are assigned.
@@ -127,7 +131,7 @@ class ConsumerBase:
         """
         self._check()
         self._hand_out.settle()
-        self._core.reset(map(as_partition, partitions), LATEST)
+        self._core.reset(as_partitions(partitions), LATEST)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Return nothing of these partitions until `resume`; the membership in the group goes on.
@@ -137,7 +141,7 @@ class ConsumerBase:
             ClosedError: The consumer was closed.
         """
         self._core.check_open()
-        self._core.pause(map(as_partition, partitions))
+        self._core.pause(as_partitions(partitions))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Undo `pause`.
@@ -147,7 +151,7 @@ class ConsumerBase:
             ClosedError: The consumer was closed.
         """
         self._core.check_open()
-        self._core.resume(map(as_partition, partitions))
+        self._core.resume(as_partitions(partitions))
 
     def paused(self) -> set[TopicPartition]:
         """The paused partitions."""
@@ -161,12 +165,17 @@ class ConsumerBase:
         Args:
             offsets: As for `commit`.
             callback: Called as `callback(offsets, error)` by a later `poll`, `commit` or `close`.
+
+        Raises:
+            TypeError: The callback cannot be called, or the offsets are none.
+            ValueError: An offset or a partition's number is negative.
         """
         core = self._core
         self._check()
         core.group()
-        self._hand_out.settle()
+        check_callback(callback, "callback")
         wanted = chosen_offsets(offsets)
+        self._hand_out.settle()
         chosen = core.consumed() if wanted is None else wanted
         core.committer.put(Commit(chosen, core.clock(), callback))
 
@@ -197,13 +206,8 @@ class ConsumerBase:
         return self._core.figures()
 
     def _seconds(self, timeout: float | None) -> float:
-        if timeout is None:
-            return self._core.plan.default_timeout
-        if not isinstance(timeout, int | float):
-            raise TypeError(f"timeout is a number of seconds, or None for default.api.timeout.ms; not {timeout!r}")
-        if math.isnan(timeout):
-            raise ValueError("timeout is a number of seconds, or None for default.api.timeout.ms; not nan")
-        return timeout
+        check_timeout(timeout)
+        return self._core.plan.default_timeout if timeout is None else timeout
 
 
 def split_arguments(given: Iterable[Any], config: ConfigSource) -> tuple[list[str], ConfigSource]:
@@ -236,17 +240,23 @@ def deadline_of(core: ConsumerCore, timeout: float) -> float:
         TypeError: It is no number.
         ValueError: It is negative, or none (nan).
     """
-    if not isinstance(timeout, int | float):
-        raise TypeError(f"timeout is a number of seconds, not {timeout!r}; iterate over the consumer to wait for ever")
-    if not timeout >= 0:  # which nan is not either
-        raise ValueError(f"timeout is 0 (what is there) or more seconds, not {timeout}; iterate to wait for ever")
+    check_timeout(timeout, none=None, hint="; iterate over the consumer to wait for ever")
     return core.clock() + timeout
+
+
+def close_timeout(timeout: float | None) -> float:
+    """How long `close` waits, in seconds.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is negative, or none (nan).
+    """
+    check_timeout(timeout, none=f"for {CLOSE_TIMEOUT:g}")
+    return CLOSE_TIMEOUT if timeout is None else timeout
 
 
 def chosen_offsets(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
     """The offsets to commit in their full form; None stays None."""
     if offsets is None:
         return None
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets are a mapping from partitions to the offsets of the next records, not {offsets!r}")
-    return {as_partition(partition): as_offset(offset) for partition, offset in offsets.items()}
+    return by_partition(offsets, as_offset, "offsets")

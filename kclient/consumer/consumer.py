@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
+from kclient.arguments import as_partition, as_partitions
 from kclient.concurrency import Wakeup, current_backend
 from kclient.consumer import polling
-from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, deadline_of
-from kclient.consumer.interfaces import as_partition
+from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, close_timeout, deadline_of
 from kclient.consumer.polling import Call, CommitNow, Drain, Left, Script, Wait
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -25,9 +25,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kclient.config import ConfigSource
-    from kclient.consumer.interfaces import Offsets, Partition, Timestamps
     from kclient.records import ConsumerRecord
-    from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+    from kclient.types import (
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        Offsets,
+        Partition,
+        PartitionInfo,
+        Timestamps,
+        TopicPartition,
+    )
 
 
 class Consumer(ConsumerBase):
@@ -103,7 +110,7 @@ class Consumer(ConsumerBase):
             timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
         """
         core = self._core
-        seconds = CLOSE_TIMEOUT if timeout is None else timeout
+        seconds = close_timeout(timeout)
         first = core.closing()
         try:
             if first:
@@ -263,7 +270,7 @@ class Consumer(ConsumerBase):
         """
         self._core.check()
         self._core.group()
-        return await self._core.lookups.committed(map(as_partition, partitions), self._seconds(timeout))
+        return await self._core.lookups.committed(as_partitions(partitions), self._seconds(timeout))
 
     # ------------------------------------------------------------------ positions
 
@@ -302,7 +309,7 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return await self._core.offsets_at(partitions, EARLIEST_TIMESTAMP, self._seconds(timeout))
+        return await self._core.offsets_at(as_partitions(partitions), EARLIEST_TIMESTAMP, self._seconds(timeout))
 
     async def end_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -312,13 +319,14 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return await self._core.offsets_at(partitions, LATEST_TIMESTAMP, self._seconds(timeout))
+        return await self._core.offsets_at(as_partitions(partitions), LATEST_TIMESTAMP, self._seconds(timeout))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of a topic.
 
         Raises:
             KafkaTimeoutError: Nothing is known of it in time.
+            InvalidTopicError: The name is empty.
         """
         self._core.check()
         return await self._core.lookups.partitions_for(topic, self._seconds(timeout))

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from kclient.cluster import ClientState, Cluster, topic_error
+from kclient.arguments import by_partition
+from kclient.cluster import ClientState, Cluster, cluster_addresses, topic_error
 from kclient.concurrency import Supervisor, Wakeup
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
@@ -24,7 +25,6 @@ from kclient.consumer.fetch_driver import FetchDriver
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.group import Complete, ConsumerGroupMetadata
 from kclient.consumer.group_driver import GroupDriver
-from kclient.consumer.interfaces import as_partition
 from kclient.consumer.list_offsets import OffsetSearch
 from kclient.consumer.lookups import Lookups
 from kclient.consumer.metrics import ConsumerMetrics
@@ -38,7 +38,6 @@ from kclient.errors import (
     KafkaError,
     WakeupError,
 )
-from kclient.net.connectors import bootstrap_addresses
 
 if TYPE_CHECKING:
     import re
@@ -46,9 +45,9 @@ if TYPE_CHECKING:
 
     from kclient.concurrency import TaskHandle
     from kclient.config import ConsumerConfig
-    from kclient.consumer.interfaces import CommitCallback, Partition, RebalanceListener, Timestamps
+    from kclient.consumer.interfaces import CommitCallback, RebalanceListener
     from kclient.consumer.reset import ResetPolicy
-    from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+    from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Timestamps, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
 
@@ -69,7 +68,7 @@ class ConsumerCore:
 
     def __init__(self, config: ConsumerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         # what cannot be right is refused now, not by the first call
-        bootstrap_addresses(config.bootstrap_servers, config.security_protocol)
+        cluster_addresses(config)
         self.config = config
         self.clock = clock
         plan = ConsumerPlan.of(config)
@@ -454,22 +453,15 @@ class ConsumerCore:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first records at or after some times."""
         self.check()
-        if not isinstance(timestamps, Mapping):
-            raise TypeError(f"timestamps are a mapping from partitions to milliseconds, not {timestamps!r}")
-        wanted = {as_partition(partition): timestamp for partition, timestamp in timestamps.items()}
-        for timestamp in wanted.values():
-            if not isinstance(timestamp, int):
-                raise TypeError(f"timestamps are whole milliseconds since the epoch, not {timestamp!r}")
-            if timestamp < 0:
-                raise ValueError("timestamps are milliseconds since the epoch, not negative")
+        wanted = by_partition(timestamps, _as_timestamp, "timestamps")
         return await self.lookups.search(OffsetSearch(wanted), timeout)
 
     async def offsets_at(
-        self, partitions: Iterable[Partition], timestamp: int, timeout: float
+        self, partitions: Iterable[TopicPartition], timestamp: int, timeout: float
     ) -> dict[TopicPartition, int]:
         """Where partitions begin or end."""
         self.check()
-        search = OffsetSearch(dict.fromkeys(map(as_partition, partitions), timestamp))
+        search = OffsetSearch(dict.fromkeys(partitions, timestamp))
         found = await self.lookups.search(search, timeout)
         return {tp: 0 if offset is None else offset.offset for tp, offset in found.items()}
 
@@ -544,3 +536,11 @@ class ConsumerCore:
                 close()
             except Exception:
                 logger.exception("%s.close raised", type(plugin).__name__)
+
+
+def _as_timestamp(value: int) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"timestamps are whole milliseconds since the epoch, not {value!r}")
+    if value < 0:
+        raise ValueError("timestamps are milliseconds since the epoch, not negative")
+    return value

@@ -1,28 +1,15 @@
-"""What users may implement: rebalance listeners, interceptors; and the forms in which they pass partitions."""
+"""What users may implement: rebalance listeners, interceptors, callbacks."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from kclient.consumer.records import ConsumerRecords
     from kclient.errors import KafkaError
-
-Partition: TypeAlias = TopicPartition | tuple[str, int]
-"""A partition, also as a plain pair of topic and number."""
-
-Offset: TypeAlias = int | OffsetAndMetadata
-"""An offset to commit, with metadata or without."""
-
-Offsets: TypeAlias = Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
-"""Offsets to commit. Both kinds of key are named, as checkers take a mapping's keys exactly."""
-
-Timestamps: TypeAlias = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
-"""Times in milliseconds since the epoch, by partition."""
 
 CommitCallback: TypeAlias = Callable[[Mapping[TopicPartition, OffsetAndMetadata], "KafkaError | None"], object]
 """Called with the offsets of an asynchronous commit, and with why it failed or None. Runs in the thread or task
@@ -57,7 +44,8 @@ class RebalanceListener:
 class ConsumerInterceptor:
     """Sees what polls return and what was committed (`interceptor.classes`, KIP-42).
 
-    Exceptions are logged and ignored, as in the Java client. `on_consume` runs in the caller's thread or task.
+    Exceptions are logged and ignored, as in the Java client. `on_consume` runs in the caller's thread or task,
+    before positions move: if it is interrupted (Ctrl-C), the next poll hands out the same records.
     """
 
     def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
@@ -71,33 +59,19 @@ class ConsumerInterceptor:
         """The consumer is closed."""
 
 
-def as_partition(value: Partition) -> TopicPartition:
-    """A partition from either form.
+_LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")
+
+
+def check_listener(listener: Any) -> None:
+    """Raise if this cannot be told of partitions that come and go; None is fine.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: It is a class, or has not all the methods.
     """
-    if isinstance(value, TopicPartition):
-        return value
-    match value:
-        case (str(topic), int(number)):
-            return TopicPartition(topic, number)
-    raise TypeError(f"a partition is TopicPartition(topic, number) or such a pair, not {value!r}")
-
-
-def as_offset(value: Offset, purpose: str = "commit") -> OffsetAndMetadata:
-    """An offset to commit, or to `purpose`, from either form; NumPy's whole numbers are taken too.
-
-    Raises:
-        TypeError: It is neither.
-        ValueError: It is negative.
-    """
-    found = value
-    if not isinstance(found, OffsetAndMetadata):
-        try:
-            found = OffsetAndMetadata(operator.index(found))
-        except TypeError:
-            raise TypeError(f"an offset is a whole number or OffsetAndMetadata, not {value!r}") from None
-    if found.offset < 0:
-        raise ValueError(f"cannot {purpose} the negative offset {found.offset}")
-    return found
+    if listener is None:
+        return
+    if isinstance(listener, type):
+        raise TypeError(f"a rebalance listener is an object, not the class: give {listener.__name__}(...)")
+    missing = [name for name in _LISTENER_METHODS if not callable(getattr(listener, name, None))]
+    if missing:
+        raise TypeError(f"a rebalance listener derives from RebalanceListener; {listener!r} has no {missing[0]}")

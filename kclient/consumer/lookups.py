@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from kclient.arguments import check_topic, in_seconds
 from kclient.cluster import MetadataCache, topic_error, version_for
 from kclient.consumer.group_driver import CHANNEL
 from kclient.consumer.list_offsets import OffsetSearch
@@ -34,7 +35,9 @@ class Lookups:
     def late(self, what: str, timeout: float, cause: BaseException | None = None) -> KafkaTimeoutError:
         """What was asked for did not come in time; the text says why, as far as that is known."""
         reason = cause or self._core.cluster.error or self.problem
-        text = f"{what} did not succeed within {timeout:g} s (default.api.timeout.ms or the timeout of the call)"
+        text = (
+            f"{what} did not succeed within {in_seconds(timeout)} (default.api.timeout.ms or the timeout of the call)"
+        )
         error = KafkaTimeoutError(f"{text}: {reason}" if reason is not None else text)
         error.__cause__ = reason
         return error
@@ -148,7 +151,9 @@ class Lookups:
 
         Raises:
             KafkaTimeoutError: Nothing is known of it in time.
+            TypeError, InvalidTopicError: There is no such name.
         """
+        check_topic(topic)
         cluster = self._core.cluster
 
         def known(snapshot: ClusterSnapshot) -> bool:

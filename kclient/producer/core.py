@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
-from kclient.cluster import ClientState, Cluster, ClusterSnapshot, topic_error
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, check_topic, in_seconds
+from kclient.cluster import ClientState, Cluster, ClusterSnapshot, cluster_addresses, topic_error
 from kclient.concurrency import Supervisor, Wakeup
 from kclient.errors import (
     BufferExhaustedError,
     ClosedError,
     IllegalStateError,
-    InvalidTopicError,
     KafkaError,
     KafkaTimeoutError,
     SerializationError,
     UnknownTopicOrPartitionError,
 )
-from kclient.net.connectors import bootstrap_addresses
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.answers import FULL, Full
 from kclient.producer.delivery import Deliveries, Delivery, wait_for_batches
@@ -69,7 +68,7 @@ class ProducerCore:
 
     def __init__(self, config: ProducerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         # what cannot be right is refused now, not by the first call
-        bootstrap_addresses(config.bootstrap_servers, config.security_protocol)
+        cluster_addresses(config)
         self.config = config
         self.clock = clock
         self.plan: ProducerPlan = ProducerPlan.of(config)
@@ -323,6 +322,22 @@ class ProducerCore:
 
         return tell
 
+    @staticmethod
+    def columns(values: Iterable[Any], keys: Iterable[Any] | None) -> tuple[Sequence[Any], Sequence[Any] | None]:
+        """Values and keys of a batch as sequences that know their length.
+
+        Raises:
+            TypeError: They are no collections.
+            ValueError: There are not as many keys as values.
+        """
+        values = _column(values, "values")
+        if keys is None:
+            return values, None
+        keys = _column(keys, "keys")
+        if len(keys) != len(values):
+            raise ValueError(f"{len(values)} values but {len(keys)} keys")
+        return values, keys
+
     def exhausted(self) -> BufferExhaustedError:
         """There was no room within `max.block.ms`."""
         return BufferExhaustedError(
@@ -360,6 +375,7 @@ class ProducerCore:
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The topic's partitions, fetched if they are not known."""
         self.check()
+        check_topic(topic)
         if topic not in self._counts:
             await self.load_topic(topic, self.max_block)
         return self.cluster.snapshot.partitions_for(topic)
@@ -369,8 +385,10 @@ class ProducerCore:
 
         Raises:
             KafkaTimeoutError: It is not known within `timeout` seconds.
+            TypeError, ValueError: The timeout is no number of seconds.
         """
         self.check()
+        check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         batches = self.accumulator.begin_flush()
         try:
             with anyio.move_on_after(timeout):
@@ -378,8 +396,8 @@ class ProducerCore:
         finally:
             self.accumulator.end_flush()
         waiting = sum(1 for batch in batches if not batch.done)
-        if waiting:
-            raise KafkaTimeoutError(f"{waiting} batches were not acknowledged within {timeout:g} s")
+        if waiting and timeout is not None:
+            raise KafkaTimeoutError(f"{waiting} batches were not acknowledged within {in_seconds(timeout)}")
 
     async def finish(self, timeout: float | None) -> None:
         """Take no more records, send what is there, disconnect. The supervisor is left for its owner to close.
@@ -449,6 +467,14 @@ def _serialize(serializer: Serializer[Any], topic: str, value: Any, headers: Hea
         raise SerializationError(f"{type(serializer).__name__} failed for a record of {topic!r}: {error}") from error
 
 
+def _column(given: Any, name: str) -> Sequence[Any]:
+    if isinstance(given, list | tuple):
+        return given
+    if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} are a sequence, one for each record; not {given!r}")
+    return list(given)
+
+
 def check_headers(headers: Any) -> None:
     """Raise `TypeError` if these cannot be a record's headers: called when a send failed, to say why."""
     expected = "headers are a sequence of pairs of str and bytes (or None), as in [('trace', b'1')]"
@@ -461,14 +487,6 @@ def check_headers(headers: Any) -> None:
             raise TypeError(f"{expected}; {header!r} is no such pair")
         if isinstance(header[1], str):
             raise TypeError(f"{expected}; encode the value of {header!r}, as in {header[1]!r}.encode()")
-
-
-def check_topic(topic: Any) -> None:
-    """Raise if this cannot be a topic's name; the broker looks at the characters."""
-    if not isinstance(topic, str):
-        raise TypeError(f"a topic is named by a str, not by {type(topic).__name__}")
-    if not topic:
-        raise InvalidTopicError("A topic's name must not be empty")
 
 
 def check_timestamp(timestamp: Any) -> None:

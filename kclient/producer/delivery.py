@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.producer.batch import BatchState
 from kclient.records import LazyDelivery
 
@@ -68,6 +69,8 @@ class Delivery(LazyDelivery):
             IllegalStateError: The producer is not a blocking one and the record is still on its way.
             KafkaError: The record could not be delivered.
         """
+        if timeout is not None:
+            check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         self.batch.outcomes.block_on(self.batch, self.index, timeout)
         self.batch.outcomes.run_callbacks()
         return self.outcome()
@@ -136,6 +139,7 @@ class Deliveries:
 
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
         """Wait for all outcomes, in blocking code; see `Delivery.result`."""
+        check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         deadline = None if timeout is None else monotonic() + timeout
         return [delivery.result(None if deadline is None else max(deadline - monotonic(), 0.0)) for delivery in self]
 

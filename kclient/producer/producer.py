@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
 from kclient.concurrency import current_backend
 from kclient.config import ProducerConfig
 from kclient.errors import DeliveryError, IllegalStateError, SerializationError
@@ -18,7 +19,7 @@ from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from kclient.config import ConfigSource
@@ -115,6 +116,7 @@ class Producer:
         Raises:
             DeliveryError: Records were not delivered, and nobody awaited them.
         """
+        check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         core = self._core
         try:
             with anyio.CancelScope(shield=timeout == 0):
@@ -164,6 +166,7 @@ class Producer:
             RecordTooLargeError: The record exceeds `max.request.size`.
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
+            TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called.
         """
         core = self._core
         if self._fast is not None and on_delivery is None and not core.woken:
@@ -189,6 +192,8 @@ class Producer:
     ) -> Delivery:
         """`send` without the fast path; `serialized`: key and value are bytes already."""
         core = self._core
+        if on_delivery is not None:
+            check_callback(on_delivery, "on_delivery")
         if core.woken or core.clock() - self._yielded > PATIENCE:
             # the sender has something to do: a loop that only sends must not starve it
             core.woken = False
@@ -213,8 +218,8 @@ class Producer:
     async def send_batch(
         self,
         topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
         """Append many records at once: several times faster than `send` for each.
@@ -223,7 +228,7 @@ class Producer:
 
         Args:
             topic: Topic to send to.
-            values: The values.
+            values: The values; any iterable will do.
             keys: As many keys; None for records without keys.
             partition: The partition of all; None leaves it to the partitioner.
 
@@ -232,10 +237,10 @@ class Producer:
 
         Raises:
             ValueError: There are not as many keys as values.
+            TypeError: Values or keys are no collection.
             KafkaError: As for `send`.
         """
-        if keys is not None and len(keys) != len(values):
-            raise ValueError(f"{len(values)} values but {len(keys)} keys")
+        values, keys = self._core.columns(values, keys)
         return await self._send_batch(topic, values, keys, partition)
 
     async def _send_batch(
@@ -249,8 +254,6 @@ class Producer:
     ) -> Deliveries:
         core = self._core
         deliveries = Deliveries()
-        if not isinstance(values, list | tuple):
-            values = list(values)
         if core.plan.interceptors:
             for position, value in enumerate(values):
                 key = None if keys is None else keys[position]
@@ -326,6 +329,7 @@ class Producer:
         Raises:
             DeliveryError: Records were not delivered, and nobody awaited them.
             KafkaTimeoutError: Not everything is through in time; it goes on in the background.
+            TypeError, ValueError: The timeout is no number of seconds.
         """
         core = self._core
         await core.wait_flushed(timeout)
@@ -341,6 +345,7 @@ class Producer:
 
         Raises:
             KafkaTimeoutError: Nothing is known within `max.block.ms`.
+            InvalidTopicError: The name is empty.
         """
         return await self._core.partitions_for(topic)
 

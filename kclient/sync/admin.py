@@ -23,10 +23,12 @@ from kclient.admin import (
     TopicListing,
 )
 from kclient.admin.configs import Change
+from kclient.admin.topics import Places
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.config import ConfigSource
 from kclient.errors import ClosedError
 from kclient.sync.portal import Portal, get_portal
-from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
 
 T = TypeVar("T")
 
@@ -66,6 +68,7 @@ class Admin:
 
     def close(self, timeout: float | None = None) -> None:
         """Closes the connections. May be called again; in a forked child it leaves the parent's client alone."""
+        check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         self._closed = True
         if self._portal is not None and self._pid == os.getpid():
             self._portal.call(self._admin.close, timeout)
@@ -131,14 +134,12 @@ class Admin:
             self._admin.create_partitions, totals, assignments=assignments, validate_only=validate_only, timeout=timeout
         )
 
-    def delete_records(
-        self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
+    def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""
         return self._call(self._admin.delete_records, before, timeout=timeout)
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
+        self, wanted: Places, *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The offset of a place in each partition: an `OffsetSpec`, or a timestamp in milliseconds."""
         return self._call(self._admin.list_offsets, wanted, timeout=timeout)
@@ -176,19 +177,17 @@ class Admin:
         self._call(self._admin.delete_groups, group_ids, timeout=timeout)
 
     def list_group_offsets(
-        self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, timeout: float | None = None
+        self, group_id: str, partitions: Iterable[Partition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed: of these partitions, or of all."""
         return self._call(self._admin.list_group_offsets, group_id, partitions, timeout=timeout)
 
-    def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout: float | None = None
-    ) -> None:
+    def alter_group_offsets(self, group_id: str, offsets: Offsets, *, timeout: float | None = None) -> None:
         """Commits offsets in the group's name; the group must have no members."""
         self._call(self._admin.alter_group_offsets, group_id, offsets, timeout=timeout)
 
     def delete_group_offsets(
-        self, group_id: str, partitions: Collection[TopicPartition], *, timeout: float | None = None
+        self, group_id: str, partitions: Iterable[Partition], *, timeout: float | None = None
     ) -> None:
         """Forgets what the group committed of these partitions."""
         self._call(self._admin.delete_group_offsets, group_id, partitions, timeout=timeout)
@@ -196,8 +195,8 @@ class Admin:
     def reset_group_offsets(
         self,
         group_id: str,
-        target: OffsetSpec | int | Mapping[TopicPartition, int],
-        partitions: Collection[TopicPartition] | None = None,
+        target: OffsetSpec | int | WholeNumbers,
+        partitions: Iterable[Partition] | None = None,
         *,
         dry_run: bool = False,
         timeout: float | None = None,

@@ -13,9 +13,9 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
+from kclient.arguments import as_partition, as_partitions
 from kclient.consumer import polling
-from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, deadline_of
-from kclient.consumer.interfaces import as_partition
+from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, close_timeout, deadline_of
 from kclient.consumer.polling import Call, CommitNow, Drain, Left, Script, Wait
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -29,9 +29,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kclient.config import ConfigSource
-    from kclient.consumer.interfaces import Offsets, Partition, Timestamps
     from kclient.records import ConsumerRecord
-    from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+    from kclient.types import (
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        Offsets,
+        Partition,
+        PartitionInfo,
+        Timestamps,
+        TopicPartition,
+    )
 
 _SLICE = 1.0
 """Seconds after which a wait looks whether the loop's thread is still alive."""
@@ -121,7 +128,7 @@ class Consumer(ConsumerBase):
         core = self._core
         if self._pid != os.getpid():
             return  # the parent's consumer goes on there
-        seconds = CLOSE_TIMEOUT if timeout is None else timeout
+        seconds = close_timeout(timeout)
         _open_consumers.discard(self)
         first = core.closing()
         try:
@@ -289,7 +296,7 @@ class Consumer(ConsumerBase):
         """
         self._check()
         self._core.group()
-        wanted = list(map(as_partition, partitions))
+        wanted = as_partitions(partitions)
         return self._running().call(self._core.lookups.committed, wanted, self._seconds(timeout))
 
     # ------------------------------------------------------------------ positions
@@ -329,7 +336,8 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return self._running().call(self._core.offsets_at, list(partitions), EARLIEST_TIMESTAMP, self._seconds(timeout))
+        wanted = as_partitions(partitions)
+        return self._running().call(self._core.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
 
     def end_offsets(self, partitions: Iterable[Partition], timeout: float | None = None) -> dict[TopicPartition, int]:
         """The offset behind the newest record of each partition (with `read_committed`: the last stable one).
@@ -337,13 +345,15 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return self._running().call(self._core.offsets_at, list(partitions), LATEST_TIMESTAMP, self._seconds(timeout))
+        wanted = as_partitions(partitions)
+        return self._running().call(self._core.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of a topic.
 
         Raises:
             KafkaTimeoutError: Nothing is known of it in time.
+            InvalidTopicError: The name is empty.
         """
         self._check()
         return self._running().call(self._core.lookups.partitions_for, topic, self._seconds(timeout))

@@ -12,6 +12,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
 from kclient.cluster.client_state import ClientState
 from kclient.config import ProducerConfig
 from kclient.errors import ClosedError, DeliveryError, IllegalStateError, SerializationError
@@ -22,7 +23,7 @@ from kclient.producer.interfaces import ProducerRecord
 from kclient.sync.portal import Portal, get_portal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from kclient.config import ConfigSource
@@ -127,6 +128,7 @@ class Producer:
         Raises:
             DeliveryError: Records were not delivered, and nobody asked for them.
         """
+        check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         core = self._core
         if self._pid != os.getpid():
             return  # the parent's producer goes on there
@@ -184,6 +186,7 @@ class Producer:
             RecordTooLargeError: The record exceeds `max.request.size`.
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
+            TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called.
         """
         return self._send(topic, value, key, partition, timestamp, headers, on_delivery)
 
@@ -201,6 +204,8 @@ class Producer:
     ) -> Delivery:
         """`send` without the fast path; `serialized`: key and value are bytes already."""
         core = self._core
+        if on_delivery is not None:
+            check_callback(on_delivery, "on_delivery")
         if core.outcomes.callbacks_due:
             core.outcomes.run_callbacks()
         if core.plan.interceptors:
@@ -222,8 +227,8 @@ class Producer:
     def send_batch(
         self,
         topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
         """Append many records at once: several times faster than `send` for each.
@@ -232,7 +237,7 @@ class Producer:
 
         Args:
             topic: Topic to send to.
-            values: The values.
+            values: The values; any iterable will do.
             keys: As many keys; None for records without keys.
             partition: The partition of all; None leaves it to the partitioner.
 
@@ -241,10 +246,10 @@ class Producer:
 
         Raises:
             ValueError: There are not as many keys as values.
+            TypeError: Values or keys are no collection.
             KafkaError: As for `send`.
         """
-        if keys is not None and len(keys) != len(values):
-            raise ValueError(f"{len(values)} values but {len(keys)} keys")
+        values, keys = self._core.columns(values, keys)
         return self._send_batch(topic, values, keys, partition)
 
     def _send_batch(
@@ -258,8 +263,6 @@ class Producer:
     ) -> Deliveries:
         core = self._core
         deliveries = Deliveries()
-        if not isinstance(values, list | tuple):
-            values = list(values)
         if core.plan.interceptors:
             for position, value in enumerate(values):
                 key = None if keys is None else keys[position]
@@ -335,6 +338,7 @@ class Producer:
         Raises:
             DeliveryError: Records were not delivered, and nobody asked for them.
             KafkaTimeoutError: Not everything is through in time; it goes on in the background.
+            TypeError, ValueError: The timeout is no number of seconds.
         """
         core = self._core
         self._running().call(core.wait_flushed, timeout)
@@ -350,6 +354,7 @@ class Producer:
 
         Raises:
             KafkaTimeoutError: Nothing is known within `max.block.ms`.
+            InvalidTopicError: The name is empty.
         """
         return self._running().call(self._core.partitions_for, topic)
 

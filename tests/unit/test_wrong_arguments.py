@@ -14,8 +14,10 @@ import pytest
 import trio
 
 import kclient
+import kclient.consumer
 import kclient.sync
-from kclient.admin import NewTopic
+from kclient.admin import NewTopic, OffsetSpec
+from kclient.arguments import in_seconds
 from kclient.errors import (
     ClosedError,
     ConfigError,
@@ -344,3 +346,249 @@ def test_arrow_data_that_is_none() -> None:
 def test_names_of_settings_that_are_none() -> None:
     with pytest.raises(ConfigError, match="the name of a setting is text, not 5"):
         kclient.Producer({5: "x"})  # type: ignore[dict-item]
+
+
+TIMEOUTS = [("5", TypeError), (float("nan"), ValueError), (-1, ValueError)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("timeout", "error"), TIMEOUTS, ids=repr)
+async def test_timeouts_that_are_none_everywhere(timeout: Any, error: type[Exception]) -> None:
+    told = r"timeout is a number of seconds, 0 or more, or None .*; not "
+    with memory_broker() as address:
+        async with (
+            kclient.Admin(bootstrap_servers=address) as admin,
+            kclient.Consumer(bootstrap_servers=address) as consumer,
+            kclient.Producer(bootstrap_servers=address) as producer,
+        ):
+            calls: list[Any] = [producer.flush, producer.close, admin.list_topics, admin.list_groups, admin.close]
+            calls += [consumer.list_topics, consumer.close]
+            for call in calls:
+                with pytest.raises(error, match=told):
+                    await call(timeout=timeout)
+            with pytest.raises(error, match=told):
+                await admin.delete_topics(["t"], timeout=timeout)
+            assert await admin.list_topics(timeout=float("inf")) == []
+            await admin.create_topic("t", timeout=1e9)
+            delivery = await producer.send("t", b"v")
+            with pytest.raises(error, match=told):
+                delivery.result(timeout)
+            await producer.flush(timeout=10)
+
+
+@pytest.mark.parametrize(("timeout", "error"), TIMEOUTS, ids=repr)
+def test_timeouts_that_are_none_in_blocking_code(timeout: Any, error: type[Exception]) -> None:
+    with (
+        memory_broker() as address,
+        kclient.sync.Admin(bootstrap_servers=address) as admin,
+        kclient.sync.Consumer(bootstrap_servers=address) as consumer,
+        kclient.sync.Producer(bootstrap_servers=address) as producer,
+    ):
+        calls: list[Any] = [producer.flush, producer.close, admin.list_topics, admin.close, consumer.close]
+        for call in calls:
+            with pytest.raises(error, match=r"timeout is a number of seconds, 0 or more, or None "):
+                call(timeout=timeout)
+        deliveries = producer.send_batch("t", [b"v"])
+        with pytest.raises(error, match=r"timeout is a number of seconds, 0 or more, or None "):
+            deliveries.result(timeout)
+        assert len(deliveries.result(10)) == 1
+
+
+@pytest.mark.anyio
+async def test_an_admin_client_takes_partitions_as_pairs() -> None:
+    with memory_broker() as address:
+        async with (
+            kclient.Producer(bootstrap_servers=address) as producer,
+            kclient.Admin(bootstrap_servers=address) as admin,
+        ):
+            await (await producer.send_batch("t", [b"v"] * 5, partition=0))
+            tp = kclient.TopicPartition("t", 0)
+            await admin.alter_group_offsets("g", {("t", 0): 1})
+            assert (await admin.list_group_offsets("g", [("t", 0)]))[tp].offset == 1
+            found = await admin.list_offsets({("t", 0): OffsetSpec.LATEST})
+            assert found[tp] is not None
+            assert found[tp].offset == 5
+            reset = await admin.reset_group_offsets("g", OffsetSpec.LATEST, [("t", 0)])
+            assert (reset[tp].before, reset[tp].after) == (1, 5)
+            assert (await admin.reset_group_offsets("g", {("t", 0): 2}))[tp].after == 2
+            await admin.delete_group_offsets("g", [("t", 0)])
+            assert await admin.list_group_offsets("g") == {}
+            assert await admin.delete_records({("t", 0): 3}) == {tp: 3}
+
+
+def test_an_admin_client_in_blocking_code_takes_partitions_as_pairs() -> None:
+    with memory_broker() as address, kclient.sync.Admin(bootstrap_servers=address) as admin:
+        admin.create_topic("t")
+        admin.alter_group_offsets("g", {("t", 0): 1})
+        assert [str(tp) for tp in admin.list_group_offsets("g", [("t", 0)])] == ["t-0"]
+        admin.delete_group_offsets("g", [("t", 0)])
+
+
+ADMIN_CALLS = [
+    ("alter_group_offsets", ("g", {"t": 1}), TypeError, "a partition is TopicPartition"),
+    ("alter_group_offsets", ("g", [("t", 0)]), TypeError, "offsets are a mapping"),
+    ("alter_group_offsets", ("g", {("t", 0): "1"}), TypeError, "an offset is a whole number or OffsetAndMetadata"),
+    ("alter_group_offsets", ("g", {("t", 0): -1}), ValueError, "cannot commit the negative offset -1"),
+    ("list_group_offsets", ("g", ["t"]), TypeError, "a partition is TopicPartition"),
+    ("list_group_offsets", ("g", kclient.TopicPartition("t", 0)), TypeError, "partitions are given in a list"),
+    ("delete_group_offsets", ("g", ["t"]), TypeError, "a partition is TopicPartition"),
+    ("delete_group_offsets", ("g", None), TypeError, "partitions are given in a list"),
+    ("delete_group_offsets", ("g", [("t", -1)]), ValueError, "a number from 0 on"),
+    ("reset_group_offsets", ("g", {("t", 0): "1"}), TypeError, "an offset is a whole number"),
+    ("reset_group_offsets", ("g", "earliest"), TypeError, "neither an OffsetSpec nor a mapping of offsets"),
+    ("list_offsets", ({"t": 1},), TypeError, "a partition is TopicPartition"),
+    ("list_offsets", ({("t", 0): "earliest"},), TypeError, "a place that is no OffsetSpec is a whole number"),
+    ("list_offsets", ({("", 0): 1},), ValueError, "a topic that is not empty"),
+    ("delete_records", ({("t", 0): "5"},), TypeError, "an offset is a whole number"),
+    ("delete_records", ({("t", 0): -5},), ValueError, "or all of them with -1; not before -5"),
+    ("describe_configs", (["x"],), TypeError, "settings belong to resources, as in .ConfigResource"),
+    ("describe_configs", (None,), TypeError, "settings belong to resources, as in .ConfigResource"),
+    ("alter_configs", ({"x": {}},), TypeError, "settings belong to resources, as in .ConfigResource"),
+    ("alter_configs", (["x"],), TypeError, "changes are a mapping from ConfigResource"),
+    ("delete_topics", ("abc",), TypeError, r"topics are given in a list, as in \['abc'\]"),
+    ("delete_topics", ([5],), TypeError, "topics are named by strings, not 5"),
+    ("delete_topics", ([""],), ValueError, "topics have names that are not empty"),
+    ("describe_topics", ("abc",), TypeError, r"topics are given in a list, as in \['abc'\]"),
+    ("describe_topics", (None,), TypeError, "topics are given in a list of names, not None"),
+    ("create_partitions", (["t"],), TypeError, "takes a mapping from topics to numbers"),
+    ("create_partitions", ({"t": "4"},), TypeError, "a number of partitions is a whole number, not '4'"),
+    ("describe_groups", ("abc",), TypeError, r"groups are given in a list, as in \['abc'\]"),
+    ("delete_groups", ("abc",), TypeError, r"groups are given in a list, as in \['abc'\]"),
+]
+
+
+@pytest.mark.anyio
+async def test_arguments_of_an_admin_client_that_are_none() -> None:
+    with memory_broker() as address:
+        async with kclient.Admin(bootstrap_servers=address) as admin:
+            for name, arguments, error, told in ADMIN_CALLS:
+                with pytest.raises(error, match=told):
+                    await getattr(admin, name)(*arguments)
+            with pytest.raises(TypeError, match=r"states are given in a list, as in \['Empty'\]"):
+                await admin.list_groups(states="Empty")
+
+
+def test_values_and_keys_of_any_iterable() -> None:
+    with memory_broker() as address, kclient.sync.Producer(bootstrap_servers=address) as producer:
+        keys = (b"%d" % number for number in range(3))
+        assert len(producer.send_batch("t", (b"v" for _ in range(3)), keys=keys).result(10)) == 3
+        with pytest.raises(ValueError, match="2 values but 1 keys"):
+            producer.send_batch("t", [b"a", b"b"], keys=(b"k" for _ in range(1)))
+        for wrong in (b"ab", "ab", 5):
+            with pytest.raises(TypeError, match="keys are a sequence, one for each record; not "):
+                producer.send_batch("t", [b"a", b"b"], keys=wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="values are a sequence, one for each record; not "):
+                producer.send_batch("t", wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_keys_of_any_iterable_in_async_code() -> None:
+    with memory_broker() as address:
+        async with kclient.Producer(bootstrap_servers=address) as producer:
+            keys = (b"%d" % number for number in range(3))
+            assert len(await (await producer.send_batch("t", [b"v"] * 3, keys=keys))) == 3
+
+
+@pytest.mark.anyio
+async def test_callbacks_that_cannot_be_called() -> None:
+    with memory_broker() as address:
+        async with (
+            kclient.Producer(bootstrap_servers=address) as producer,
+            kclient.Consumer(bootstrap_servers=address, group_id="g") as consumer,
+        ):
+            with pytest.raises(TypeError, match="on_delivery is a function to be called, or None; not 'print'"):
+                await producer.send("t", b"v", on_delivery="print")  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="callback is a function to be called, or None; not 5"):
+                consumer.commit_async({("t", 0): 1}, callback=5)  # type: ignore[arg-type]
+
+
+def test_an_on_delivery_that_cannot_be_called_in_blocking_code() -> None:
+    with memory_broker() as address, kclient.sync.Producer(bootstrap_servers=address) as producer:
+        for _ in range(2):  # with metadata and without
+            with pytest.raises(TypeError, match="on_delivery is a function to be called, or None; not 'print'"):
+                producer.send("t", b"v", on_delivery="print")  # type: ignore[arg-type]
+            producer.send("t", b"v").result(10)
+        assert producer.metrics()["record-send-total"] == 2
+
+
+class HalfAListener:
+    def on_partitions_revoked(self, partitions: Any) -> None:
+        """Only this."""
+
+
+@pytest.mark.parametrize(
+    ("listener", "told"),
+    [
+        (print, "derives from RebalanceListener; .* has no on_partitions_revoked"),
+        (HalfAListener(), "derives from RebalanceListener; .* has no on_partitions_assigned"),
+        (kclient.consumer.RebalanceListener, r"an object, not the class: give RebalanceListener\(\.\.\.\)"),
+    ],
+    ids=["function", "half", "class"],
+)
+def test_listeners_that_are_none(listener: Any, told: str) -> None:
+    consumer = kclient.sync.Consumer(bootstrap_servers="memory:unused", group_id="g")
+    with pytest.raises(TypeError, match=told):
+        consumer.subscribe(["t"], listener)
+    with pytest.raises(TypeError, match=told):
+        consumer.subscribe(re.compile("t"), listener)
+    assert consumer.subscription() == set()
+
+
+@pytest.mark.anyio
+async def test_partitions_of_no_topic_are_not_waited_for() -> None:
+    with memory_broker() as address:
+        async with (
+            kclient.Producer(bootstrap_servers=address) as producer,
+            kclient.Consumer(bootstrap_servers=address) as consumer,
+        ):
+            with anyio.fail_after(10):
+                for client in (producer, consumer):
+                    with pytest.raises(TypeError, match="named by a str, not by NoneType"):
+                        await client.partitions_for(None)  # type: ignore[attr-defined]
+                    with pytest.raises(InvalidTopicError, match="must not be empty"):
+                        await client.partitions_for("")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: f"{client.__module__}.{client.__name__}")
+@pytest.mark.parametrize(
+    "servers", ["memory:x,localhost:9092", "memory:x,memory:y", "embedded:./a,embedded:./b", "unix:/s,localhost:1"]
+)
+def test_addresses_that_lead_to_several_clusters(client: Any, servers: str) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers: .* are not brokers of one cluster"):
+        client(bootstrap_servers=servers)
+    client(bootstrap_servers="localhost:1,localhost:2")
+
+
+def test_partitions_that_cannot_be() -> None:
+    with memory_broker() as address, kclient.sync.Consumer(bootstrap_servers=address, group_id="g") as consumer:
+        consumer.assign([("t", 0)])
+        for wrong in (("t", -1), ("", 0), kclient.TopicPartition("t", -1)):
+            calls: list[Any] = [consumer.assign, consumer.pause, consumer.seek_to_end, consumer.committed]
+            for call in calls:
+                with pytest.raises(ValueError, match="a topic that is not empty and a number from 0 on, not "):
+                    call([wrong])
+            with pytest.raises(ValueError, match="a topic that is not empty and a number from 0 on, not "):
+                consumer.seek(wrong, 0)
+            with pytest.raises(ValueError, match="a topic that is not empty and a number from 0 on, not "):
+                consumer.commit({wrong: 1})
+        assert consumer.assignment() == {kclient.TopicPartition("t", 0)}
+
+
+def test_what_was_left_of_a_timeout_is_told_with_few_digits() -> None:
+    assert [
+        in_seconds(seconds) for seconds in (1.49999321, 0.0512345, 12.3456, 60, 3600.0, 86400, 0, float("inf"))
+    ] == [
+        "1.5 s",
+        "0.0512 s",
+        "12.3 s",
+        "60 s",
+        "3600 s",
+        "86400 s",
+        "0 s",
+        "inf s",
+    ]
+    with (
+        kclient.sync.Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=150) as producer,
+        pytest.raises(KafkaTimeoutError, match=r"did not arrive within 0\.\d{1,3} s"),
+    ):
+        producer.send("t", b"v")
