@@ -27,7 +27,7 @@ class Turns:
         peer: The broker, for messages.
         supervisor: Runs the timer of pauses.
         go_on: Called when a pause is over.
-        renew: Called when the session is about to end: begins a new authentication, with `hold`.
+        renew: Called when the session is about to end: begins a new authentication, and sets `held` until it is over.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kclient.records._interpreted.sources import ColumnSource, stamps_of
 from kclient.records.arguments import (
+    INT32_MAX,
     INT64_MAX,
     MAX_BATCH_SIZE,
     as_bytes,
@@ -33,7 +34,6 @@ from kclient.records.contract import RecordColumns
 from kclient.records.varint import encode_varint
 from kclient.types import Buffer, Headers
 
-_INT32_MAX = 2**31 - 1
 _NO_HEADERS: Headers = ()
 
 
@@ -147,7 +147,7 @@ class BatchBuilder:
         base = self._base_timestamp if index or self._has_horizon else timestamp
         record = _encode_record(timestamp - base, self._next_delta, key, value, headers)
         size = self.size + len(record)
-        if size > self._limit or size > MAX_BATCH_SIZE or self._next_delta > _INT32_MAX:
+        if size > self._limit or size > MAX_BATCH_SIZE or self._next_delta > INT32_MAX:
             if index:
                 return -1
             if size > MAX_BATCH_SIZE:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from array import array
 
 from kclient.records._interpreted.reading import Flawed, RecordCursor
-from kclient.records.arguments import columns_too_large
+from kclient.records.arguments import INT32_MAX, INT64_MAX, INT64_MIN, columns_too_large
 from kclient.records.batch_header import BatchHeader, check_count
 from kclient.records.contract import Columns
 from kclient.records.flaws import record_error
 from kclient.types import Buffer, Header, TimestampType
-
-_INT64_MAX = 2**63 - 1
-_INT64_MIN = -(2**63)
-_INT32_MAX = 2**31 - 1
 
 
 class _BinaryColumn:
@@ -67,7 +63,7 @@ class ColumnBuilder:
             IllegalStateError: Another thread is appending (where the GIL is released meanwhile).
         """
         self._size += len(payload)
-        if self._size > _INT32_MAX:
+        if self._size > INT32_MAX:
             raise columns_too_large()
         check_count(header, position, len(payload))
         appended = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
@@ -90,7 +86,7 @@ class ColumnBuilder:
         self._keys.append(self._count, record.key)
         self._values.append(self._count, record.value)
         self._offsets.append(offset)
-        self._timestamps.append(min(max(timestamp * 1000, _INT64_MIN), _INT64_MAX))
+        self._timestamps.append(min(max(timestamp * 1000, INT64_MIN), INT64_MAX))
         if self._headers is not None:
             self._headers.append(record.headers() or None)
         self._count += 1

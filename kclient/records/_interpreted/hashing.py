@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from struct import Struct
 
-from kclient.records.arguments import as_bytes, check_partitions
+from kclient.records.arguments import INT32_MAX, as_bytes, check_partitions
 from kclient.types import Buffer
 
-_INT32_MAX = 2**31 - 1
 _WORD = Struct("<I")
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -31,7 +30,7 @@ def murmur2(data: Buffer) -> int:
         value = (value ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
     value = (value ^ value >> 13) * _M & _MASK
     value ^= value >> 15
-    return value - (1 << 32) if value > _INT32_MAX else value
+    return value - (1 << 32) if value > INT32_MAX else value
 
 
 def partition_for_key(key: Buffer, partitions: int) -> int:
