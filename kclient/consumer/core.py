@@ -36,6 +36,7 @@ from kclient.errors import (
     IllegalStateError,
     InvalidGroupIdError,
     KafkaError,
+    NoOffsetForPartitionError,
     WakeupError,
 )
 
@@ -212,14 +213,14 @@ class ConsumerCore:
         with self.lock:
             if wanted or self.subscriptions.kind is SubscriptionKind.ASSIGNED:
                 self.subscriptions.assign(wanted)
-            self.fetcher.drop_stale()
+            self.moved()
         self.wake()
 
     def seek(self, tp: TopicPartition, offset: int, epoch: int | None) -> None:
         """Go on at an offset."""
         with self.lock:
             self.subscriptions.seek(tp, offset, epoch)
-            self.fetcher.drop_stale()
+            self.moved()
         self.fetch_wakeup.set()
 
     def reset(self, partitions: Iterable[TopicPartition], policy: ResetPolicy) -> None:
@@ -228,8 +229,20 @@ class ConsumerCore:
         with self.lock:
             for tp in list(partitions) or self.subscriptions.assignment:
                 self.subscriptions.reset(tp, policy)
-            self.fetcher.drop_stale()
+            self.moved()
         self.fetch_wakeup.set()
+
+    def moved(self) -> None:
+        """Under the lock: positions were chosen or given up; what was fetched or complained of is out of date."""
+        self.fetcher.drop_stale()
+        self.errors = deque(error for error in self.errors if not self._answered(error))
+
+    def _answered(self, error: KafkaError) -> bool:
+        """Whether the user has sought a position meanwhile, where there was none."""
+        if not isinstance(error, NoOffsetForPartitionError):
+            return False
+        states = map(self.subscriptions.find, error.partitions)
+        return not any(state is not None and state.state is PositionState.UNKNOWN for state in states)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions."""

@@ -166,7 +166,7 @@ def _give_up(
             error = failed
     with core.lock:
         core.subscriptions.drop(partitions)
-        core.fetcher.drop_stale()
+        core.moved()
     return error
 
 
@@ -206,7 +206,7 @@ def unsubscribe(core: ConsumerCore, reason: str = "the consumer unsubscribed", t
         yield Left(timeout)
     with core.lock:
         core.subscriptions.unsubscribe()
-        core.fetcher.drop_stale()
+        core.moved()
         core.listener = None
         core.errors.clear()
     core.wake()

@@ -648,6 +648,20 @@ async def test_a_partition_that_does_not_exist_is_named(address: str) -> None:
             await consumer.end_offsets([("t", 99)], timeout=1.0)
 
 
+async def test_who_seeks_is_not_told_that_there_was_no_position(address: str) -> None:
+    await fill(address, 3)
+    async with reading(address, auto_offset_reset="none") as consumer:
+        consumer.assign([("t", 0)])
+        with anyio.fail_after(20):
+            while not consumer._core.errors:  # found out in the background
+                await anyio.sleep(0.01)
+        consumer.seek(("t", 0), 0)
+        assert len(await consumer.poll(10.0)) > 0
+        consumer.assign([("t", 1)])
+        with pytest.raises(NoOffsetForPartitionError, match="t-1"):
+            await consumer.poll(10.0)
+
+
 async def test_beginning_at_a_duration_before_now(address: str) -> None:
     await fill(address, 3)  # stamped in 1970
     async with kclient.Producer(bootstrap_servers=address) as producer:
