@@ -14,6 +14,7 @@ from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
 from kclient.net.frames import FIRST_ROOM
 from kclient.net.streams import ByteStream, buffer_size
+from kclient.protocol.errors import UnknownRequestError
 from kclient.protocol.framing import DEFAULT_LIMIT
 from kclient.types import Buffer
 
@@ -303,6 +304,8 @@ class ServerConnection:
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, ProtocolError):
             logger.warning("%s sent a malformed request, the connection is closed: %s", self.peer, str(error))
+        elif isinstance(error, UnknownRequestError):
+            logger.warning("%s sent an unknown request, the connection is closed: %s", self.peer, str(error))
         else:
             logger.error("%s: a request failed, the connection is closed", self.peer, exc_info=error)
         self.close()

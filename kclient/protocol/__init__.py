@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from kclient.protocol import framing
-from kclient.protocol.errors import EncodeError
+from kclient.protocol.errors import EncodeError, UnknownRequestError
 from kclient.protocol.message import ApiMessage, Message
 from kclient.protocol.primitives import RawTaggedField
 from kclient.protocol.registry import (
@@ -35,6 +35,7 @@ __all__ = [
     "RawTaggedField",
     "Schema",
     "Struct",
+    "UnknownRequestError",
     "Versions",
     "framing",
     "negotiate",

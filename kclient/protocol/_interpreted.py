@@ -263,9 +263,9 @@ class StructReader:
             return None
         left = len(self._buffer) - self.position
         if length > left:
-            raise ProtocolError(
-                f"an array claims {length} elements, only {amount(left)} are left", position=self.position
-            )
+            claim = "1 element" if length == 1 else f"{length} elements"
+            rest = f"only {amount(left)} {'is' if left == 1 else 'are'} left" if left else "nothing is left"
+            raise ProtocolError(f"an array claims {claim}, {rest}", position=self.position)
         values = []
         for index in range(length):
             self._path.append(index)

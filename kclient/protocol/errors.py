@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kclient.errors import UnsupportedVersionError
+
 _LONGEST = 120
 
 
@@ -25,6 +27,13 @@ class EncodeError(ValueError):
         super().__init__(text)
         self.path = path
         self.version = version
+
+
+class UnknownRequestError(UnsupportedVersionError):
+    """The header of a request names an API or a version that is not known here.
+
+    That is the peer's doing, who sent it; a version that *we* cannot write is a plain `UnsupportedVersionError`.
+    """
 
 
 def title_of(name: str, version: int) -> str:

@@ -11,9 +11,9 @@ import struct
 from typing import NamedTuple, TypeVar
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
-from kclient.protocol.errors import EncodeError, shortened, title_of
+from kclient.protocol.errors import EncodeError, UnknownRequestError, shortened, title_of
 from kclient.protocol.message import ApiMessage
-from kclient.protocol.primitives import cut_off, left_over, read_unknown_tags
+from kclient.protocol.primitives import check_bytes, cut_off, left_over, read_unknown_tags
 from kclient.protocol.registry import ApiKey, request_class
 from kclient.protocol.types import INT32, INT32_MAX, STRING
 from kclient.types import Buffer
@@ -76,12 +76,14 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> l
 
     Raises:
         UnsupportedVersionError: If the version is not known, lacks a field that has a value, or does not allow a null.
-        EncodeError: If a value does not fit its field, also one of the header's, or if the frame would be larger than
-            2 GiB.
+        EncodeError: If a value does not fit its field, also one of the header's, if the message is no response, or if
+            the frame would be larger than 2 GiB.
     """
     try:
+        if message.IS_REQUEST or message.API_KEY is None:
+            raise EncodeError(f"{type(message).__name__} is not a response", version=version)
         out = bytearray(_RESPONSE.pack(correlation_id))
-    except struct.error as error:
+    except (AttributeError, struct.error) as error:
         raise _header_error(message, version, correlation_id, None, str(error)) from None
     if has_flexible_response_header(message.API_KEY, message.is_flexible(version)):
         out.append(0)
@@ -135,11 +137,14 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
     Raises:
         ProtocolError: If the bytes are not a valid header.
+        TypeError: If it is no bytes.
     """
     position = _REQUEST_HEADER.size
-    if len(frame) < position:
-        raise _in_header("a request", cut_off("the beginning", position, frame, 0))
-    api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
+    except (struct.error, TypeError):
+        check_bytes(frame)
+        raise _in_header("a request", cut_off("the beginning", position, frame, 0)) from None
     client_id = None
     if length >= 0:
         if position + length > len(frame):
@@ -187,10 +192,14 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, ApiMessage]:
 
     Raises:
         ProtocolError: If the bytes are not a valid request.
-        UnsupportedVersionError: If API or version are not known.
+        UnknownRequestError: If API or version are not known; an `UnsupportedVersionError`.
+        TypeError: If it is no bytes.
     """
     header, position = decode_request_header(frame)
-    message, end = request_class(header.api_key).decode_from(frame, position, header.api_version)
+    try:
+        message, end = request_class(header.api_key).decode_from(frame, position, header.api_version)
+    except UnsupportedVersionError as error:
+        raise UnknownRequestError(error.message) from None
     if end != len(frame):
         raise left_over(title_of(type(message).__name__, header.api_version), frame, end)
     return header, message
@@ -205,11 +214,14 @@ def decode_response_header(frame: Buffer, flexible: bool) -> tuple[int, int]:
 
     Raises:
         ProtocolError: If the bytes are not a valid header.
+        TypeError: If it is no bytes.
     """
     position = _LENGTH.size
-    if len(frame) < position:
-        raise _in_header("a response", cut_off("the correlation id", position, frame, 0))
-    (correlation_id,) = _LENGTH.unpack_from(frame)
+    try:
+        (correlation_id,) = _LENGTH.unpack_from(frame)
+    except (struct.error, TypeError):
+        check_bytes(frame)
+        raise _in_header("a response", cut_off("the correlation id", position, frame, 0)) from None
     return correlation_id, _skip_tags("a response", frame, position) if flexible else position
 
 
@@ -220,6 +232,7 @@ def decode_response(cls: type[Response], frame: Buffer, version: int) -> tuple[i
 
     Raises:
         ProtocolError: If the bytes are not a valid response of this class and version.
+        TypeError: If it is no bytes.
     """
     flexible = has_flexible_response_header(cls.API_KEY, cls.is_flexible(version))
     correlation_id, position = decode_response_header(frame, flexible)

@@ -142,7 +142,10 @@ def left_over(title: str, buffer: Buffer, end: int) -> ProtocolError:
 def cut_off(what: str, size: int, buffer: Buffer, position: int) -> ProtocolError:
     """The error for something of `size` bytes that begins at a position and does not end inside of the buffer."""
     missing = min(size, position + size - len(buffer))
-    part = f"{missing} of the {size} bytes" if size > 1 else "the only byte"
+    if missing < size:
+        part = f"{missing} of the {size} bytes"
+    else:
+        part = {1: "the only byte", 2: "both bytes"}.get(size, f"all {size} bytes")
     return ProtocolError(f"cut off: {part} of {what} {'are' if missing > 1 else 'is'} missing", position=position)
 
 

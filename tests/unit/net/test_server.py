@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import stat
+import struct
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import anyio
 import pytest
 
 from kclient.concurrency import Completion, Supervisor
-from kclient.errors import ClosedError, ProtocolError
+from kclient.errors import ClosedError, ProtocolError, UnsupportedVersionError
 from kclient.net.address import Address, parse_address
 from kclient.net.channel import Channel
 from kclient.net.channel_kinds import open_channel
@@ -25,6 +26,8 @@ from kclient.net.connection import Connection
 from kclient.net.connectors import connect
 from kclient.net.server import Server, ServerConnection, ServerSettings
 from kclient.net.streams import ByteStream, memory_pair
+from kclient.protocol.framing import decode_request, encode_response
+from kclient.protocol.messages import MetadataResponse
 from kclient.testing.faults import FaultyStream
 
 from .links import LINKS, Recorder, supervised
@@ -291,6 +294,45 @@ async def test_garbage_closes_that_connection_only(
         assert await other.receive(1) == [b"still served"]
         assert len(server.connections) == 1
         await other.aclose()
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "text"),
+    [(3, 99, "kclient knows MetadataRequest in versions 0-13, not in version 99"), (31000, 0, "API with key 31000")],
+)
+@pytest.mark.parametrize("later", [False, True])
+async def test_unknown_requests_are_the_clients_fault(
+    key: int, version: int, text: str, later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def wait(body: bytes) -> Any:
+        decode_request(body)
+
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("memory", supervisor)
+        handler.special = lambda body, _: wait(body) if later else decode_request(body)
+        client.send(struct.pack(">hhih", key, version, 1, -1) + bytes(20))
+        await client.ended()
+        (record,) = [record for record in caplog.records if record.name == "kclient.net.server"]
+        assert (record.levelno, record.exc_info) == (logging.WARNING, None)
+        assert "sent an unknown request, the connection is closed: kclient " in record.getMessage()
+        assert record.getMessage().count("\n") == 0
+        assert text in record.getMessage()
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_a_response_that_has_no_such_version_is_our_fault(caplog: pytest.LogCaptureFixture) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("memory", supervisor)
+        handler.special = lambda *_: encode_response(MetadataResponse(), 99, 1)
+        client.send(b"x")
+        await client.ended()
+        (record,) = [record for record in caplog.records if record.name == "kclient.net.server"]
+        assert record.levelno == logging.ERROR
+        assert record.exc_info is not None
+        assert record.exc_info[0] is UnsupportedVersionError
         await client.aclose()
         await server.aclose()
 

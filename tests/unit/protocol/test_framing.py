@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
-from kclient.protocol import ApiKey, request_class, response_class
+from kclient.protocol import ApiKey, EncodeError, UnknownRequestError, request_class, response_class
 from kclient.protocol.embedded import decode_embedded, encode_embedded
 from kclient.protocol.framing import (
     RequestHeader,
@@ -87,8 +88,9 @@ def test_header_of_an_unknown_api_or_version() -> None:
         decode_request(newer)
     unknown = (31000).to_bytes(2, "big") + known[2:]
     assert decode_request_header(unknown)[0] == RequestHeader(31000, 4, 6, "me")
-    with pytest.raises(UnsupportedVersionError, match="31000"):
+    with pytest.raises(UnknownRequestError, match="31000") as caught:
         decode_request(unknown)
+    assert isinstance(caught.value, UnsupportedVersionError)
 
 
 def test_damaged_headers() -> None:
@@ -133,6 +135,42 @@ def test_a_client_id_that_is_too_long() -> None:
     assert encode_request(message, 0, 1, "x" * 32767)
     with pytest.raises(ValueError, match="client_id: a string of 32768 bytes"):
         encode_request(message, 0, 1, "x" * 32768)
+
+
+@pytest.mark.parametrize("wrong", [None, "abc", "a text of more than ten bytes", 5])
+def test_frames_are_bytes(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="a message is read from bytes, bytearray or memoryview, not from"):
+        decode_request(wrong)
+    for version in (0, 12):
+        with pytest.raises(TypeError, match="a message is read from bytes, bytearray or memoryview, not from"):
+            decode_response(MetadataResponse, wrong, version)
+
+
+def test_only_responses_are_encoded_as_such() -> None:
+    no_response: Any
+    for no_response in (MetadataRequest(), ConsumerProtocolAssignment()):
+        with pytest.raises(EncodeError, match=f"{type(no_response).__name__} is not a response"):
+            encode_response(no_response, 0, 1)
+    for no_response in ("x", None):
+        with pytest.raises(EncodeError, match=f"expected a message, got {no_response!r}"):
+            encode_response(no_response, 0, 1)
+
+
+def test_errors_are_sentences() -> None:
+    beginning = "the header of a request: cut off: {} of the beginning {} missing"
+    for size, part, verb in (
+        (0, "all 10 bytes", "are"),
+        (8, "2 of the 10 bytes", "are"),
+        (9, "1 of the 10 bytes", "is"),
+    ):
+        with pytest.raises(ProtocolError, match=beginning.format(part, verb)):
+            decode_request(bytes(size))
+    claim = {b"\2": "2 elements, only 1 byte is left", b"\1": "1 element, nothing is left"}
+    for count, text in claim.items():
+        with pytest.raises(ProtocolError, match=f"an array claims {text}"):
+            MetadataRequest.decode(bytes(3) + count + bytes(len(text.split()) == 7), 0)
+    with pytest.raises(ProtocolError, match="cut off: both bytes of a length are missing"):
+        HeartbeatRequest.decode(b"", 0)
 
 
 def test_only_requests_have_an_api_key() -> None:
