@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kclient.errors import ConfigError, NotYetSupportedError
 
-__all__ = ["DEFAULT_PORT", "Address", "parse_address", "parse_bootstrap"]
+__all__ = ["DEFAULT_PORT", "Address", "listener_type", "parse_address", "parse_bootstrap"]
 
 DEFAULT_PORT = 9092
 """Kafka's port, for addresses that name none."""
@@ -85,6 +85,12 @@ def parse_address(
     if match is not None and not _is_ipv6(text):
         return _with_scheme(match[1].lower(), match[2], text)
     return _parse_tcp(text, text, default_port)
+
+
+def listener_type(text: str) -> str | None:
+    """The security protocol that an address names before `://`, in capitals; None if it names none."""
+    before, separator, _ = text.strip().partition("://")
+    return before.upper() if separator and before.upper() in _PROTOCOLS else None
 
 
 def parse_bootstrap(servers: str | Iterable[str], *, protocol: str = "PLAINTEXT") -> list[Address]:

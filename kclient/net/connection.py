@@ -26,7 +26,15 @@ from kclient.errors import (
     SaslAuthenticationError,
     error_for,
 )
-from kclient.net.address import Address, parse_address
+from kclient.net.address import Address
+from kclient.net.arguments import (
+    check_config,
+    check_login,
+    check_seconds,
+    check_supervisor,
+    named_address,
+    open_address,
+)
 from kclient.net.channel import Channel
 from kclient.net.channel_kinds import open_channel
 from kclient.net.connectors import connect
@@ -122,19 +130,26 @@ class Connection:
         """Connect, ask the broker for its versions, and authenticate.
 
         Args:
-            address: Where to; `host:port`, or a scheme with a connector.
+            address: Where to; `host:port`, or a scheme with a connector. A listener's type may stand before it, as in
+                `SASL_SSL://host:port`, if it is the connection's: `SSL` with a `tls_context`, `SASL` with a login.
             config: Timeouts, buffer sizes and the client id; the defaults if None.
             supervisor: Runs the tasks, where tasks are needed; its owner outlives the connection.
             negotiate: Whether to fill `api_versions`; with a login it always does.
             login: What to authenticate with (SASL); None for listeners that do not ask for it.
 
         Raises:
+            TypeError: If an argument is of a wrong type.
+            ConfigError: If the address is none, or that of a listener of another type.
             BrokerConnectionError: If it failed, with every address that was tried and why.
             KafkaTimeoutError: If the broker accepted, and then did not answer.
             AuthenticationError: If the broker refused the login; one of its subclasses.
         """
-        address = parse_address(address) if isinstance(address, str) else address
-        config = config or ConnectionSettings()
+        config = ConnectionSettings() if config is None else config
+        check_config(config)
+        check_supervisor(supervisor)
+        if login is not None:
+            check_login(login)
+        address = open_address(address, tls=config.tls_context is not None, login=login is not None)
         connection = cls.over(await connect(address, config), address, config, supervisor=supervisor)
         try:
             if negotiate or login is not None:
@@ -161,20 +176,22 @@ class Connection:
 
         Args:
             stream: Any byte stream of `kclient.net.streams`, or one of your own.
-            address: What messages call the broker, an address or its text; the stream's `peer` if None.
+            address: What messages call the broker, an address or its text; the stream's `peer` if None. The type of
+                its listener, if named, is not looked at: the stream is encrypted already, or is not.
             config: Timeouts and the client id; the defaults if None.
             supervisor: Runs the tasks, where tasks are needed; its owner outlives the connection.
 
         Raises:
-            TypeError: If the stream is no byte stream; what was given stays the caller's.
+            TypeError: If the stream is no byte stream, or another argument of a wrong type; what was given stays the
+                caller's.
             ConfigError: If the address is none.
         """
         check_stream(stream)
-        if address is None:
-            address = Address(stream.peer, 0, "stream")
-        elif isinstance(address, str):
-            address = parse_address(address)
-        return cls(stream, address, config or ConnectionSettings(), supervisor)
+        address = Address(stream.peer, 0, "stream") if address is None else named_address(address)
+        config = ConnectionSettings() if config is None else config
+        check_config(config)
+        check_supervisor(supervisor)
+        return cls(stream, address, config, supervisor)
 
     @property
     def in_flight(self) -> int:
@@ -212,6 +229,7 @@ class Connection:
             BrokerConnectionError: If the connection has ended.
             UnsupportedVersionError: If the message has no such version, or holds what that version cannot carry.
             EncodeError: If one of its values cannot be written. Nothing was sent, the connection goes on.
+            TypeError, ValueError: If the timeout is no number of seconds.
         """
         if self.closed:
             raise self._ended("the request was not sent")
@@ -222,6 +240,8 @@ class Connection:
     def _submit(
         self, message: ApiMessage, version: int, timeout: float | None, expect_response: bool, *, wait: bool
     ) -> Pending:
+        if timeout is not None:
+            check_seconds(timeout)
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts = framing.encode_request(message, version, correlation_id, self._client_id)
         seconds = self._request_timeout if timeout is None else timeout
@@ -269,6 +289,7 @@ class Connection:
             BrokerConnectionError: If the connection ended first.
             ProtocolError: If the response made no sense; the connection has ended then.
             UnsupportedVersionError, EncodeError: If the message cannot be encoded, as `send_nowait` says.
+            TypeError, ValueError: If the timeout is no number of seconds.
         """
         return await response_of(self.send_nowait(message, version, timeout=timeout))
 
@@ -312,7 +333,9 @@ class Connection:
                 or `IllegalSaslStateError` if it does not use SASL on this listener.
             BrokerConnectionError: If the connection ended.
             KafkaTimeoutError: If the broker did not answer.
+            TypeError: If it is no login.
         """
+        check_login(login)
         mechanism = await login.begin()
         again = self._login is not None
         exchange = ClientAuthentication(mechanism, self.address, self.api_versions, again=again)
@@ -461,8 +484,11 @@ class Connection:
             message = self._decode(pending, frame)
         except KafkaError as error:
             self._in_flight.popleft()
+            if isinstance(error, ProtocolError):
+                text = f"{self.address} sent a malformed response: {error.message}"
+                error = ProtocolError(text, position=error.position)
             pending.set_error(error)
-            raise
+            raise error from None
         self._in_flight.popleft()
         self._answered += 1
         pause = requested_pause(message, pending.version)

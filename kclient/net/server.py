@@ -24,6 +24,7 @@ import anyio
 from kclient.concurrency import Supervisor, TaskHandle
 from kclient.errors import ClosedError
 from kclient.net.address import Address
+from kclient.net.arguments import check_handler, check_supervisor
 from kclient.net.server_connection import Reply, ServerConnection, ServerSettings
 from kclient.net.streams import ByteStream, SocketStream, check_stream, describe_peer
 from kclient.net.tls import accept_tls
@@ -53,8 +54,8 @@ class RequestHandler(Protocol):
             cancelled when the client goes away, but when the server's closing has used up its time.
 
         Raises:
-            Exception: The connection is closed; a `ProtocolError` is put down to the client, others are logged with
-                their traceback.
+            Exception: The connection is closed; a `ProtocolError`, and the `UnknownRequestError` of `decode_request`,
+                are put down to the client with a warning, others are logged with their traceback.
         """
         ...
 
@@ -102,9 +103,16 @@ class Server:
         handler: Answers requests.
         supervisor: Runs the tasks; its owner outlives the server.
         settings: Limits and times.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
     """
 
     def __init__(self, handler: RequestHandler, supervisor: Supervisor, settings: ServerSettings | None = None) -> None:
+        check_handler(handler)
+        check_supervisor(supervisor)
+        if settings is not None and not isinstance(settings, ServerSettings):
+            raise TypeError(f"settings are ServerSettings or None, not a value of type {type(settings).__name__}")
         self.handler = handler
         self.settings: ServerSettings = settings or ServerSettings()
         self.connections: set[ServerConnection] = set()

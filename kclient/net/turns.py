@@ -1,6 +1,7 @@
 """When a request may leave: the limit of those on their way, pauses that the broker asks for, and new authentications.
 
-Decisions, and the queue of those that wait. The connection asks before it writes, and is told when to look again.
+Decisions, and the queue of those that wait. The connection asks before it writes, and is told when to look again. No
+pure state machine: it reads the loop's clock, and owns the timer that ends a pause.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _NEVER = float("inf")
 
 class Turns:
     """The requests of one connection that wait for their turn, and when it comes.
+
+    It is made inside of an event loop, whose clock it reads, and owns a timer that may fire until `close` is called.
 
     Args:
         limit: How many may be on their way; 0 for any number.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from kclient.config.secret import Secret, check_encodable
 from kclient.errors import ConfigError, SaslAuthenticationError
@@ -97,11 +97,10 @@ def fixed_passwords(passwords: Mapping[str, Secret | str]) -> PasswordCheck:
         passwords: The users and their passwords.
 
     Raises:
+        TypeError: If it is no mapping, or a user or password no text.
         ConfigError: If a password holds a lone surrogate, which UTF-8 cannot carry.
     """
-    for name, password in passwords.items():
-        check_encodable(f"the password of {name!r}", password)
-    table = {name: Secret(password).reveal().encode() for name, password in passwords.items()}
+    table = {name: password.reveal().encode() for name, password in _checked(passwords)}
 
     def check(username: str, password: Secret) -> bool:
         expected = table.get(username)
@@ -109,3 +108,16 @@ def fixed_passwords(passwords: Mapping[str, Secret | str]) -> PasswordCheck:
         return same and expected is not None
 
     return check
+
+
+def _checked(passwords: Any) -> Iterator[tuple[str, Secret]]:
+    """Users and passwords; errors name no value, except users."""
+    if not isinstance(passwords, Mapping):
+        kind = type(passwords).__name__
+        raise TypeError(f'passwords are a mapping of users to theirs, as {{"alice": "..."}}, not a {kind}')
+    for name, password in passwords.items():
+        if not isinstance(name, str) or not isinstance(password, str | Secret):
+            kinds = f"{type(name).__name__} and {type(password).__name__}"
+            raise TypeError(f"a user and the password are texts, or the password a Secret, not {kinds}")
+        check_encodable(f"the password of {name!r}", password)
+        yield name, Secret(password)

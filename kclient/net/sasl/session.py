@@ -43,13 +43,28 @@ def server_mechanisms(
 
     Args:
         plain: Tells whether name and password belong together: `check(username, password) -> bool`. The password is a
-            `Secret`, whose text `password.reveal()` gives; for a table of users take `plain.fixed_passwords`.
+            `Secret`, whose text `password.reveal()` gives; for a table of users take
+            `kclient.net.sasl.plain.fixed_passwords`.
         scram_sha_256: Finds what is kept of a user.
         scram_sha_512: The same for the other hash function.
         oauthbearer: Tells whose token it is.
         scram_decoys: What SCRAM shows for users who do not exist. To be given if the credentials have other iterations
             than 4096 or other salts than of 24 bytes: else everybody can find out which users exist.
+
+    Raises:
+        TypeError: If one is of a wrong type.
     """
+    checks = {
+        "plain": plain,
+        "scram_sha_256": scram_sha_256,
+        "scram_sha_512": scram_sha_512,
+        "oauthbearer": oauthbearer,
+    }
+    for name, check in checks.items():
+        if check is not None and not callable(check):  # and is not shown: it may be a password, in the wrong place
+            raise TypeError(f"{name} is a function to be called, or None; not a value of type {type(check).__name__}")
+    if scram_decoys is not None and not isinstance(scram_decoys, ScramDecoys):
+        raise TypeError(f"scram_decoys are ScramDecoys or None, not a value of type {type(scram_decoys).__name__}")
     offered: dict[str, Callable[[], ServerMechanism]] = {}
     if plain is not None:
         offered["PLAIN"] = lambda: PlainServer(plain)

@@ -139,6 +139,22 @@ async def test_garbage_fails_every_waiter(kind: str, data: bytes, reason: str) -
         await theirs.aclose()
 
 
+@pytest.mark.parametrize("body", [b"\0\0", b"\0\0\0\0\0\x02\0\x03", b"\0\0\0\0\0\0\0\0\0\0\0\0!"])
+async def test_malformed_versions_name_the_broker(body: bytes) -> None:
+    async with supervised() as supervisor:
+        mine, theirs = memory_pair()
+        connection = over(mine, supervisor)
+        pending = connection.send_nowait(ApiVersionsRequest(), 1)
+        await theirs.send([(4 + len(body)).to_bytes(4, "big"), pending.correlation_id.to_bytes(4, "big"), body])
+        text = "^broker:9092 sent a malformed response: ApiVersions v1 response: "
+        with pytest.raises(ProtocolError, match=text) as caught, anyio.fail_after(10):
+            await pending
+        assert caught.value.position is not None
+        assert connection.closed
+        await connection.aclose()
+        await theirs.aclose()
+
+
 async def test_unasked_response() -> None:
     async with supervised() as supervisor:
         mine, theirs = socketpair_streams()
