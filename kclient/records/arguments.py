@@ -8,17 +8,13 @@ from typing import Any, Final
 
 from kclient.errors import ConfigError, IllegalStateError, RecordTooLargeError
 from kclient.records.batch_header import HEADER_SIZE
+from kclient.records.bounds import INT16_MAX, INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.records.contract import BinaryColumn, RecordColumns
 from kclient.types import Buffer, TimestampType
 
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
-INT64_MIN: Final = -(2**63)
-
-MAX_BATCH_SIZE: Final = 2**31 - 1 - (1 << 20)
+MAX_BATCH_SIZE: Final = INT32_MAX - (1 << 20)
 """Greatest batch in bytes: its length is an int32, and a request needs room around it."""
 
-_INT16_MAX: Final = 2**15 - 1
 _SHOWN_BITS: Final = 128
 _SHOWN_LENGTH: Final = 40
 _HEADERS: Final = 'headers must be a list of pairs of str and bytes or None, as in [("name", b"value")]'
@@ -337,7 +333,7 @@ def check_stamps(
         and type(partition_leader_epoch) is int
         and 0 <= base_offset < INT64_MAX - last_offset_delta
         and -1 <= producer_id <= INT64_MAX
-        and -1 <= producer_epoch <= _INT16_MAX
+        and -1 <= producer_epoch <= INT16_MAX
         and -1 <= base_sequence <= INT32_MAX
         and -1 <= partition_leader_epoch <= INT32_MAX
     ):
@@ -345,7 +341,7 @@ def check_stamps(
     return (
         integer("base_offset", base_offset, 0, INT64_MAX - 1 - last_offset_delta),
         integer("producer_id", producer_id, -1, INT64_MAX),
-        integer("producer_epoch", producer_epoch, -1, _INT16_MAX),
+        integer("producer_epoch", producer_epoch, -1, INT16_MAX),
         integer("base_sequence", base_sequence, -1, INT32_MAX),
         integer("partition_leader_epoch", partition_leader_epoch, -1, INT32_MAX),
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kclient.errors import MissingExtraError, SerializationError
-from kclient.records.arguments import INT64_MAX, check_limit, integer, milliseconds, shown
+from kclient.records.arguments import check_limit, integer, milliseconds, shown
 from kclient.records.batch_header import CompressionType
+from kclient.records.bounds import INT64_MAX
 from kclient.records.compression import check_compression, check_level
 from kclient.records.contract import BinaryColumn, RecordColumns
 from kclient.types import Buffer, Headers

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from kclient.errors import CorruptRecordError
+from kclient.records.bounds import INT64_MAX
 from kclient.types import Buffer, TimestampType
 
 HEADER_SIZE: Final = 61
@@ -54,7 +55,6 @@ _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _DELETE_HORIZON: Final = 0x40
-_INT64_MAX: Final = 2**63 - 1
 
 
 class CompressionType(IntEnum):
@@ -174,7 +174,7 @@ def read_batch_header(buffer: Buffer, position: int) -> BatchHeader:
     if (
         length < HEADER_SIZE - MEASURE_SIZE
         or not 0 <= count <= last_delta + 1
-        or not 0 <= base_offset < _INT64_MAX - last_delta
+        or not 0 <= base_offset < INT64_MAX - last_delta
         or attributes & _COMPRESSION_MASK > _GREATEST_COMPRESSION
     ):
         raise _absurd_header(header, position)

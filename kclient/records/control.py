@@ -12,8 +12,9 @@ from struct import Struct
 from typing import Any, Final
 
 from kclient.errors import CorruptRecordError
-from kclient.records.arguments import INT32_MAX, INT64_MAX, INT64_MIN, as_bytes, integer, shown
+from kclient.records.arguments import as_bytes, integer, shown
 from kclient.records.batch_header import BatchHeader
+from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.types import Buffer
 
 ABORT: Final = 0

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from kclient.errors import CorruptRecordError, InvalidTimestampError, UnsupportedCompressionTypeError
 from kclient.records.arguments import (
-    INT64_MAX,
     MAX_BATCH_SIZE,
     as_view,
     check_max_decompressed,
@@ -17,6 +16,7 @@ from kclient.records.arguments import (
     whole_number,
 )
 from kclient.records.batch_header import CURRENT_MAGIC, BatchHeader, CompressionType
+from kclient.records.bounds import INT64_MAX
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, LEVELS
 from kclient.records.headers import iter_headers
 from kclient.records.message_builder import MessageSetBuilder

@@ -8,8 +8,6 @@ from typing import Any, Final, Literal
 
 from kclient.errors import ConfigError
 from kclient.records.arguments import (
-    INT32_MAX,
-    INT64_MAX,
     MAX_BATCH_SIZE,
     as_bytes,
     builder_closed,
@@ -27,6 +25,7 @@ from kclient.records.arguments import (
     whole_number,
 )
 from kclient.records.batch_header import MEASURE_SIZE, CompressionType
+from kclient.records.bounds import INT32_MAX, INT64_MAX
 from kclient.records.compression import check_compression, check_level, compress
 from kclient.records.message_header import LOG_APPEND_TIME, MESSAGE_OVERHEAD, encode_message
 from kclient.records.old_lz4 import break_checksum

@@ -27,6 +27,7 @@ from kclient.records.batch_header import (
     CompressionType,
     absurd_length,
 )
+from kclient.records.bounds import INT64_MAX
 from kclient.types import Buffer
 
 MESSAGE_HEADER_SIZE: Final = 26
@@ -46,7 +47,6 @@ _LENGTH: Final = Struct(">i")
 _CRC_SIZE: Final = 4
 _CHECKED_AT: Final = 16
 _COMPRESSION_MASK: Final = 0x07
-_INT64_MAX: Final = 2**63 - 1
 _NULL: Final = _LENGTH.pack(-1)
 # Skips the named arguments of a NamedTuple's constructor, as a header is made for every message.
 _new_header: Final = tuple.__new__
@@ -65,7 +65,7 @@ def read_message_header(buffer: Buffer, position: int) -> BatchHeader:
         raise absurd_length(offset, size, position)
     attributes &= _KNOWN_ATTRIBUTES[magic]
     codec = attributes & _COMPRESSION_MASK
-    if codec > GREATEST_MESSAGE_COMPRESSION or not 0 <= offset < _INT64_MAX:
+    if codec > GREATEST_MESSAGE_COMPRESSION or not 0 <= offset < INT64_MAX:
         raise message_error(f"its header makes no sense (attributes {attributes:#04x})", offset, position)
     timestamp = stamp[0] if stamp else -1
     fields = (offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, -1 if codec else 1)

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
 from kclient.records.batch_header import CURRENT_MAGIC, MEASURE_SIZE, BatchHeader
+from kclient.records.bounds import INT32_MAX, INT64_MAX
 from kclient.records.compression import decompress, too_large
 from kclient.records.message_header import (
     LOG_APPEND_TIME,
@@ -31,8 +32,6 @@ RUN_RECORDS: Final = 8192
 DEEPEST: Final = 8
 """How often a message may be compressed within another; Kafka's own writers do it once."""
 
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 _FRONT: Final = (Struct(">qiIbBi"), Struct(">qiIbBqi"))
 """A message up to its key, by format: offset, size, checksum, format, attributes, timestamp, length of the key."""
 _LENGTH: Final = Struct(">i")
@@ -77,7 +76,7 @@ class _Run:
     def fits(self, leaf: Leaf) -> bool:
         """Whether the record can be told of by the same header."""
         return (
-            self.rows[-1][0] < leaf.offset <= self.first.offset + _INT32_MAX
+            self.rows[-1][0] < leaf.offset <= self.first.offset + INT32_MAX
             and leaf.timestamp_type is self.kind
             and (leaf.timestamp == self.first.timestamp or self.kind is not TimestampType.LOG_APPEND_TIME)
         )
@@ -179,7 +178,7 @@ class MessageRuns:
         front, known, attributes = _FRONT[magic], _KNOWN_ATTRIBUTES[magic], header.attributes
         overhead = MESSAGE_OVERHEAD[magic]
         stamp = run.first.timestamp if run.kind is TimestampType.LOG_APPEND_TIME else None
-        greatest = min(run.first.offset + _INT32_MAX, self._end - 1)
+        greatest = min(run.first.offset + INT32_MAX, self._end - 1)
         last, timestamp = rows[-1][0], -1
         while stop - position >= overhead and len(rows) < RUN_RECORDS:
             if magic:
@@ -295,7 +294,7 @@ def _leaves(inside: Buffer, outer: BatchHeader, check_crcs: bool, budget: _Budge
     relative = _first_offset(outer, headers[-1][1].base_offset) if outer.magic else 0
     for position, header in headers:
         offset = relative + header.base_offset
-        if offset >= _INT64_MAX:
+        if offset >= INT64_MAX:
             raise CorruptRecordError(f"the offset {header.base_offset} is impossible (byte {position})")
         moved = header._replace(base_offset=offset) if relative else header
         if header.count < 0:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
 from kclient.records.arguments import (
-    INT32_MAX,
-    INT64_MAX,
     as_view,
     check_callable,
     check_max_decompressed,
@@ -24,6 +22,7 @@ from kclient.records.batch_header import (
     check_count,
     check_crc,
 )
+from kclient.records.bounds import INT32_MAX, INT64_MAX
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
 from kclient.records.control import AbortedFilter, check_aborted, decode_control_type
 from kclient.records.flaws import deserialization_error
@@ -34,7 +33,7 @@ from kclient.types import Buffer
 if TYPE_CHECKING:
     from kclient.records.contract import Deserialize, Implementation
 
-END_OF_OFFSETS = 2**63 - 1
+END_OF_OFFSETS = INT64_MAX
 
 
 def read_payload(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from kclient.records.arguments import INT32_MAX, INT64_MAX, as_buffer, check_position, integer
+from kclient.records.arguments import as_buffer, check_position, integer
 from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, measure, recompute_crc, truncated
+from kclient.records.bounds import INT32_MAX, INT64_MAX
 
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kclient.records.arguments import INT32_MAX, INT64_MAX, INT64_MIN, as_bytes, header_key, header_pairs, integer
+from kclient.records.arguments import as_bytes, header_key, header_pairs, integer
+from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.records.varint import size_of_varint
 from kclient.types import Buffer, Headers
 

@@ -11,7 +11,6 @@ from kclient.records._interpreted.builder import BatchBuilder, encode_headers
 from kclient.records._interpreted.hashing import partition_for_key
 from kclient.records._interpreted.record import LazyDelivery
 from kclient.records.arguments import (
-    INT32_MAX,
     as_bytes,
     check_builder,
     check_handle,
@@ -21,6 +20,7 @@ from kclient.records.arguments import (
     milliseconds,
     partition_or_none,
 )
+from kclient.records.bounds import INT32_MAX
 from kclient.types import Buffer, Headers
 
 

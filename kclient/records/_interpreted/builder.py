@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from kclient.records._interpreted.sources import ColumnSource, stamps_of
 from kclient.records.arguments import (
-    INT32_MAX,
-    INT64_MAX,
     MAX_BATCH_SIZE,
     as_bytes,
     bad_column,
@@ -29,6 +27,7 @@ from kclient.records.arguments import (
     record_too_large,
 )
 from kclient.records.batch_header import HEADER_SIZE, CompressionType, attributes_of, write_header
+from kclient.records.bounds import INT32_MAX, INT64_MAX
 from kclient.records.compression import check_compression, check_level, compress
 from kclient.records.contract import RecordColumns
 from kclient.records.varint import encode_varint

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 
 from kclient.records._interpreted.reading import Flawed, RecordCursor
-from kclient.records.arguments import INT32_MAX, INT64_MAX, INT64_MIN, columns_too_large
+from kclient.records.arguments import columns_too_large
 from kclient.records.batch_header import BatchHeader, check_count
+from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.records.contract import Columns
 from kclient.records.flaws import record_error
 from kclient.types import Buffer, Header, TimestampType

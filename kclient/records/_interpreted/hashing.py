@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from struct import Struct
 
-from kclient.records.arguments import INT32_MAX, as_bytes, check_partitions
+from kclient.records.arguments import as_bytes, check_partitions
+from kclient.records.bounds import INT32_MAX
 from kclient.types import Buffer
 
 _WORD = Struct("<I")

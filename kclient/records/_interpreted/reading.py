@@ -6,12 +6,10 @@ from typing import Any
 
 from kclient.records._interpreted.record import made_record
 from kclient.records.batch_header import BatchHeader
+from kclient.records.bounds import INT64_MAX, INT64_MIN
 from kclient.records.contract import Deserialize
 from kclient.records.flaws import Flaw, deserialization_error, record_error
 from kclient.types import Buffer, Header, Headers, TimestampType
-
-_INT64_MAX = 2**63 - 1
-_INT64_MIN = -(2**63)
 
 
 class Flawed(Exception):
@@ -120,7 +118,7 @@ class RecordCursor:
             return False
         self.delta = delta
         self.timestamp = self._base_timestamp + timestamp_delta
-        if not _INT64_MIN <= self.timestamp <= _INT64_MAX:
+        if not INT64_MIN <= self.timestamp <= INT64_MAX:
             return False
         self.key = data[key_at : key_at + key_size] if key_size >= 0 else None
         self.value = data[value_at:position] if value_size >= 0 else None
@@ -140,7 +138,7 @@ class RecordCursor:
         start = position + 1  # behind the attributes, of which none is in use
         timestamp_delta, position = _read_zigzag(data, start, end, 63, 0x01)
         self.timestamp = self._base_timestamp + timestamp_delta
-        if not _INT64_MIN <= self.timestamp <= _INT64_MAX:
+        if not INT64_MIN <= self.timestamp <= INT64_MAX:
             raise Flawed(Flaw.TIMESTAMP, start)
         start = position
         self.delta, position = _read_varint(data, start, end)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, final
 
-from kclient.records.arguments import INT32_MAX, check_record, integer
+from kclient.records.arguments import check_record, integer
+from kclient.records.bounds import INT32_MAX
 from kclient.records.restoring import restore_record
 from kclient.types import Header, Headers, TimestampType
 
