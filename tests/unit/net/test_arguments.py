@@ -12,12 +12,14 @@ from kclient.net.address import Address
 from kclient.net.connection import Connection
 from kclient.net.sasl.login import PasswordLogin
 from kclient.net.sasl.plain import fixed_passwords
+from kclient.net.sasl.server import SaslHandler
 from kclient.net.sasl.session import server_mechanisms
 from kclient.net.server import Server
 from kclient.net.settings import ConnectionSettings
 from kclient.net.streams import memory_pair
 from kclient.protocol.framing import decode_request_header, encode_response
 from kclient.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from kclient.protocol.registry import ApiKey
 
 from .links import client_context, server_context, supervised
 
@@ -156,4 +158,26 @@ async def test_listener_of_the_connections_type() -> None:
         assert over.address == Address("h", 9093)
         await over.aclose()
         await theirs.aclose()
+        await server.aclose()
+
+
+@pytest.mark.anyio
+async def test_listener_that_asks_for_sasl() -> None:
+    mechanisms = server_mechanisms(plain=fixed_passwords({"alice": "wonderland"}))
+    async with supervised() as supervisor:
+        server = Server(SaslHandler(Handler(), mechanisms), supervisor)
+        with anyio.fail_after(20):
+            for kind, listening, calling in (
+                ("SASL_PLAINTEXT", None, None),
+                ("SASL_SSL", server_context(), client_context()),
+            ):
+                listener = await server.listen_tcp("127.0.0.1", ssl_context=listening)
+                connection = await Connection.open(
+                    f"{kind}://{listener.address}",
+                    ConnectionSettings(tls_context=calling),
+                    supervisor=supervisor,
+                    login=LOGIN,
+                )
+                assert ApiKey.SASL_HANDSHAKE in connection.api_versions
+                await connection.aclose()
         await server.aclose()
