@@ -144,14 +144,16 @@ def _default(item: Field, kind: Type[Any]) -> str:
 @pytest.mark.parametrize("message", TOP_LEVEL, ids=lambda cls: cls.__name__)
 def test_declared_as_in_kafka(message: type[ApiMessage]) -> None:
     expected = sources(message.__name__)
-    assert list(versions_of(message)) == list(expected)
+    assert list(versions_of(message)) == list(expected), f"versions of {message.__name__}: kclient's, then Kafka's"
     for version, schema in expected.items():
         assert message.is_flexible(version) == (version in schema.flexible), version
         assert schema.api_key == message.API_KEY
         ours, theirs = leaves(schema_of(message, version)), expected_leaves(message.__name__, version)
-        assert [item.path for item in ours] == [item.path for item in theirs], version
+        assert [item.path for item in ours] == [item.path for item in theirs], (
+            f"fields of {message.__name__} v{version}: kclient's, then Kafka's"
+        )
         for our, their in zip(ours, theirs, strict=True):
-            assert our == their, f"{message.__name__} v{version}"
+            assert our == their, f"{message.__name__} v{version}, {our.path}: kclient has {our}, Kafka {their}"
 
 
 @pytest.mark.parametrize("message", TOP_LEVEL, ids=lambda cls: cls.__name__)

@@ -61,8 +61,8 @@ async def test_what_is_advertised_can_be_read_and_written(version: int) -> None:
         assert response.error_code == 0
         ranges = {item.api_key: (item.min_version, item.max_version) for item in response.api_keys}
         for key, (low, high) in ranges.items():
-            assert low in request_class(key).VERSIONS
-            assert high in request_class(key).VERSIONS
+            assert low in request_class(key).VERSIONS, ApiKey(key).name
+            assert high in request_class(key).VERSIONS, ApiKey(key).name
         # Old librdkafka loses features otherwise (KAFKA-18659, KAFKA-19444).
         assert ranges[ApiKey.PRODUCE][0] == 0
         assert ranges[ApiKey.JOIN_GROUP][0] == 0
