@@ -420,7 +420,7 @@ async def test_connection_that_waits_is_not_idle() -> None:
                 looked.set()
 
         Broker(theirs, supervisor, slow)
-        settings = ConnectionSettings(connections_max_idle_ms=10)
+        settings = ConnectionSettings(connections_max_idle_ms=500)
         connection = Watched.over(mine, "broker:9092", settings, supervisor=supervisor)
         pending = connection.send_nowait(metadata("t"), 9)
         with anyio.fail_after(10):
