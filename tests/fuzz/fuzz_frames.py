@@ -17,7 +17,8 @@ from kclient.protocol.framing import (
 from tests.fuzz.fuzz_messages import MESSAGES, filled
 
 LIMIT = 1 << 20
-RESPONSES = [(cls, version) for cls, version in MESSAGES if cls.__name__.endswith("Response")]
+FRAMED = [(cls, version) for cls, version in MESSAGES if cls.API_KEY is not None]
+RESPONSES = [(cls, version) for cls, version in FRAMED if not cls.IS_REQUEST]
 
 
 def check(data: bytes) -> None:
@@ -70,19 +71,18 @@ def _check_response(frame: bytes, cls: type[ApiMessage], version: int) -> None:
 
 def seeds() -> list[bytes]:
     """Streams of one to three requests or responses, and what other protocols begin with."""
-    streams = [b"".join(_frame(index)) for index in range(0, len(MESSAGES), 7)]
+    streams = [b"".join(_frame(index)) for index in range(0, len(FRAMED), 7)]
     pairs = [first + second for first, second in zip(streams, reversed(streams), strict=True)]
     foreign = [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b""]
     return [index.to_bytes(2, "big") + stream for index, stream in enumerate(streams + pairs + foreign)]
 
 
 def _frame(index: int) -> list[bytes]:
-    message_class, version = MESSAGES[index]
+    message_class, version = FRAMED[index]
     message = filled(message_class, version)
-    if message_class.__name__.endswith("Request"):
+    if message_class.IS_REQUEST:
         parts = encode_request(message, version, index, "client")
     else:
         # a response's correlation id tells `check` what it is
-        number = RESPONSES.index((message_class, version)) if (message_class, version) in RESPONSES else index
-        parts = encode_response(message, version, number)
+        parts = encode_response(message, version, RESPONSES.index((message_class, version)))
     return [bytes(part) for part in parts]
