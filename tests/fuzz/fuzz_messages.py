@@ -28,7 +28,7 @@ def check(data: bytes) -> None:
     assert _plain_message(message, schema) == _interpreted(schema, body)
     view = message_class.decode(memoryview(body), version)
     repr(message)
-    if not _can_be_written(message):
+    if not can_be_written(message):
         assert "tags must rise" in _refusal(message, version)
         return
     encoded = message.encode(version)
@@ -36,15 +36,15 @@ def check(data: bytes) -> None:
     assert message_class.decode(encoded, version).encode(version) == encoded
 
 
-def _can_be_written(value: Any) -> bool:
+def can_be_written(value: Any) -> bool:
     """Whether the tags of unknown tagged fields rise everywhere: as Kafka, we read others and do not write them."""
     if isinstance(value, list):
-        return all(map(_can_be_written, value))
+        return all(map(can_be_written, value))
     if not isinstance(value, Message):
         return True
     tags = [tag for tag, _ in value.unknown_tagged_fields or ()]
     rising = all(before < after for before, after in pairwise(tags))
-    return rising and all(_can_be_written(getattr(value, item.name)) for item in value.FIELDS)
+    return rising and all(can_be_written(getattr(value, item.name)) for item in value.FIELDS)
 
 
 def _refusal(message: ApiMessage, version: int) -> str:
