@@ -90,6 +90,7 @@ def outcome(encoded: bytes | bytearray, worth: int = 1) -> MetadataResponse | st
             return str(error)
 
 
+@pytest.mark.slow
 def test_every_truncation() -> None:
     partitions = [partition(3, 3, 0, number=n) for n in range(20)] + [partition(3, 2, 1, number=20)]
     response = MetadataResponse(topics=[MetadataResponseTopic(name="topic", partitions=partitions)])

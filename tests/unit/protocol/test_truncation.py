@@ -26,6 +26,8 @@ from tests.example_budget import examples
 from tests.fuzz.fuzz_messages import filled
 from tests.protocol_values import TOP_LEVEL, fitted, messages, versions_of
 
+pytestmark = pytest.mark.slow
+
 ALL = pytest.mark.parametrize("message", TOP_LEVEL, ids=lambda cls: cls.__name__)
 MOST = 4096
 """Bytes of a generated message of which every beginning is tried."""

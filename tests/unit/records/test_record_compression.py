@@ -230,6 +230,7 @@ MEASURED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_memory_stays_near_the_limit(name: str) -> None:
     pytest.importorskip("resource")
