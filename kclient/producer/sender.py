@@ -287,17 +287,23 @@ class Sender:
             self.accumulator.unmute(batch.tp)
 
     def _complete(self, batch: ProducerBatch, outcome: PartitionOutcome, now: float) -> None:
-        if outcome.code == ErrorCode.NONE or outcome.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # a duplicate: the broker has it, but has forgotten at which offset
+        if outcome.code == ErrorCode.NONE or self._is_duplicate(batch, outcome.code):
             self._succeed(batch, outcome)
         elif outcome.code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.done:
             self._split(batch)
         else:
             self._handle_error(batch, _error(batch, outcome), outcome, now, answered=True)
 
+    def _is_duplicate(self, batch: ProducerBatch, code: int) -> bool:
+        """Whether the broker has the batch, but has forgotten at which offset."""
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return True
+        # it knows the last five batches only, and after a restart sometimes only the last one
+        out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return out_of_order and self.transactions is not None and self.transactions.overtaken(batch)
+
     def _succeed(self, batch: ProducerBatch, outcome: PartitionOutcome) -> None:
-        duplicate = outcome.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-        base_offset = -1 if duplicate else outcome.base_offset
+        base_offset = -1 if outcome.code else outcome.base_offset
         if self.transactions is not None:
             self.transactions.completed(batch, base_offset)
         if not batch.done:

@@ -4,7 +4,9 @@ A port of the rules of Java's `TransactionManager` and `TxnPartitionMap` for pro
 (KIP-98, KIP-360, KIP-854). The broker accepts, per partition, the sequence that follows the last one it stored, and
 recognises the last five batches when they come again. So:
 
-- a batch keeps its sequence through its retries, and only the first batch in flight may be retried;
+- a batch keeps its sequence through its retries, and only the first batch in flight may be retried; until it is
+  settled nothing new is sent behind it, or, stored already with only the answer lost, it would fall out of those five
+  (Java's sends on);
 - when a batch is lost for good, its sequence leaves a gap: the epoch is bumped, and what is still in flight for that
   partition is renumbered from 0. What comes before the gap is settled under its old numbers first: it may be stored
   already with only the answer lost, and under new numbers the broker would not recognise it (Java's does not wait).
@@ -188,8 +190,8 @@ class TransactionManager:
                 # A leader that has never seen this producer takes any sequence: a second batch would get in where the
                 # first does not.
                 return False
-            if entry.in_flight and entry.identity != self.identity:
-                return False  # wait until what has the old epoch is through
+            if entry.in_flight and (entry.in_flight[0].attempts or entry.identity != self.identity):
+                return False  # wait until what is sent again, or has the old epoch, is through
             return batch.tp not in self._unresolved and batch.tp not in self._gaps
         # of those with a sequence only the first may be sent again, or a gap appears
         return not entry.in_flight or entry.in_flight[0].base_sequence == batch.base_sequence
@@ -264,6 +266,15 @@ class TransactionManager:
             self._on_out_of_order(batch)
             return True
         return error.retriable
+
+    def overtaken(self, batch: ProducerBatch) -> bool:
+        """Whether a later batch was acknowledged: a leader takes them in order, so it has this one too."""
+        entry = self.partition(batch.tp)
+        return (
+            entry.last_acked_sequence != NO_SEQUENCE
+            and (batch.producer_id, batch.producer_epoch) == entry.identity
+            and is_later(entry.last_acked_sequence, batch.last_sequence)
+        )
 
     def _on_unknown_producer_id(self, batch: ProducerBatch, log_start_offset: int) -> None:
         """The broker forgot us: the log was truncated by retention, or the partition moved (KIP-360)."""

@@ -184,8 +184,8 @@ def test_retries_keep_the_order_of_a_broken_connection() -> None:
         rounds.append(sent_values(again))
         for request in again:
             parts.answer(request)
-    # of those sent before only one at a time, so that no gap can appear; then what is new follows as usual
-    assert rounds == [[[b"a"]], [[b"b"]], [[b"c"], [b"d"]]]
+    # of those sent before only one at a time, so that no gap can appear; what is new comes behind them
+    assert rounds == [[[b"a"]], [[b"b"]], [[b"c"]], [[b"d"]]]
 
 
 def test_without_idempotence_one_in_flight_keeps_the_order() -> None:
@@ -252,6 +252,42 @@ def test_a_duplicate_is_a_success() -> None:
     (request,) = parts.requests()
     parts.answer(request, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
     assert handle.outcome().offset == -1
+
+
+def test_nothing_new_is_sent_behind_a_batch_that_is_sent_again() -> None:
+    # the broker knows the last five batches: with more behind it, one that was stored would not be recognised
+    parts = idempotent()
+    parts.send(b"a")
+    (first,) = parts.requests()
+    parts.send(b"b")
+    (behind,) = parts.requests()
+    parts.sender.on_failure(first, LOST, parts.now)
+    parts.answer(behind, offset=1)
+    parts.send(b"c")
+    assert parts.requests() == []
+    parts.now += 1
+    (again,) = parts.requests()
+    assert values_of(only(again)) == [b"a"]
+    assert parts.requests() == [], "not while it is on its way either"
+    parts.answer(again, offset=0)
+    assert sent_values(parts.requests()) == [[b"c"]]
+
+
+def test_out_of_order_behind_what_is_acknowledged_is_a_duplicate() -> None:
+    parts = idempotent()
+    overtaken = parts.send(b"a")
+    (first,) = parts.requests()
+    parts.send(b"b")
+    (behind,) = parts.requests()
+    parts.answer(behind, offset=1)  # so the first was stored, and only its answer was lost
+    parts.sender.on_failure(first, LOST, parts.now)
+    parts.now += 1
+    (again,) = parts.requests()
+    parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert overtaken.done()
+    assert overtaken.outcome().offset == -1
+    assert parts.transactions is not None
+    assert parts.transactions.identity.epoch == 0
 
 
 def test_after_a_refused_batch_the_next_goes_out_under_a_new_epoch() -> None:
