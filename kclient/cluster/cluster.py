@@ -388,8 +388,8 @@ class Cluster:
         """As `request`, on a connection that is at hand. `response` names the class, for type checkers."""
         version = version_for(connection, type(message), max_version)
         seconds = self.config.request_timeout_ms / 1000 if timeout is None else timeout
-        answer: Any = await connection.request(message, version, timeout=seconds)
-        return answer  # type: ignore[no-any-return]
+        answer: T = await connection.request(message, version, timeout=seconds)
+        return answer
 
     async def find_coordinator(self, key: str, key_type: int = GROUP, *, timeout: float | None = None) -> Node:
         """The broker that coordinates a group or a transactional id; retried until there is one.

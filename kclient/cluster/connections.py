@@ -161,11 +161,11 @@ class BrokerLink:
             # a refusal is told here and nowhere else; the attempts that follow at intervals are for the curious
             refused = isinstance(error, AuthenticationError) and not error.retriable
             level = logging.WARNING if refused and self.link.failures == 1 else logging.DEBUG
-            logger.log(level, "connecting to %s failed: %s", self.address, str(error))
+            logger.log(level, "connecting to %s failed: %s", self.address, error)
             if isinstance(error, KafkaError):
                 raise
             raise self._unreachable(error) from error
-        except BaseException:
+        except BaseException:  # cancelled, for one: says nothing about the broker, and must not leave the link opening
             self.link.abandoned()
             raise
         if self._closed:

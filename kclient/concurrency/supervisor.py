@@ -143,7 +143,7 @@ class Supervisor:
                 self._host.group.start_soon(
                     self._run, handle, function, args, on_error, name=f"{self.name}: {handle.name}"
                 )
-        except BaseException:
+        except BaseException:  # the task will never run, and so never take its handle back
             self._handles.discard(handle)
             raise
         return handle
@@ -230,7 +230,7 @@ class Supervisor:
             return
         try:
             on_error(error)
-        except Exception as second:  # noqa: BLE001
+        except Exception as second:  # noqa: BLE001  (stored as well)
             self.fail(second)
 
     def _cancelled_from_outside(self, handle: TaskHandle) -> None:
@@ -248,7 +248,7 @@ class Supervisor:
 
 
 class _Host:
-    """Where the tasks of a supervisor live."""
+    """Where the tasks of a supervisor live: the face of the two hosts below."""
 
     group: TaskGroup
 
@@ -279,7 +279,7 @@ class _AsyncioHost(_Host):
         self._task = asyncio.get_running_loop().create_task(self._hold(ended), name=f"{self.name}: supervisor")
         try:
             await self._ready.wait()
-        except BaseException:
+        except BaseException:  # cancelled while it starts: the task that holds the group must not stay behind
             self._stop.set()
             raise
 

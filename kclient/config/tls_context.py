@@ -7,6 +7,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from kclient.config.pem import certificates, is_encrypted, private_key, read_pem
@@ -261,7 +262,7 @@ def _key_problem(error: ssl.SSLError, key: str, key_setting: str, chain_setting:
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
     """A file with that text, which `ssl` insists on: in memory where the system can, else readable by us alone."""
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):  # noqa: PTH112
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
         descriptor = os.memfd_create("kclient")
         with os.fdopen(descriptor, "w", encoding="ascii", errors="replace") as file:
             file.write(text)
@@ -274,4 +275,4 @@ def _as_file(text: str) -> Iterator[str]:
             file.write(text)
         yield path
     finally:
-        os.unlink(path)  # noqa: PTH108
+        Path(path).unlink()

@@ -360,7 +360,7 @@ class ConsumerCore:
                 self.spawn(GroupDriver(self).run, name="group")
                 self.spawn(self.committer.run, name="commits")
             self.spawn(FetchDriver(self).run, name="fetcher")
-        except BaseException:
+        except BaseException:  # whatever it is, no task may stay behind a consumer that was not made
             await self.supervisor.aclose()
             raise
         self.state = self.state.to(ClientState.RUNNING, "consumer")

@@ -5,11 +5,15 @@ Errors name the type of what was given, and not its value: that may be a passwor
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+from typing_extensions import get_protocol_members
 
 from kclient.concurrency import Supervisor
 from kclient.errors import ConfigError
 from kclient.net.address import Address, listener_type, parse_address
+from kclient.net.settings import ConnectionConfig
 
 __all__ = [
     "check_config",
@@ -21,16 +25,7 @@ __all__ = [
     "open_address",
 ]
 
-_CONFIG = (
-    "client_id",
-    "request_timeout_ms",
-    "socket_connection_setup_timeout_ms",
-    "send_buffer_bytes",
-    "receive_buffer_bytes",
-    "connections_max_idle_ms",
-    "max_in_flight_requests_per_connection",
-    "tls_context",
-)
+_CONFIG = sorted(get_protocol_members(ConnectionConfig))
 _HANDLER = ("begin", "connected", "disconnected")
 _LOGIN = ("begin", "refused")
 
@@ -111,7 +106,7 @@ def check_seconds(timeout: Any) -> None:
     """
     if not isinstance(timeout, int | float):
         raise TypeError(f"timeout is a number of seconds, or None for request.timeout.ms; not {_a(timeout)}")
-    if timeout != timeout:
+    if math.isnan(timeout):
         raise ValueError("timeout is a number of seconds, or None for request.timeout.ms; not nan")
 
 

@@ -227,9 +227,7 @@ class ProducerCore:
             value_bytes = _serialize(plan.value_serializer, topic, value, headers)
         if partition is not None:
             if not isinstance(partition, int):
-                raise TypeError(
-                    f"a partition is a whole number, or None for the partitioner's choice; not {partition!r}"
-                )
+                raise _no_partition(partition)
             if not 0 <= partition < count:
                 return self._unknown_partition(topic, partition, count)
         elif plan.partitioner is not None:
