@@ -44,6 +44,7 @@ FAIR_SHARE = 4 * 1024 * 1024
 FAIR_FRAMES = 512
 """Frames read from one connection before the others have their turn."""
 
+_LARGE_READ = 16 * 1024  # bytes; while so many were copied others came: asking costs less than a turn of the loop
 _MAX_PARTS = 512  # buffers per sendmsg; the systems' limit (IOV_MAX) is 1024
 _MEMORY_LIMIT = 1024 * 1024
 
@@ -173,7 +174,7 @@ class SocketStream:
                     return True
                 assembler.received(count)
                 total += count
-                if count < len(target):
+                if count < len(target) and count < _LARGE_READ:
                     break  # more may have come since, but then the loop tells
         except BlockingIOError:
             pass
