@@ -70,6 +70,7 @@ async def check(admin: kclient.Admin) -> None:
     assert not {"t", "after"} & {topic.name for topic in await admin.list_topics()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CALLS))
 async def test_a_cancelled_call(name: str) -> None:
     async def scenario(cancelled: Cancelled) -> None:

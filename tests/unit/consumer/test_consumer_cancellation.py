@@ -150,6 +150,7 @@ LOOKUPS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(LOOKUPS))
 async def test_lookups(name: str) -> None:
     """As the first call, which has to connect and to find the leader or the coordinator."""

@@ -221,6 +221,7 @@ class _Adapter:
         await anyio.aclose_forcefully(self._stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["tcp", "tls"])
 @pytest.mark.parametrize("split", [1, 100, 3000])
 async def test_a_proxy_that_splits_merges_and_delays(way: str, split: int) -> None:

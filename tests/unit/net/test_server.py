@@ -627,6 +627,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts descriptors in /proc")
 @pytest.mark.parametrize("manner", ["politely", "rudely", "with garbage"])
 async def test_a_thousand_connections_leave_nothing_behind(manner: str) -> None:

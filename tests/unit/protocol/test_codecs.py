@@ -63,6 +63,7 @@ def test_interpreted_schema_agrees(message: type[ApiMessage], data: st.DataObjec
         assert schema.encode(struct.as_dict()) == encoded
 
 
+@pytest.mark.slow
 @ALL
 @examples(15)
 @given(data=st.data())
