@@ -36,7 +36,7 @@ def choose() -> tuple[Name, Implementation]:
 
     Raises:
         ConfigError: The environment variable names no implementation; an empty one counts as unset.
-        ImportError: The implementation that it names is not built here.
+        ImportError: The implementation that it names is not built here, or what is built belongs to another version.
     """
     forced = os.environ.get(VARIABLE, "")
     if forced:
@@ -49,6 +49,12 @@ def choose() -> tuple[Name, Implementation]:
         if error.name != _MODULES["compiled"]:
             raise
         return "interpreted", load("interpreted")
+    except ImportError as error:
+        raise ImportError(
+            f"The compiled part of kclient.records was built for another version of kclient ({error}); install kclient "
+            "again, or in a source tree run `python setup.py build_ext --inplace`.",
+            name=error.name,
+        ) from error
 
 
 def _load_forced(name: str) -> Implementation:

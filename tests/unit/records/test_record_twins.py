@@ -69,6 +69,21 @@ def test_without_the_extension_the_interpreted_one_serves() -> None:
     assert done.stdout.split() == ["interpreted", "_interpreted"], done.stderr
 
 
+def test_an_extension_of_another_version_is_told_with_the_remedy() -> None:
+    stale = """
+import sys
+class Stale:
+    def find_spec(self, name, path=None, target=None):
+        if name == "kclient.records._compiled":
+            raise ImportError("cannot import name 'gone' from 'kclient.errors'", name="kclient.errors")
+sys.meta_path.insert(0, Stale())
+"""
+    done = run(stale + SHOW, **{VARIABLE: ""})
+    assert done.returncode
+    assert "was built for another version of kclient (cannot import name 'gone' from 'kclient.errors')" in done.stderr
+    assert "build_ext --inplace" in done.stderr
+
+
 def test_heavy_packages_are_imported_on_use() -> None:
     done = run("import sys, kclient.records; print('pyarrow' in sys.modules, 'numpy' in sys.modules)")
     assert done.stdout.split() == ["False", "False"], done.stderr
