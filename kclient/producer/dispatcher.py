@@ -96,8 +96,8 @@ class Dispatcher:
                 self._send(request)
                 self._cluster.metadata.touch((tp.topic for tp in request.batches), now)
             wait = actions.wake_at - self._clock()
-            if wait > 0:
-                await self._wakeup.wait(None if wait == float("inf") else wait)
+            # also where something is due already: the loop's other tasks have their turn
+            await self._wakeup.wait(None if wait == float("inf") else max(wait, 0))
 
     def stop(self) -> None:
         """Forget the cluster's listener."""
