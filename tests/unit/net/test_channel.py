@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import socket
+from collections.abc import Iterable
+from typing import cast
 
 import anyio
 import pytest
@@ -11,7 +15,16 @@ from kclient.concurrency import Supervisor
 from kclient.errors import IllegalStateError, ProtocolError
 from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
-from kclient.net.streams import ByteStream, MemoryStream, SocketStream, buffer_size, memory_pair, socketpair_streams
+from kclient.net.frames import FrameAssembler
+from kclient.net.streams import (
+    FAIR_SHARE,
+    ByteStream,
+    MemoryStream,
+    SocketStream,
+    buffer_size,
+    memory_pair,
+    socketpair_streams,
+)
 from kclient.testing.faults import FaultyStream
 
 from .links import LINKS, Recorder, supervised
@@ -320,3 +333,37 @@ async def test_answers_to_what_came_together_leave_together(kind: str, closes: b
         theirs.channel.close()
         await asking.wait_closed()
         await theirs.channel.wait_closed()
+
+
+class Trickle:
+    """A socket that has a large frame for who reads, in pieces of these sizes."""
+
+    def __init__(self, sizes: Iterable[int]) -> None:
+        self.sizes = iter(sizes)
+        self.head = (1 << 30).to_bytes(4, "big")
+        self.reads = 0
+
+    def setblocking(self, flag: bool) -> None:
+        assert not flag
+
+    def recv_into(self, target: memoryview) -> int:
+        self.reads += 1
+        size = next(self.sizes)
+        head, self.head = self.head, b""
+        target[: len(head)] = head
+        return min(size, len(target))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reads"), [([500, 1], 1), ([16_383, 1], 1), ([100_000, 20_000, 5_000, 1], 3)], ids=str
+)
+def test_after_a_large_piece_it_looks_for_more(sizes: list[int], reads: int) -> None:
+    trickle = Trickle(sizes)
+    assert not SocketStream(cast("socket.socket", trickle), "peer").fill(FrameAssembler(1 << 30))
+    assert trickle.reads == reads
+
+
+def test_a_sender_that_never_stops_does_not_keep_others_from_their_turn() -> None:
+    trickle = Trickle(itertools.repeat(100_000))
+    assert not SocketStream(cast("socket.socket", trickle), "peer").fill(FrameAssembler(1 << 30))
+    assert trickle.reads <= FAIR_SHARE // 16_384
