@@ -92,14 +92,16 @@ def test_cooperative_members_keep_what_they_have(gateway: str, topic: str) -> No
 
 def test_static_member_restarts_without_a_rebalance(gateway: str, topic: str) -> None:
     make_topic(gateway, topic)
+    rebalanced: list[Any] = []
     with consumer(gateway, topic, topic, group_instance_id="one") as first:
+        first.unsubscribe()
+        first.subscribe([topic], on_assign=lambda _, given: rebalanced.append(given))
         with consumer(gateway, topic, topic, group_instance_id="two") as second:
             until(lambda: len(partitions(first)) == len(partitions(second)) == 2, first, second)
             before = partitions(second)
-        rebalanced: list[Any] = []
+        assert rebalanced
+        rebalanced.clear()
         with consumer(gateway, topic, topic, group_instance_id="two") as second:
-            second.unsubscribe()
-            second.subscribe([topic])
             until(lambda: len(partitions(second)) == 2, first, second)
             assert partitions(second) == before
             assert len(partitions(first)) == 2
