@@ -16,7 +16,6 @@ from tests.kafka_artifacts import KAFKA_4
 confluent = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")
 aiokafka = pytest.importorskip("aiokafka")
-kafka_python = pytest.importorskip("kafka")
 
 pytestmark = pytest.mark.foreign
 
@@ -191,7 +190,8 @@ def test_two_members_of_aiokafka(gateway: str, topic: str) -> None:
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
 
-def test_kafka_python_goes_on_where_it_stopped(gateway: str, topic: str) -> None:
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_kafka_python_goes_on_where_it_stopped(gateway: str, topic: str, kafka_python: Any) -> None:
     make_topic(gateway, topic)
     produce(gateway, topic)
 

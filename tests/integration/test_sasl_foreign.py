@@ -194,9 +194,11 @@ def test_aiokafka(secured: SecuredGateway, mechanism: str, topic: str, caplog: p
     asyncio.run(run())
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_kafka_python(secured: SecuredGateway, mechanism: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
-    kafka = pytest.importorskip("kafka")
+def test_kafka_python(
+    secured: SecuredGateway, mechanism: str, topic: str, caplog: pytest.LogCaptureFixture, kafka_python: Any
+) -> None:
     oauth = pytest.importorskip("kafka.net.sasl.oauth")
 
     class Tokens(oauth.AbstractTokenProvider):  # type: ignore[misc, name-defined]
@@ -216,10 +218,10 @@ def test_kafka_python(secured: SecuredGateway, mechanism: str, topic: str, caplo
             return made | {"sasl_oauth_token_provider": Tokens(token() if right else "no.token")}
         return made | {"sasl_plain_username": "alice", "sasl_plain_password": PASSWORD if right else "wrong"}
 
-    producer = kafka.KafkaProducer(**settings(True))
+    producer = kafka_python.KafkaProducer(**settings(True))
     producer.send(topic, b"value").get(timeout=20)
     producer.close()
-    consumer = kafka.KafkaConsumer(topic, **settings(True), group_id=topic, auto_offset_reset="earliest")
+    consumer = kafka_python.KafkaConsumer(topic, **settings(True), group_id=topic, auto_offset_reset="earliest")
     records: list[Any] = []
     deadline = time.monotonic() + 20
     while not records and time.monotonic() < deadline:
@@ -227,8 +229,8 @@ def test_kafka_python(secured: SecuredGateway, mechanism: str, topic: str, caplo
     consumer.close()
     assert [record.value for record in records] == [b"value"]
     caplog.clear()
-    with pytest.raises(kafka.errors.KafkaError):
-        kafka.KafkaAdminClient(**settings(False), bootstrap_timeout_ms=1000)
+    with pytest.raises(kafka_python.errors.KafkaError):
+        kafka_python.KafkaAdminClient(**settings(False), bootstrap_timeout_ms=1000)
     assert "failed to authenticate" in caplog.text
 
 
