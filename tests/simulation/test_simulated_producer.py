@@ -55,6 +55,8 @@ async def run(seed: int, *, final: bool) -> None:
             retry_backoff_max_ms=3,
             reconnect_backoff_ms=1,
             reconnect_backoff_max_ms=3,
+            request_timeout_ms=20_000,
+            delivery_timeout_ms=30_000,  # what never succeeds is told before the test's time is over
             max_in_flight_requests_per_connection=random.choice([1, 2, 5]),
         )
         async with producer:
