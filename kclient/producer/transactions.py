@@ -227,12 +227,14 @@ class TransactionManager:
     def completed(self, batch: ProducerBatch, base_offset: int) -> None:
         """The broker has the batch."""
         entry = self.partition(batch.tp)
-        entry.known = entry.known or (batch.producer_id, batch.producer_epoch) == entry.identity
-        if entry.last_acked_sequence == NO_SEQUENCE or is_later(batch.last_sequence, entry.last_acked_sequence):
-            entry.last_acked_sequence = batch.last_sequence
+        entry.remove(batch)
         if base_offset >= 0:
             entry.last_acked_offset = max(entry.last_acked_offset, base_offset + batch.count - 1)
-        entry.remove(batch)
+        if (batch.producer_id, batch.producer_epoch) != entry.identity:
+            return  # it was given up, and its answer comes after all: the sequences have begun anew
+        entry.known = True
+        if entry.last_acked_sequence == NO_SEQUENCE or is_later(batch.last_sequence, entry.last_acked_sequence):
+            entry.last_acked_sequence = batch.last_sequence
 
     def failed(self, batch: ProducerBatch, error: KafkaError, *, refused: bool) -> None:
         """The batch was given up.

@@ -202,6 +202,28 @@ def test_a_lost_batch_whose_answer_came_late_leaves_no_gap(manager: TransactionM
     assert stamp(assigned(manager, b"b")) == (7, 0, 1)
 
 
+def test_a_late_answer_of_an_earlier_epoch_says_nothing_of_the_present_one(manager: TransactionManager) -> None:
+    manager.completed(assigned(manager, b"a"), 0)
+    lost = assigned(manager, b"b", b"c", b"d")
+    manager.lost(lost)
+    manager.failed(lost, KafkaTimeoutError(), refused=False)
+    manager.resolve()
+    manager.bump_if_required()
+    batch = assigned(manager, b"e")
+    assert stamp(batch) == (7, 1, 0)
+    manager.completed(lost, 1)
+    assert not manager.overtaken(batch), "nothing is acknowledged under this epoch"
+    assert not manager.may_send(batch_of(b"f"), 1), "the leader has not acknowledged this epoch yet"
+
+
+def test_a_batch_behind_which_one_is_acknowledged_is_overtaken(known: TransactionManager) -> None:
+    first, second = assigned(known, b"a"), assigned(known, b"b", b"c")
+    assert not known.overtaken(first)
+    known.completed(second, 1)
+    assert known.overtaken(first)
+    assert not known.overtaken(assigned(known, b"d"))
+
+
 def test_out_of_order_right_behind_a_lost_batch_is_a_gap(manager: TransactionManager) -> None:
     first, second, third = (assigned(manager, value) for value in (b"a", b"b", b"c"))
     manager.lost(first)
