@@ -518,7 +518,7 @@ class ConsumerCore:
         for interceptor in self.plan.interceptors:
             try:
                 interceptor.on_commit(offsets)
-            except Exception:
+            except Exception:  # the offsets are committed, whatever the user's code makes of it
                 logger.exception("%s.on_commit raised", type(interceptor).__name__)
 
     def figures(self) -> dict[str, float]:
@@ -547,7 +547,7 @@ class ConsumerCore:
                 continue
             try:
                 close()
-            except Exception:
+            except Exception:  # the user's code: the others are closed all the same
                 logger.exception("%s.close raised", type(plugin).__name__)
 
 

@@ -112,7 +112,7 @@ class ProducerCore:
         await self.supervisor.start()
         try:
             self._start_tasks()
-        except BaseException:
+        except BaseException:  # whatever it is, no task may stay behind a producer that was not made
             await self.supervisor.aclose()
             raise
         await self.cluster.start()
@@ -301,7 +301,7 @@ class ProducerCore:
         for interceptor in self.plan.interceptors:
             try:
                 record = interceptor.on_send(record)
-            except Exception:
+            except Exception:  # the user's code: the record is sent as it was, as in Java
                 logger.exception("%s.on_send raised", type(interceptor).__name__)
         return record
 
@@ -313,7 +313,7 @@ class ProducerCore:
             for interceptor in interceptors:
                 try:
                     interceptor.on_acknowledgement(metadata, error)
-                except Exception:
+                except Exception:  # the user's code: the delivery stays what it is
                     logger.exception("%s.on_acknowledgement raised", type(interceptor).__name__)
             if callback is not None:
                 callback(metadata, error)
@@ -442,7 +442,7 @@ class ProducerCore:
             if close is not None:
                 try:
                     close()
-                except Exception:
+                except Exception:  # the user's code: the others are closed all the same
                     logger.exception("%s.close raised", type(plugin).__name__)
 
     def figures(self) -> dict[str, float]:

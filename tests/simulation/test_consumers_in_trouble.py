@@ -87,9 +87,11 @@ class Group:
             while not self.complete and polls != 0:
                 polls = None if polls is None else polls - 1
                 self.take(await consumer.poll(0.05))
-                if self.random.random() < 0.5 and manner == "commit_async":
+                if self.random.random() < 0.5:
+                    continue
+                if manner == "commit_async":
                     consumer.commit_async()
-                elif self.random.random() < 0.5 and manner == "commit":
+                elif manner == "commit":
                     # where the group has moved on, who has the partitions now reads these records again
                     with contextlib.suppress(CommitFailedError, RebalanceInProgressError):
                         await consumer.commit(timeout=10)
