@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help setup demo check lint style layers types unit test test-spark-4.2 fuzz benchmarks benchmark-spark docs clean
+.PHONY: help setup demo check lint style layers types unit test test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs clean
 
 help:
 	@grep -E '^## ' Makefile | sed 's/^## //'
@@ -39,7 +39,7 @@ types: $(STAMP)
 	$(BIN)/python tests/verify_types.py
 
 unit: $(STAMP)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit -m "not slow" -q -n 4
+	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit -m "not slow and not long" -q -n 4
 
 ## make check        lint and unit tests, side by side: the fast part, under two minutes
 check: $(STAMP)
@@ -50,8 +50,12 @@ ALONE = tests/unit tests/simulation tests/fuzz
 
 ## make test         set up, then lint and every test
 test: $(STAMP) lint
-	$(PYTEST) $(ALONE) -n 2 --cov --cov-report=
-	$(PYTEST) tests $(ALONE:%=--ignore=%) --cov --cov-append --cov-report=term
+	$(PYTEST) $(ALONE) -m "not long" -n 2 --cov --cov-report=
+	$(PYTEST) tests $(ALONE:%=--ignore=%) -m "not long" --cov --cov-append --cov-report=term
+
+## make test-long    the sweeps and soaks that make test leaves out: an hour and more
+test-long: $(STAMP)
+	$(PYTEST) tests -m long
 
 ## make test-spark-4.2  the Spark tests on PySpark 4.2, in an environment of their own
 test-spark-4.2:
