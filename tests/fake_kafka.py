@@ -148,9 +148,31 @@ class FakeBroker:
         self.node_id = node_id
         self.host = f"fake:{cluster.name}/{node_id}"
         self.down = False
+        """Refuses connections, and leaves the metadata."""
+        self.listed = True
+        """Whether the metadata name it, if it is not down."""
+        self.black_hole = False
+        """Whoever connects gets no answer at all."""
+        self.connect_seconds: Callable[[], float] = lambda: 0.0
+        """How long connecting takes."""
         self.connections: set[ServerConnection] = set()
         self.connects = 0
         self.server: Server | None = None
+        self._paused: anyio.Event | None = None
+
+    def pause(self) -> None:
+        """As SIGSTOP: connections are accepted, requests arrive, nothing is answered."""
+        self._paused = self._paused or anyio.Event()
+
+    def resume(self) -> None:
+        """As SIGCONT: what has arrived meanwhile is answered now."""
+        paused, self._paused = self._paused, None
+        if paused is not None:
+            paused.set()
+
+    @property
+    def paused(self) -> bool:
+        return self._paused is not None
 
     def connected(self, connection: ServerConnection) -> None:
         self.connections.add(connection)
@@ -165,6 +187,16 @@ class FakeBroker:
             connection.abort()
 
     def begin(self, frame: memoryview, connection: ServerConnection) -> Any:
+        if self._paused is not None:
+            return self._begin_later(self._paused, bytes(frame), connection)
+        return self._answer(frame, connection)
+
+    async def _begin_later(self, paused: anyio.Event, frame: bytes, connection: ServerConnection) -> Any:
+        await paused.wait()
+        reply = self._answer(memoryview(bytearray(frame)), connection)
+        return await reply if isinstance(reply, Awaitable) else reply
+
+    def _answer(self, frame: memoryview, connection: ServerConnection) -> Any:
         header, request = decode_request(frame)
         reply = self.cluster.answer(self, ApiKey(header.api_key), header.api_version, request, connection)
         if reply is None:
@@ -218,10 +250,19 @@ class FakeKafka:
 
     def create(self, topic: str, count: int) -> None:
         """A new topic."""
-        nodes = itertools.cycle(self.brokers)
         self.ids[topic] = topic.encode().ljust(16, b"-")[:16]
+        self.grow(topic, count)
+
+    def delete(self, topic: str) -> None:
+        """The topic is gone, and what was in it."""
+        del self.ids[topic]
+        self.partitions = {tp: partition for tp, partition in self.partitions.items() if tp.topic != topic}
+
+    def grow(self, topic: str, count: int) -> None:
+        """The topic gets more partitions, so many in all."""
+        nodes = itertools.cycle(self.brokers)
         for number in range(count):
-            self.partitions[TopicPartition(topic, number)] = _Partition(next(nodes))
+            self.partitions.setdefault(TopicPartition(topic, number), _Partition(next(nodes)))
 
     @property
     def bootstrap(self) -> str:
@@ -294,7 +335,7 @@ class FakeKafka:
         nodes = [
             MetadataResponseBroker(node_id=n, host=broker.host, port=0)
             for n, broker in self.brokers.items()
-            if not broker.down
+            if broker.listed and not broker.down
         ]
         return MetadataResponse(
             brokers=nodes, cluster_id=self.name, controller_id=1, topics=[self._topic(name) for name in names]
@@ -392,6 +433,11 @@ async def _connect(address: Address, config: Any) -> Any:
     name, _, node = address.host.partition("/")
     cluster = _clusters.get(name)
     broker = None if cluster is None else cluster.brokers[int(node)]
+    if broker is not None and broker.black_hole:
+        await anyio.sleep(config.socket_connection_setup_timeout_ms / 1000)
+        raise TimeoutError("no answer")
+    if broker is not None and (seconds := broker.connect_seconds()):
+        await anyio.sleep(seconds)
     if broker is None or broker.down or broker.server is None:
         raise ConnectionRefusedError(f"nobody listens at {address}")
     mine, theirs = memory_pair(str(address), "client")

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 from kclient.arguments import check_timeout
-from kclient.cluster import Cluster
-from kclient.cluster.metadata import topic_error
+from kclient.cluster import Cluster, ClusterSnapshot, topic_error
 from kclient.config import AdminConfig
 from kclient.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
 from kclient.net.connection import Connection
@@ -109,30 +108,33 @@ class AdminBase:
 
         async def ask() -> dict[TopicPartition, T]:
             missing = [tp for tp in partitions if tp not in results]
-            if missing:
-                await self._cluster.refresh({tp.topic for tp in missing}, timeout=timeout)
+            if not missing:
+                return results
+            snapshot = await self._cluster.refresh({tp.topic for tp in missing}, timeout=timeout)
             patient = self._cluster.clock() < patience_ends
-            for node_id, led in self._by_leader(missing, patient).items():
+            for node_id, led in _by_leader(snapshot, missing, patient).items():
                 connection = await self._cluster.connection(node_id)
                 results.update(await operation(connection, led))
             return results
 
         return await self._retrying(ask, timeout, what)
 
-    def _by_leader(self, partitions: Collection[TopicPartition], patient: bool) -> dict[int, list[TopicPartition]]:
-        snapshot = self._cluster.snapshot
-        led: dict[int, list[TopicPartition]] = defaultdict(list)
-        for tp in partitions:
-            error = topic_error(snapshot, tp.topic)
-            if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
-                raise error
-            if snapshot.partition(tp) is None:
-                raise UnknownTopicOrPartitionError(f"{tp} does not exist", retriable=patient)
-            leader = snapshot.leader_id(tp)
-            if leader is None:
-                raise LeaderNotAvailableError(f"{tp} has no leader at the moment")
-            led[leader].append(tp)
-        return led
+
+def _by_leader(
+    snapshot: ClusterSnapshot, partitions: Collection[TopicPartition], patient: bool
+) -> dict[int, list[TopicPartition]]:
+    led: dict[int, list[TopicPartition]] = defaultdict(list)
+    for tp in partitions:
+        error = topic_error(snapshot, tp.topic)
+        if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
+            raise error
+        if snapshot.partition(tp) is None:
+            raise UnknownTopicOrPartitionError(f"{tp} does not exist", retriable=patient)
+        leader = snapshot.leader_id(tp)
+        if leader is None:
+            raise LeaderNotAvailableError(f"{tp} has no leader at the moment")
+        led[leader].append(tp)
+    return led
 
 
 def failure(code: int, subject: str, message: str | None = None) -> KafkaError | None:

@@ -17,7 +17,7 @@ from kclient.admin.types import (
     raise_failures,
 )
 from kclient.arguments import as_names, as_offset, as_partitions, by_partition, check_timeout, whole_number
-from kclient.cluster.cluster import version_for
+from kclient.cluster import version_for
 from kclient.errors import GroupIdNotFoundError, GroupNotEmptyError, KafkaError, ProtocolError, error_for
 from kclient.net.connection import Connection
 from kclient.protocol.embedded import decode_embedded

@@ -16,7 +16,7 @@ from kclient.admin.types import (
     topic_id_text,
 )
 from kclient.arguments import as_names, by_partition, whole_number
-from kclient.cluster.cluster import version_for
+from kclient.cluster import version_for
 from kclient.errors import KafkaError, UnsupportedVersionError
 from kclient.net.connection import Connection
 from kclient.protocol.messages import (

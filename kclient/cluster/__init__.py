@@ -5,13 +5,13 @@ from __future__ import annotations
 from kclient.cluster.backoff import Backoff as Backoff
 from kclient.cluster.bootstrap import cluster_addresses as cluster_addresses
 from kclient.cluster.client_state import ClientState as ClientState
-from kclient.cluster.cluster import GROUP as GROUP
-from kclient.cluster.cluster import TRANSACTION as TRANSACTION
 from kclient.cluster.cluster import Cluster as Cluster
-from kclient.cluster.cluster import version_for as version_for
 from kclient.cluster.config import ClusterConfig as ClusterConfig
+from kclient.cluster.coordinators import GROUP as GROUP
+from kclient.cluster.coordinators import TRANSACTION as TRANSACTION
 from kclient.cluster.metadata import ClusterSnapshot as ClusterSnapshot
 from kclient.cluster.metadata import MetadataCache as MetadataCache
 from kclient.cluster.metadata import PartitionMetadata as PartitionMetadata
 from kclient.cluster.metadata import TopicMetadata as TopicMetadata
 from kclient.cluster.metadata import topic_error as topic_error
+from kclient.cluster.versions import version_for as version_for

@@ -6,17 +6,21 @@ One `Cluster` belongs to one client object, which owns the supervisor that the m
 from __future__ import annotations
 
 import logging
-import random
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
 from kclient.arguments import in_seconds
+from kclient.cluster.asking import first_answer
 from kclient.cluster.backoff import Backoff
 from kclient.cluster.bootstrap import cluster_addresses
 from kclient.cluster.connections import BrokerLink
+from kclient.cluster.coordinators import GROUP, coordinator_in, coordinator_request
+from kclient.cluster.links import Links, nobody_answered
 from kclient.cluster.metadata import ClusterSnapshot, MetadataCache
+from kclient.cluster.versions import version_for
 from kclient.errors import (
     AuthenticationError,
     BrokerConnectionError,
@@ -25,11 +29,8 @@ from kclient.errors import (
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
-    NoBrokersAvailableError,
-    UnsupportedVersionError,
     error_for,
 )
-from kclient.net.address import Address
 from kclient.net.connection import Connection
 from kclient.net.sasl.login import login_for
 from kclient.protocol.messages import (
@@ -39,24 +40,22 @@ from kclient.protocol.messages import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from kclient.protocol.registry import negotiate
-from kclient.types import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 
     from kclient.cluster.config import ClusterConfig
     from kclient.concurrency import Supervisor, TaskHandle
+    from kclient.net.address import Address
     from kclient.protocol.message import ApiMessage
+    from kclient.types import Node
 
 logger: logging.Logger = logging.getLogger("kclient.cluster")
 
 T = TypeVar("T")
 
-GROUP: Final = 0
-"""Coordinator type of consumer groups."""
-TRANSACTION: Final = 1
-"""Coordinator type of transactional ids."""
+PATIENCE: Final = 1.0
+"""Seconds after which another broker is asked as well, where any broker can answer."""
 
 
 class Cluster:
@@ -65,8 +64,10 @@ class Cluster:
     Args:
         config: The client's settings.
         supervisor: Owner of the metadata task.
-        allow_auto_topic_creation: Whether asking for an unknown topic may create it.
+        allow_auto_topic_creation: Whether asking for an unknown topic may create it, where somebody wants it to be
+            there (see `TopicInterest`).
         metadata_max_idle: Seconds after which a topic that nobody used is forgotten; None keeps all.
+        in_use: The topics that a call waits for, or that records wait to be sent to: they are not forgotten.
         clock: Monotonic time in seconds.
     """
 
@@ -77,6 +78,7 @@ class Cluster:
         *,
         allow_auto_topic_creation: bool = True,
         metadata_max_idle: float | None = None,
+        in_use: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -86,15 +88,15 @@ class Cluster:
             max_age=config.metadata_max_age_ms / 1000,
             max_idle=metadata_max_idle,
             backoff=self.retry_backoff,
+            in_use=in_use,
         )
         self.listeners: list[Callable[[], None]] = []
-        """Called in the loop's thread after each answer with metadata."""
+        """Called in the loop's thread after each answer with metadata, and when topics were forgotten."""
         self._supervisor = supervisor
         self._allow_creation = allow_auto_topic_creation
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
         self._login = login_for(config.sasl_credentials, supervisor)
-        self._links: dict[tuple[int, str], BrokerLink] = {}
-        self._bootstrap = [self._new_link(address) for address in cluster_addresses(config)]
+        self._links = Links(cluster_addresses(config), self._new_link)
         self._wake = anyio.Event()
         self._news = anyio.Event()
         self._error: KafkaError | None = None
@@ -118,10 +120,8 @@ class Cluster:
         if self._task is not None:
             self._task.cancel()
         self._announce()
-        links = [*self._links.values(), *self._bootstrap]
-        self._links.clear()
-        for link in links:
-            await link.aclose()
+        for link in self._links.take_all():
+            await link.aclose(ClosedError("The client was closed"))
 
     # ------------------------------------------------------------------ metadata
 
@@ -140,14 +140,47 @@ class Cluster:
         self.metadata.request_update(urgent=urgent)
         self._wake.set()
 
-    def track(self, topics: Iterable[str]) -> None:
-        """Add topics of interest; new ones are fetched in the background."""
-        if self.metadata.track(topics, self.clock()):
+    def track(self, topics: Iterable[str], *, create: bool = True) -> None:
+        """Add topics of interest; new ones are fetched in the background.
+
+        Args:
+            topics: Their names.
+            create: Whether those that are missing are created (if client and broker allow that) until they were found.
+        """
+        if self.metadata.track(topics, self.clock(), create=create):
             self._wake.set()
+
+    def track_only(self, topics: Iterable[str], *, create: bool = True) -> None:
+        """As `track`; all other topics are of interest no more, and leave the snapshot."""
+        with self._leaving():
+            if self.metadata.track_only(topics, self.clock(), create=create):
+                self._wake.set()
+
+    @contextmanager
+    def looking_at(self, topics: Iterable[str]) -> Iterator[None]:
+        """Topics that are of interest for the length of the block; they are not created.
+
+        Use it with `refresh`, or with `request_update` and `wait_until`.
+        """
+        looked_at = list(topics)
+        self.metadata.look_at(looked_at)
+        try:
+            yield
+        finally:
+            with self._leaving():
+                self.metadata.look_away(looked_at)
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Tell the listeners if topics leave the snapshot in the block."""
+        before = self.metadata.snapshot
+        yield
+        if self.metadata.snapshot is not before:
+            self._announce()
 
     async def refresh(
         self,
-        topics: Iterable[str] | None = None,
+        topics: Iterable[str] = (),
         *,
         all_topics: bool = False,
         timeout: float | None = None,
@@ -155,19 +188,19 @@ class Cluster:
         """Fetch the metadata now and return them.
 
         Args:
-            topics: Topics to add to those of interest.
+            topics: Topics to describe beside those of interest.
             all_topics: From now on, every topic of the cluster is of interest.
             timeout: Seconds; the default is `default.api.timeout.ms`.
 
         Raises:
             KafkaTimeoutError: No broker answered in time; the text names what was tried.
         """
-        if topics is not None:
-            self.metadata.track(topics, self.clock())
-        self.metadata.all_topics = self.metadata.all_topics or all_topics
-        before = self.metadata.version
-        self.request_update(urgent=True)
-        return await self.wait_until(lambda snapshot: self.metadata.version > before, timeout=timeout)
+        cache = self.metadata
+        cache.all_topics = cache.all_topics or all_topics
+        with self.looking_at(topics):
+            wanted = cache.begun + 1  # an answer to what was asked before may be older than this call
+            self.request_update(urgent=True)
+            return await self.wait_until(lambda _: cache.answered >= wanted, timeout=timeout)
 
     async def wait_until(
         self, met: Callable[[ClusterSnapshot], bool], *, timeout: float | None = None, what: str = "Metadata"
@@ -198,7 +231,8 @@ class Cluster:
     async def _keep_fresh(self) -> None:
         while not self._closed:
             now = self.clock()
-            self.metadata.expire_topics(now)
+            with self._leaving():
+                self.metadata.expire_topics(now)
             due = self.metadata.next_update(now)
             if due > now:
                 with anyio.move_on_after(due - now):
@@ -227,7 +261,8 @@ class Cluster:
             self._error = None
             self._failing_since = None
             cache.update(response, self.clock(), asked=asked)
-            self._drop_moved_links()
+            for link, reason in self._links.drop_moved(cache.snapshot.nodes):
+                self._supervisor.spawn(link.aclose, reason, name=f"close {link.address}")
         self._announce()
 
     def _rebootstrap_if_due(self) -> None:
@@ -241,12 +276,23 @@ class Cluster:
             self.metadata.rebootstrap()
 
     async def _ask_metadata(self, topics: list[str] | None) -> MetadataResponse:
-        request = MetadataRequest(
-            topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=self._allow_creation,
-        )
-        connection = await self._any_connection()
-        response = await self.request_on(connection, request, response=MetadataResponse)
+        """Ask for topics, all if None, and for those apart that asking is to create."""
+        create = self.metadata.to_create() if self._allow_creation else set[str]()
+        requests = [_metadata_request(None if topics is None else [name for name in topics if name not in create])]
+        if create:
+            requests.append(_metadata_request(sorted(create), create=True))
+
+        async def ask(connection: Connection) -> MetadataResponse:
+            answers = [await self.request_on(connection, request, response=MetadataResponse) for request in requests]
+            found = answers[-1]
+            for answer in answers:
+                self._check_metadata(answer, connection)
+            found.topics = [topic for answer in answers for topic in answer.topics]
+            return found
+
+        return await self.ask_any(ask)
+
+    def _check_metadata(self, response: MetadataResponse, connection: Connection) -> None:
         if (
             response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED
             and self.config.metadata_recovery_strategy == "rebootstrap"
@@ -256,7 +302,6 @@ class Cluster:
             raise error_for(response.error_code)
         if not response.brokers:
             raise BrokerConnectionError(f"{connection.address} knows of no broker yet")
-        return response
 
     def _announce(self) -> None:
         news, self._news = self._news, anyio.Event()
@@ -264,57 +309,36 @@ class Cluster:
         for listener in self.listeners:
             listener()
 
-    def _drop_moved_links(self) -> None:
-        """Forget connections to brokers that left or moved to another address."""
-        nodes = self.metadata.snapshot.nodes
-        for key, link in list(self._links.items()):
-            node = nodes.get(key[0])
-            if node is None or Address.of_broker(node.host, node.port) != link.address:
-                del self._links[key]
-                self._supervisor.spawn(link.aclose, name=f"close {link.address}")
-
     # ------------------------------------------------------------------ connections
 
     def link(self, node_id: int, channel: str = "") -> BrokerLink | None:
         """The link to a broker, made on first use; None if the broker is unknown."""
-        found = self._links.get((node_id, channel))
-        if found is not None:
-            return found
         node = self.metadata.snapshot.nodes.get(node_id)
-        if node is None:
-            return None
-        address = Address.of_broker(node.host, node.port)
-        made = (self._take_bootstrap(address) if not channel else None) or self._new_link(address)
-        self._links[node_id, channel] = made
-        return made
+        return None if node is None else self._links.to(node, channel)
 
     def _new_link(self, address: Address) -> BrokerLink:
-        return BrokerLink(address, self._open, self._reconnect_backoff, self.clock)
-
-    def _take_bootstrap(self, address: Address) -> BrokerLink | None:
-        """A bootstrap link that is connected to this address serves as the broker's: one connection less."""
-        for index, link in enumerate(self._bootstrap):
-            if link.address == address and link.usable is not None:
-                self._bootstrap[index] = self._new_link(address)
-                return link
-        return None
+        return BrokerLink(address, self._open, self._reconnect_backoff, self.clock, self._supervisor)
 
     async def connection(self, node_id: int | None = None, channel: str = "") -> Connection:
         """An open connection.
 
         Args:
-            node_id: The broker; None takes any, preferring one that is connected.
+            node_id: The broker; None takes any, preferring those that are connected and answer.
             channel: Traffic on different channels does not wait for each other.
 
         Raises:
-            BrokerConnectionError: The broker is unknown or cannot be reached.
+            BrokerConnectionError: The broker cannot be reached, or is not known even after new metadata came.
         """
-        self._check_open()
         if node_id is None:
-            return await self._any_connection(channel)
+            return await self.ask_any(_itself, channel=channel)
+        self._check_open()
         link = self.link(node_id, channel)
-        if link is None:
+        if link is None:  # who named the broker may know more than the metadata: a group's coordinator, say
             self.request_update()
+            await self._news.wait()
+            self._check_open()
+            link = self.link(node_id, channel)
+        if link is None:
             raise BrokerConnectionError(f"No broker with id {node_id} is known")
         try:
             return await link.get()
@@ -322,27 +346,39 @@ class Cluster:
             self.request_update()
             raise
 
-    async def _any_connection(self, channel: str = "") -> Connection:
-        """A connection to whichever broker answers: connected ones first, the bootstrap servers last."""
-        nodes = list(self.metadata.snapshot.nodes)
-        random.shuffle(nodes)
-        links = [link for node in nodes if (link := self.link(node, channel)) is not None]
-        links.sort(key=lambda link: link.usable is None)
-        if not links or self.config.metadata_recovery_strategy == "rebootstrap":
-            known = {link.address for link in links}
-            links += [link for link in self._bootstrap if link.address not in known]
-        attempts: list[tuple[str, BaseException]] = []
-        for link in links:
-            try:
-                return await link.get(wait=False)
-            except KafkaError as error:
-                if not error.retriable:  # trying the next address, or again, would not help
-                    raise
-                attempts += _attempts(link, error)
-        raise NoBrokersAvailableError("No broker could be reached", attempts=attempts)
+    async def ask_any(self, ask: Callable[[Connection], Awaitable[T]], *, channel: str = "") -> T:
+        """Ask something that any broker can answer: the least loaded first, the bootstrap servers last.
+
+        Another broker is asked when one fails, and also when it does not answer for a while; the first answer counts.
+        So it must not matter whether several carry it out.
+
+        Args:
+            ask: Asks on a connection.
+            channel: Which connections to use.
+
+        Raises:
+            BrokerConnectionError: No broker answered; it names each that was tried, and why it failed.
+            KafkaError: What `ask` raised that is not retriable.
+        """
+        self._check_open()
+        nodes = self.metadata.snapshot.nodes
+        bootstrap = not nodes or self.config.metadata_recovery_strategy == "rebootstrap"
+
+        async def through(link: BrokerLink) -> T:
+            return await ask(await link.get(wait=False))
+
+        links = self._links.to_ask(nodes.values(), channel, bootstrap=bootstrap)
+        return await first_answer(links, through, patience=PATIENCE, nobody=nobody_answered)
 
     async def _open(self, address: Address) -> Connection:
-        return await Connection.open(address, self.config, supervisor=self._supervisor, login=self._login)
+        opened = await Connection.open(address, self.config, supervisor=self._supervisor, login=self._login)
+        opened.on_close(self._disconnected)
+        return opened
+
+    def _disconnected(self, connection: Connection) -> None:
+        """A connection ended: if the broker is gone or hung, others lead what it led."""
+        if connection.lost:
+            self.request_update()
 
     # ------------------------------------------------------------------ requests
 
@@ -358,7 +394,7 @@ class Cluster:
         """Send a request and wait for its answer, an object of the message's response class.
 
         Args:
-            node_id: The broker to ask; None takes any.
+            node_id: The broker to ask; None asks any, several if need be, see `ask_any`.
             message: The request.
             timeout: Seconds to wait for the answer; the default is `request.timeout.ms`.
             max_version: Highest version to use.
@@ -369,12 +405,13 @@ class Cluster:
             KafkaTimeoutError: No answer in time.
             UnsupportedVersionError: The broker does not speak a version that we do.
         """
-        connection = await self.connection(node_id, channel)
-        try:
+
+        async def ask(connection: Connection) -> Any:
             return await self.request_on(connection, message, response=object, timeout=timeout, max_version=max_version)
-        except BrokerConnectionError:
-            self.request_update()
-            raise
+
+        if node_id is None:
+            return await self.ask_any(ask, channel=channel)
+        return await ask(await self.connection(node_id, channel))
 
     async def request_on(
         self,
@@ -399,18 +436,13 @@ class Cluster:
             GroupAuthorizationError: The group must not be used.
         """
 
-        async def ask() -> Node:
-            connection = await self.connection()
+        async def ask(connection: Connection) -> Node:
             version = version_for(connection, FindCoordinatorRequest)
-            request = FindCoordinatorRequest(key_type=key_type)
-            if version >= 4:
-                request.coordinator_keys = [key]
-            else:
-                request.key = key
-            answer = await self.request_on(connection, request, response=FindCoordinatorResponse)
-            return _coordinator(answer, version)
+            request = coordinator_request(key, key_type, version)
+            return coordinator_in(await self.request_on(connection, request, response=FindCoordinatorResponse), version)
 
-        return await self.retrying(ask, timeout=timeout, what=f"Finding the coordinator of {key!r}")
+        what = f"Finding the coordinator of {key!r}"
+        return await self.retrying(lambda: self.ask_any(ask), timeout=timeout, what=what)
 
     async def retrying(
         self, operation: Callable[[], Awaitable[T]], *, timeout: float | None = None, what: str = "The request"
@@ -451,28 +483,12 @@ class Cluster:
             raise IllegalStateError("The client was not started; use `async with`")
 
 
-def version_for(connection: Connection, request: type[ApiMessage], max_version: int | None = None) -> int:
-    """The version of a request to use on a connection.
-
-    Raises:
-        UnsupportedVersionError: There is none that both sides speak.
-    """
-    assert request.API_KEY is not None
-    low, high = request.VERSIONS
-    ours = (low, high if max_version is None else min(high, max_version))
-    try:
-        return negotiate(request.API_KEY, connection.api_versions, ours)
-    except UnsupportedVersionError as error:
-        raise UnsupportedVersionError(f"{connection.address}: {error.message}") from error
+def _metadata_request(topics: list[str] | None, *, create: bool = False) -> MetadataRequest:
+    return MetadataRequest(
+        topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=create,
+    )
 
 
-def _coordinator(answer: FindCoordinatorResponse, version: int) -> Node:
-    found: Any = answer.coordinators[0] if version >= 4 else answer
-    if found.error_code:
-        raise error_for(found.error_code, found.error_message or None)
-    return Node(found.node_id, found.host, found.port)
-
-
-def _attempts(link: BrokerLink, error: KafkaError) -> list[tuple[str, BaseException]]:
-    """The addresses that were tried, with the cause underneath if the error only names the address again."""
-    return getattr(error, "attempts", None) or [(str(link.address), error)]
+async def _itself(connection: Connection) -> Connection:
+    return connection

@@ -2,27 +2,35 @@
 
 A channel separates traffic that must not wait behind other traffic: the consumer's coordinator has one of its
 own, so that a heartbeat never queues behind a fetch that waits for data.
+
+Connecting is an attempt with an identity, and a task of its own. All who want the connection meanwhile wait for that
+one attempt, and none of them ends it by being cancelled. When the link is closed because the broker left the cluster,
+the attempt ends with it: its waiters are told at once, and an outcome that comes all the same is thrown away.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+from enum import Enum, IntEnum, auto
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from kclient.errors import AuthenticationError, BrokerConnectionError, KafkaError
+from kclient.errors import AuthenticationError, BrokerConnectionError, ClosedError, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kclient.cluster.backoff import Backoff
+    from kclient.concurrency import Supervisor, TaskHandle
     from kclient.net.address import Address
     from kclient.net.connection import Connection
 
 logger: logging.Logger = logging.getLogger("kclient.cluster")
+
+SILENCE: Final = 1.0
+"""Seconds without an answer after which a broker is asked only if no other is at hand."""
 
 
 class LinkState(Enum):
@@ -36,14 +44,32 @@ class LinkState(Enum):
     """Connected, versions negotiated."""
     BACKOFF = auto()
     """The last attempt failed or the connection broke soon; wait before the next."""
+    CLOSED = auto()
+    """Nobody connects any more: the broker left, or the client was closed."""
 
 
 _TRANSITIONS = {
-    LinkState.IDLE: {LinkState.CONNECTING},
-    LinkState.CONNECTING: {LinkState.READY, LinkState.BACKOFF, LinkState.IDLE},
-    LinkState.READY: {LinkState.IDLE, LinkState.BACKOFF},
-    LinkState.BACKOFF: {LinkState.CONNECTING},
+    LinkState.IDLE: {LinkState.CONNECTING, LinkState.CLOSED},
+    LinkState.CONNECTING: {LinkState.READY, LinkState.BACKOFF, LinkState.IDLE, LinkState.CLOSED},
+    LinkState.READY: {LinkState.BACKOFF, LinkState.CLOSED},
+    LinkState.BACKOFF: {LinkState.CONNECTING, LinkState.CLOSED},
+    LinkState.CLOSED: set[LinkState](),
 }
+
+
+class Readiness(IntEnum):
+    """How likely a broker answers soon, the likeliest first."""
+
+    ANSWERING = auto()
+    """Connected, and no request waits long for its answer."""
+    IDLE = auto()
+    """Not connected, and nothing is known against it."""
+    SILENT = auto()
+    """Connected, but a request has waited long."""
+    CONNECTING = auto()
+    """An attempt to connect is under way."""
+    FAILED = auto()
+    """The last attempt or connection failed."""
 
 
 class Link:
@@ -85,9 +111,30 @@ class Link:
         self.retry_at = now + self._backoff.seconds(self.failures)
 
     def abandoned(self) -> None:
-        """The attempt was cancelled, or the connection was closed on purpose."""
-        if self.state in {LinkState.CONNECTING, LinkState.READY}:
-            self._move(LinkState.IDLE)
+        """The attempt was given up for a reason that says nothing about the broker."""
+        self._move(LinkState.IDLE)
+
+    def close(self) -> None:
+        """Nobody connects any more."""
+        self._move(LinkState.CLOSED)
+
+
+class _Attempt:
+    """One attempt to connect, for all who wait for it."""
+
+    __slots__ = ("connection", "done", "error", "task")
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.connection: Connection | None = None
+        self.error: BaseException | None = None
+        self.task: TaskHandle | None = None
+
+    def end(self, connection: Connection | None = None, error: BaseException | None = None) -> None:
+        """Tell the outcome; what comes after the first is ignored."""
+        if not self.done.is_set():
+            self.connection, self.error = connection, error
+            self.done.set()
 
 
 class BrokerLink:
@@ -98,6 +145,7 @@ class BrokerLink:
         opener: Opens a connection and negotiates versions.
         backoff: Delay between failing attempts.
         clock: Monotonic time in seconds.
+        supervisor: Runs the attempts.
     """
 
     def __init__(
@@ -106,13 +154,17 @@ class BrokerLink:
         opener: Callable[[Address], Awaitable[Connection]],
         backoff: Backoff,
         clock: Callable[[], float],
+        supervisor: Supervisor,
     ) -> None:
         self.link: Link = Link(address, backoff)
         self.current: Connection | None = None
         self._opener = opener
         self._clock = clock
-        self._lock = anyio.Lock()
-        self._closed = False
+        self._supervisor = supervisor
+        self._attempt: _Attempt | None = None
+        """The attempt under way: what another one brings is out of date."""
+        self._closed = anyio.Event()
+        self._closed_by: KafkaError | None = None
 
     @property
     def address(self) -> Address:
@@ -125,9 +177,20 @@ class BrokerLink:
         self._notice_break()
         return self.current
 
-    def available(self, now: float) -> bool:
-        """Whether the broker is connected or an attempt to connect is allowed now."""
-        return self.usable is not None or self.link.delay(now) <= 0
+    @property
+    def readiness(self) -> Readiness:
+        """How likely the broker answers soon."""
+        connection = self.usable
+        if connection is not None:
+            return Readiness.SILENT if connection.waiting > SILENCE else Readiness.ANSWERING
+        if self.link.state is LinkState.CONNECTING:
+            return Readiness.CONNECTING
+        return Readiness.IDLE if self.link.state is LinkState.IDLE else Readiness.FAILED
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the broker has not answered yet."""
+        return 0 if self.current is None else self.current.in_flight
 
     async def get(self, *, wait: bool = True) -> Connection:
         """The open connection; opens one if need be.
@@ -136,45 +199,77 @@ class BrokerLink:
             wait: Wait out the back-off after a failure; else raise the last failure again.
 
         Raises:
-            BrokerConnectionError: The broker cannot be reached.
+            BrokerConnectionError: The broker cannot be reached, or the link was closed meanwhile.
         """
-        found = self.usable
-        if found is not None:
-            return found
-        async with self._lock:
+        while True:
+            if self._closed_by is not None:
+                raise _again(self._closed_by)
             found = self.usable
             if found is not None:
                 return found
             delay = self.link.delay(self._clock())
-            if delay > 0:
-                if not wait:
-                    raise self._failed_before(self.link.error)
-                await anyio.sleep(delay)
-            return await self._open()
+            if delay <= 0:
+                return await self._connected()
+            if not wait:
+                raise self._failed_before(self.link.error)
+            with anyio.move_on_after(delay):
+                await self._closed.wait()
 
-    async def _open(self) -> Connection:
+    async def _connected(self) -> Connection:
+        """What the attempt under way brings; begins one if there is none."""
+        attempt = self._attempt or self._begin()
+        await attempt.done.wait()
+        if attempt.connection is not None:
+            return attempt.connection
+        error = attempt.error
+        assert error is not None
+        if isinstance(error, KafkaError):
+            raise _again(error)
+        if isinstance(error, OSError):
+            raise self._unreachable(error) from error
+        raise error
+
+    def _begin(self) -> _Attempt:
+        attempt = _Attempt()
         self.link.connecting()
         try:
-            connection = await self._opener(self.address)
-        except (KafkaError, OSError) as error:
-            self.link.failed(error, self._clock())
-            # a refusal is told here and nowhere else; the attempts that follow at intervals are for the curious
-            refused = isinstance(error, AuthenticationError) and not error.retriable
-            level = logging.WARNING if refused and self.link.failures == 1 else logging.DEBUG
-            logger.log(level, "connecting to %s failed: %s", self.address, error)
-            if isinstance(error, KafkaError):
-                raise
-            raise self._unreachable(error) from error
-        except BaseException:  # cancelled, for one: says nothing about the broker, and must not leave the link opening
+            attempt.task = self._supervisor.spawn(self._connect, attempt, name=f"connect to {self.address}")
+        except BaseException:  # the owner has ended: there will be no attempt
             self.link.abandoned()
             raise
-        if self._closed:
-            self.link.abandoned()
-            await connection.aclose()
-            raise BrokerConnectionError(f"The connection to {self.address} was closed", retriable=False)
-        self.link.connected()
-        self.current = connection
-        return connection
+        self._attempt = attempt
+        return attempt
+
+    async def _connect(self, attempt: _Attempt) -> None:
+        """Make an attempt. What becomes of it is told to those who wait; no outcome fails the task or its owner."""
+        connection: Connection | None = None
+        error: BaseException = ClosedError(f"Connecting to {self.address} was given up: the client was closed")
+        try:
+            connection = await self._opener(self.address)
+        except Exception as failure:  # noqa: BLE001  (those who wait raise it)
+            error = failure
+        finally:
+            if self._attempt is attempt:
+                self._attempt = None
+                self._settle(connection, error)
+            elif connection is not None:  # the link was closed, and the attempt came through all the same
+                connection.close()
+            attempt.end(connection, error)
+
+    def _settle(self, connection: Connection | None, error: BaseException) -> None:
+        """The attempt under way has ended."""
+        if connection is not None:
+            self.link.connected()
+            self.current = connection
+            return
+        if isinstance(error, ClosedError) or not isinstance(error, KafkaError | OSError):
+            self.link.abandoned()  # it says nothing about the broker, and must not leave the link opening
+            return
+        self.link.failed(error, self._clock())
+        # a refusal is told here and nowhere else; the attempts that follow at intervals are for the curious
+        refused = isinstance(error, AuthenticationError) and not error.retriable
+        level = logging.WARNING if refused and self.link.failures == 1 else logging.DEBUG
+        logger.log(level, "connecting to %s failed: %s", self.address, error)
 
     def _notice_break(self) -> None:
         """Drop a connection that broke since it was last looked at."""
@@ -187,19 +282,37 @@ class BrokerLink:
     def _failed_before(self, error: BaseException | None) -> KafkaError:
         """The last failure, for those who come during the back-off."""
         if isinstance(error, KafkaError) and not error.retriable:
-            again = copy.copy(error)  # raising one object in several tasks mixes up their tracebacks
-            again.__cause__ = error
-            return again
+            return _again(error)
         return self._unreachable(error)
 
     def _unreachable(self, error: BaseException | None) -> BrokerConnectionError:
         attempts = [] if error is None else [(str(self.address), error)]
         return BrokerConnectionError(f"Broker {self.address} cannot be reached", attempts=attempts)
 
-    async def aclose(self) -> None:
-        """Close the connection; no new one is opened."""
-        self._closed = True
+    async def aclose(self, error: KafkaError | None = None) -> None:
+        """Close the connection and end the attempt to make one; no new one is opened.
+
+        Args:
+            error: What those are told who wait for the connection, or ask for it later; that it was closed if None.
+        """
+        if self._closed_by is None:
+            self._closed_by = error or BrokerConnectionError(
+                f"The connection to {self.address} was closed", retriable=False
+            )
+            self.link.close()
+            self._closed.set()
+            attempt, self._attempt = self._attempt, None
+            if attempt is not None:
+                attempt.end(error=self._closed_by)
+                if attempt.task is not None:
+                    attempt.task.cancel()
         connection, self.current = self.current, None
-        self.link.abandoned()
         if connection is not None:
             await connection.aclose()
+
+
+def _again(error: KafkaError) -> KafkaError:
+    """An error for one of those who share it: raising one object in several tasks mixes up their tracebacks."""
+    again = copy.copy(error)
+    again.__cause__ = error
+    return again

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from kclient.cluster.interest import TopicInterest
 from kclient.errors import ErrorCode, KafkaError, error_for
 from kclient.types import Node, PartitionInfo, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from kclient.cluster.backoff import Backoff
     from kclient.protocol.messages import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
@@ -130,18 +131,29 @@ class MetadataCache:
         max_idle: Seconds after which a topic that nobody touched is forgotten (`metadata.max.idle.ms`);
             None keeps topics for ever.
         backoff: Delay between requests while they fail or bring nothing new.
+        in_use: The topics that a call waits for, or that records wait to be sent to.
     """
 
-    def __init__(self, *, max_age: float, backoff: Backoff, max_idle: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_age: float,
+        backoff: Backoff,
+        max_idle: float | None = None,
+        in_use: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self.snapshot: ClusterSnapshot = ClusterSnapshot()
         self.version: int = 0
         """Grows with each answer; a waiter compares it to see whether there is news."""
         self.all_topics = False
         """Whether every topic of the cluster is of interest (pattern subscriptions)."""
+        self.begun: int = 0
+        """The number of the newest request."""
+        self.answered: int = 0
+        """The number of the newest request that was answered: an answer tells nothing of what was asked for later."""
         self._max_age = max_age
-        self._max_idle = max_idle
         self._backoff = backoff
-        self._topics: dict[str, float] = {}
+        self._interest = TopicInterest(max_idle, in_use)
         self._requested = True
         self._last_success: float | None = None
         self._allowed_at = -inf
@@ -153,39 +165,54 @@ class MetadataCache:
     @property
     def topics(self) -> list[str]:
         """The topics of interest."""
-        return list(self._topics)
+        return self._interest.topics
 
-    def track(self, topics: Iterable[str], now: float) -> bool:
-        """Add topics of interest, or mark them as used; True if one of them is new."""
-        fresh = False
-        for topic in topics:
-            fresh = fresh or topic not in self._topics
-            self._topics[topic] = now
+    def track(self, topics: Iterable[str], now: float, *, create: bool = True) -> bool:
+        """Add topics of interest, or mark them as used; see `TopicInterest.track`."""
+        return self._asked_for(self._interest.track(topics, now, create=create))
+
+    def track_only(self, topics: Iterable[str], now: float, *, create: bool = True) -> bool:
+        """Replace the topics of interest; True if one of them is new."""
+        fresh = self._interest.track_only(topics, now, create=create)
+        self._leave_out()
+        return self._asked_for(fresh)
+
+    def _asked_for(self, fresh: bool) -> bool:
         if fresh:
             self.request_update(urgent=True)
         return fresh
 
-    def track_only(self, topics: Iterable[str], now: float) -> bool:
-        """Replace the topics of interest; True if one of them is new."""
-        wanted = list(topics)
-        for topic in [topic for topic in self._topics if topic not in set(wanted)]:
-            del self._topics[topic]
-        return self.track(wanted, now)
-
     def touch(self, topics: Iterable[str], now: float) -> None:
         """Mark topics of interest as used."""
-        for topic in topics:
-            if topic in self._topics:
-                self._topics[topic] = now
+        self._interest.touch(topics, now)
 
     def expire_topics(self, now: float) -> list[str]:
-        """Forget the topics that were not used for `max_idle` seconds."""
-        if self._max_idle is None:
-            return []
-        idle = [topic for topic, used in self._topics.items() if now - used >= self._max_idle]
-        for topic in idle:
-            del self._topics[topic]
+        """Forget the topics that were not used for `max_idle` seconds; returns them."""
+        idle = self._interest.expire(now)
+        self._leave_out()
         return idle
+
+    def look_at(self, topics: Iterable[str]) -> None:
+        """A call asks for topics once; they are of interest until `look_away`."""
+        self._interest.look_at(topics)
+
+    def look_away(self, topics: Iterable[str]) -> None:
+        """Undo `look_at`."""
+        self._interest.look_away(topics)
+        self._leave_out()
+
+    def to_create(self) -> set[str]:
+        """The topics that asking for them is to create: they are missing, and somebody wants them."""
+        return self._interest.to_create(self.snapshot.topics)
+
+    def _leave_out(self) -> None:
+        """What is not refreshed any more leaves the snapshot, where it would soon be wrong."""
+        snapshot, interest = self.snapshot, self._interest
+        if self.all_topics or all(name in interest for name in (*snapshot.topics, *snapshot.errors)):
+            return
+        topics = {name: topic for name, topic in snapshot.topics.items() if name in interest}
+        errors = {name: code for name, code in snapshot.errors.items() if name in interest}
+        self.snapshot = replace(snapshot, topics=topics, errors=errors, names=_names(topics))
 
     # ------------------------------------------------------------------ when to ask
 
@@ -214,6 +241,7 @@ class MetadataCache:
 
     def begin_update(self, now: float) -> int:
         """A request goes out; what is asked for from now on needs another one. Returns the version to beat."""
+        self.begun += 1
         self._requested = self._urgent = False
         self._delay(now)
         return self.version
@@ -228,7 +256,7 @@ class MetadataCache:
         self._allowed_at = now + self._backoff.seconds(max(self._failures, 1))
 
     def update(self, response: MetadataResponse, now: float, *, asked: Iterable[str] | None) -> ClusterSnapshot:
-        """Merge an answer.
+        """Merge an answer; topics that are of interest no more are left out.
 
         Args:
             response: The broker's answer.
@@ -238,13 +266,13 @@ class MetadataCache:
         Returns:
             The new snapshot.
         """
-        old = self.snapshot
-        topics = {} if asked is None else dict(old.topics)
-        errors = {} if asked is None else {t: c for t, c in old.errors.items() if t in self._topics}
+        old, everything = self.snapshot, asked is None
+        topics = {} if everything else {name: t for name, t in old.topics.items() if name in self._interest}
+        errors = {} if everything else {name: code for name, code in old.errors.items() if name in self._interest}
         again = False
         for described in response.topics:
             name = described.name
-            if name is None:
+            if name is None or not (everything or name in self._interest):
                 continue
             if described.error_code:
                 errors[name] = described.error_code
@@ -253,6 +281,7 @@ class MetadataCache:
                     topics.pop(name, None)
                 continue
             errors.pop(name, None)
+            self._interest.found(name)
             topics[name] = _merge_topic(old.topics.get(name), described)
             again = again or any(p.leader_id < 0 for p in topics[name].partitions.values())
         self.snapshot = ClusterSnapshot(
@@ -261,9 +290,10 @@ class MetadataCache:
             nodes={b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers},
             topics=topics,
             errors=errors,
-            names={t.topic_id: t.name for t in topics.values() if t.topic_id != ZERO_ID},
+            names=_names(topics),
         )
         self.version += 1
+        self.answered = self.begun
         self._last_success = now
         # a topic that is being created or a partition without a leader: ask again, ever less often
         self._failures = self._failures + 1 if again else 0
@@ -311,6 +341,10 @@ def topic_error(snapshot: ClusterSnapshot, topic: str) -> KafkaError | None:
         return None
     error = error_for(code)
     return error_for(code, f"Topic {topic!r}: {error.message}")
+
+
+def _names(topics: Mapping[str, TopicMetadata]) -> dict[bytes, str]:
+    return {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != ZERO_ID}
 
 
 def _merge_topic(old: TopicMetadata | None, new: MetadataResponseTopic) -> TopicMetadata:

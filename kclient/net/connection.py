@@ -199,6 +199,19 @@ class Connection:
         return len(self._in_flight) + len(self._turns.waiting)
 
     @property
+    def waiting(self) -> float:
+        """Seconds that the oldest request on its way has waited for its response; 0.0 if none is on its way."""
+        if not self._in_flight:
+            return 0.0
+        oldest = self._in_flight[0]
+        return max(self._now() - (oldest.deadline - oldest.timeout), 0.0)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended and this side did not want that: it broke, the broker closed it or did not answer."""
+        return self.closed and not self._local
+
+    @property
     def throttled_until(self) -> float:
         """Until when the broker wants no requests (KIP-219), on the clock of `anyio.current_time`; 0.0 if it does."""
         return self._turns.paused_until

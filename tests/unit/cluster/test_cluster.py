@@ -10,6 +10,8 @@ import anyio
 import pytest
 
 from kclient.cluster import Cluster
+from kclient.cluster.cluster import PATIENCE
+from kclient.cluster.connections import SILENCE
 from kclient.concurrency import Supervisor
 from kclient.config import AdminConfig
 from kclient.errors import (
@@ -17,6 +19,7 @@ from kclient.errors import (
     ClosedError,
     ErrorCode,
     IllegalStateError,
+    KafkaError,
     KafkaTimeoutError,
     NotLeaderOrFollowerError,
     TopicAuthorizationError,
@@ -32,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def connected(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Cluster]:
+async def connected(kafka: FakeKafka, *, creates: bool = True, **settings: Any) -> AsyncIterator[Cluster]:
     config = AdminConfig.parse(
         bootstrap_servers=kafka.bootstrap,
         **{
@@ -44,7 +47,7 @@ async def connected(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Cluster]
         },
     )
     async with Supervisor("cluster under test") as supervisor:
-        cluster = Cluster(config, supervisor)
+        cluster = Cluster(config, supervisor, allow_auto_topic_creation=creates)
         await cluster.start()
         try:
             yield cluster
@@ -139,6 +142,121 @@ async def test_a_broker_that_left_is_disconnected() -> None:
             while kafka.brokers[2].connections:
                 await anyio.sleep(0.001)
         assert cluster.link(2) is None
+
+
+async def test_a_broker_that_leaves_while_we_connect_to_it_is_no_failure() -> None:
+    async with FakeKafka(brokers=2) as kafka, connected(kafka) as cluster:
+        await cluster.refresh()
+        kafka.brokers[2].pause()
+        errors: list[KafkaError] = []
+
+        async def use() -> None:
+            try:
+                await cluster.connection(2, "another")
+            except KafkaError as error:
+                errors.append(error)
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(use)
+                await anyio.wait_all_tasks_blocked()
+                kafka.brokers[2].listed = False
+                await cluster.refresh()
+        (error,) = errors
+        assert error.retriable
+        assert "Broker 2" in str(error)
+        assert "left the cluster" in str(error)
+        kafka.brokers[2].resume()
+        await anyio.wait_all_tasks_blocked()
+        assert not kafka.brokers[2].connections, "no socket stays open"
+        await cluster.refresh()
+
+
+async def test_a_hung_broker_delays_the_metadata_by_a_moment_only() -> None:
+    async with FakeKafka(brokers=2) as kafka:
+        kafka.brokers[1].pause()
+        async with connected(kafka) as cluster:
+            with anyio.fail_after(PATIENCE + 5):
+                for _ in range(5):
+                    await cluster.refresh()
+                await cluster.request(None, InitProducerIdRequest(transaction_timeout_ms=1))
+                await cluster.find_coordinator("group")
+
+
+async def test_a_broker_that_owes_answers_is_asked_last() -> None:
+    async with FakeKafka(brokers=3) as kafka, connected(kafka) as cluster:
+        await cluster.refresh()
+        for node in kafka.brokers:
+            await cluster.connection(node)
+        kafka.brokers[1].pause()
+        async with anyio.create_task_group() as group:
+            group.start_soon(cluster.request, 1, InitProducerIdRequest(transaction_timeout_ms=1))
+            await anyio.sleep(SILENCE + 0.1)
+            asked = [await cluster.connection() for _ in range(20)]
+            likely = [await cluster.connection(2), await cluster.connection(3)]
+            assert set(asked) == set(likely)
+            group.cancel_scope.cancel()
+
+
+async def test_a_black_hole_among_the_bootstrap_servers_is_passed_over() -> None:
+    async with FakeKafka(brokers=2) as kafka:
+        kafka.brokers[1].black_hole = True
+        async with connected(kafka) as cluster:
+            with anyio.fail_after(PATIENCE + 5):
+                assert set((await cluster.refresh()).nodes) == {1, 2}
+
+
+async def test_a_connection_that_is_lost_asks_for_metadata() -> None:
+    async with FakeKafka(brokers=2) as kafka, connected(kafka) as cluster:
+        await cluster.refresh()
+        await cluster.connection(2, "another")
+        before = kafka.count(MetadataRequest)
+        kafka.brokers[2].hang_up()
+        with anyio.fail_after(5):
+            while kafka.count(MetadataRequest) == before:
+                await anyio.sleep(0.001)
+
+
+async def test_a_refresh_is_not_content_with_the_answer_to_an_older_question() -> None:
+    async with FakeKafka() as kafka, connected(kafka) as cluster:
+        await cluster.refresh()
+        kafka.brokers[1].pause()
+        async with anyio.create_task_group() as group:
+            group.start_soon(cluster.refresh)
+            await anyio.wait_all_tasks_blocked()  # the question without the topic is on its way
+
+            async def look() -> None:
+                snapshot = await cluster.refresh(["t"])
+                assert snapshot.partition_count("t") == 1
+
+            group.start_soon(look)
+            await anyio.wait_all_tasks_blocked()
+            kafka.brokers[1].resume()
+
+
+async def test_what_a_call_looked_at_is_not_asked_for_again() -> None:
+    async with FakeKafka({"t": 1, "u": 1}) as kafka, connected(kafka) as cluster:
+        cluster.track(["u"])
+        assert set((await cluster.refresh(["t"])).topics) == {"t", "u"}
+        assert set(cluster.snapshot.topics) == {"u"}
+        await cluster.refresh()
+        (request,) = [message for _, message in kafka.requests if isinstance(message, MetadataRequest)][-1:]
+        assert [topic.name for topic in request.topics or ()] == ["u"]
+
+
+async def test_a_deleted_topic_is_not_created_again_by_the_refresh() -> None:
+    async with FakeKafka({"other": 1}) as kafka, connected(kafka) as cluster:
+        kafka.auto_create = 2
+        cluster.track(["t"])
+        await cluster.wait_until(lambda snapshot: snapshot.partition_count("t") == 2)
+        kafka.delete("t")
+        for _ in range(3):
+            await cluster.refresh()
+        assert "t" not in cluster.snapshot.topics
+        assert "t" not in kafka.ids
+        cluster.track(["u"])
+        await cluster.wait_until(lambda snapshot: snapshot.partition_count("u") == 2)
+        assert "t" not in kafka.ids, "not beside another topic either"
 
 
 async def test_all_known_brokers_dead_bootstraps_again() -> None:

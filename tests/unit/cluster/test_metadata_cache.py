@@ -50,8 +50,10 @@ def cache() -> MetadataCache:
 def learn(
     cache: MetadataCache, *topics: MetadataResponseTopic, now: float = 0.0, asked: list[str] | None = None
 ) -> None:
+    names = [t.name or "" for t in topics] if asked is None else asked
+    cache.track(names, now)
     cache.begin_update(now)
-    cache.update(answer(*topics), now, asked=[t.name or "" for t in topics] if asked is None else asked)
+    cache.update(answer(*topics), now, asked=names)
 
 
 def test_the_snapshot_says_what_the_answer_said(cache: MetadataCache) -> None:
@@ -78,7 +80,7 @@ def test_an_unknown_topic_is_unknown_everywhere(cache: MetadataCache) -> None:
 
 
 def test_a_replica_on_a_dead_broker_keeps_its_id(cache: MetadataCache) -> None:
-    cache.update(answer(topic("t", partition()), brokers=(1,)), 0.0, asked=["t"])
+    cache.update(answer(topic("t", partition()), brokers=(1,)), 0.0, asked=None)
     assert cache.snapshot.partitions_for("t")[0].replicas[1] == Node(2, "", -1)
 
 
@@ -192,18 +194,97 @@ def test_a_partition_without_leader_is_asked_for_ever_less_often(cache: Metadata
     assert waits == pytest.approx([0.1, 0.2, 0.4])
 
 
-def test_topics_that_nobody_uses_are_forgotten(cache: MetadataCache) -> None:
-    cache.track(["t", "u"], 0.0)
+def test_topics_that_nobody_uses_are_forgotten_and_leave_the_snapshot(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), topic("u", partition(), topic_id=ID_B))
+    learn(cache, topic("v", code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     cache.touch(["t", "stranger"], 50.0)
-    assert cache.expire_topics(60.0) == ["u"]
+    assert cache.expire_topics(60.0) == ["u", "v"]
     assert cache.topics == ["t"]
+    assert set(cache.snapshot.topics) == {"t"}
+    assert cache.snapshot.names == {ID_A: "t"}
+    assert cache.snapshot.errors == {}
     assert MetadataCache(max_age=1, backoff=Backoff(1, 1)).expire_topics(inf) == []
 
 
+def test_what_is_in_use_is_not_forgotten() -> None:
+    in_use = {"t"}
+    cache = MetadataCache(max_age=300, max_idle=60, backoff=Backoff(1, 1), in_use=lambda: in_use)
+    learn(cache, topic("t", partition()), topic("u", partition(), topic_id=ID_B))
+    assert cache.expire_topics(60.0) == ["u"]
+    in_use.clear()
+    assert cache.expire_topics(119.0) == [], "from the last use on"
+    assert cache.expire_topics(120.0) == ["t"]
+
+
 def test_tracking_only_some_drops_the_others(cache: MetadataCache) -> None:
-    cache.track(["t", "u"], 0.0)
+    learn(cache, topic("t", partition()), topic("u", partition(), topic_id=ID_B))
     assert cache.track_only(["u", "v"], 1.0)
     assert cache.topics == ["u", "v"]
+    assert set(cache.snapshot.topics) == {"u"}
+
+
+def test_what_is_looked_at_is_of_interest_for_that_long(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()))
+    cache.look_at(["t", "u"])
+    cache.look_at(["u"])
+    assert cache.topics == ["t", "u"]
+    cache.begin_update(1.0)
+    cache.update(answer(topic("t", partition()), topic("u", partition(), topic_id=ID_B)), 1.0, asked=["t", "u"])
+    cache.look_away(["t", "u"])
+    assert set(cache.snapshot.topics) == {"t", "u"}, "somebody still looks at u"
+    cache.look_away(["u"])
+    assert set(cache.snapshot.topics) == {"t"}, "and t is tracked"
+    assert cache.topics == ["t"]
+
+
+def test_an_answer_that_comes_after_the_interest_has_gone_is_left_out(cache: MetadataCache) -> None:
+    cache.look_at(["t"])
+    cache.begin_update(0.0)
+    cache.look_away(["t"])
+    cache.update(answer(topic("t", partition())), 0.0, asked=["t"])
+    assert cache.snapshot.topics == {}
+    cache.look_at(["t"])
+    cache.begin_update(0.0)
+    cache.look_away(["t"])
+    cache.update(answer(topic("t", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), 0.0, asked=["t"])
+    assert cache.snapshot.errors == {}
+    assert not cache.update_requested, "nobody wants to know"
+
+
+# --------------------------------------------------------------------------- what is created
+
+
+def test_a_topic_is_created_until_it_was_found_and_not_again_when_it_was_deleted(cache: MetadataCache) -> None:
+    cache.track(["t"], 0.0)
+    assert cache.to_create() == {"t"}
+    learn(cache, topic("t", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    assert cache.to_create() == {"t"}, "not there yet"
+    learn(cache, topic("t", partition()))
+    assert cache.to_create() == set()
+    learn(cache, topic("t", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    assert cache.to_create() == set(), "whoever deleted it meant it"
+    cache.track(["t"], 1.0)
+    assert cache.to_create() == set()
+    cache.track_only([], 2.0)
+    cache.track(["t"], 3.0)
+    assert cache.to_create() == {"t"}, "somebody begins anew"
+
+
+def test_a_topic_in_use_is_created_again() -> None:
+    in_use: set[str] = set()
+    cache = MetadataCache(max_age=300, backoff=Backoff(1, 1), in_use=lambda: in_use)
+    cache.track(["t"], 0.0, create=False)
+    assert cache.to_create() == set()
+    learn(cache, topic("t", partition()))
+    in_use.update(["t", "stranger"])
+    assert cache.to_create() == set(), "it is there"
+    learn(cache, topic("t", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    assert cache.to_create() == {"t"}, "records wait for it"
+
+
+def test_looking_at_a_topic_does_not_create_it(cache: MetadataCache) -> None:
+    cache.look_at(["t"])
+    assert cache.to_create() == set()
 
 
 def test_bootstrapping_again_forgets_the_brokers_but_not_the_topics(cache: MetadataCache) -> None:

@@ -207,7 +207,7 @@ async def test_reading_goes_on_when_connections_break(address: str) -> None:
     async with reader(address, "t", reconnect_backoff_ms=10) as consumer:
         found = await values(consumer, 5)
         for number in range(1, 4):
-            for link in list(consumer._core.cluster._links.values()):
+            for link in consumer._core.cluster._links:
                 if link.usable is not None:
                     link.usable.close()
             await fill(address, 5 * number, 5)

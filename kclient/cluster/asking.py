@@ -1,0 +1,91 @@
+"""Asking the same of several, one after the other, until one of them answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
+
+from kclient.errors import KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+async def first_answer(
+    candidates: Iterable[C],
+    ask: Callable[[C], Awaitable[T]],
+    *,
+    patience: float,
+    nobody: Callable[[list[tuple[C, KafkaError]]], KafkaError],
+) -> T:
+    """The first answer of several candidates; what the others are asked is cancelled then.
+
+    The next one is asked when those before could not be reached, or have not answered for a while: a hung one delays
+    the answer by that time only.
+
+    Args:
+        candidates: Whom to ask, in this order; they are drawn when their turn comes.
+        ask: Asks one of them.
+        patience: Seconds to wait for an answer before the next one is asked as well; doubled each time, so that
+            where all of them are slow few are asked.
+        nobody: Makes the error for the case that none could be reached.
+
+    Raises:
+        KafkaError: What `nobody` made; or at once an error that one of them answered, or that is not retriable, since
+            the others would say the same.
+    """
+    race = _Race[C, T](ask)
+    async with anyio.create_task_group() as group:
+        for candidate in candidates:
+            race.running += 1
+            group.start_soon(race.run, candidate)
+            with anyio.move_on_after(patience) as waited:
+                await race.news()
+            if race.decided:
+                break
+            if waited.cancelled_caught:
+                patience *= 2
+        while race.running and not race.decided:
+            await race.news()
+        group.cancel_scope.cancel()
+    if race.error is not None:
+        raise race.error
+    if not race.answers:
+        raise nobody(race.failures)
+    return race.answers[0]
+
+
+class _Race(Generic[C, T]):
+    """Who has answered, and who has failed."""
+
+    def __init__(self, ask: Callable[[C], Awaitable[T]]) -> None:
+        self.running = 0
+        self.answers: list[T] = []
+        self.failures: list[tuple[C, KafkaError]] = []
+        self.error: Exception | None = None
+        self._ask = ask
+        self._news = anyio.Event()
+
+    @property
+    def decided(self) -> bool:
+        return bool(self.answers) or self.error is not None
+
+    async def run(self, candidate: C) -> None:
+        try:
+            self.answers.append(await self._ask(candidate))
+        except Exception as error:  # noqa: BLE001  (raised by `first_answer`, where nobody makes a group of it)
+            if isinstance(error, KafkaError) and error.retriable and error.code is None:
+                self.failures.append((candidate, error))
+            else:
+                self.error = error
+        self.running -= 1
+        self._news.set()
+
+    async def news(self) -> None:
+        """Wait until one more has answered or failed."""
+        await self._news.wait()
+        self._news = anyio.Event()

@@ -1,0 +1,99 @@
+"""The links of one client: to the brokers by id and channel, and to the bootstrap servers."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from kclient.errors import BrokerConnectionError, KafkaError, NoBrokersAvailableError
+from kclient.net.address import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from kclient.cluster.connections import BrokerLink, Readiness
+    from kclient.types import Node
+
+
+class Links:
+    """Makes links on first use, and says which of them to ask.
+
+    Args:
+        bootstrap: The addresses to start from.
+        make: Makes the link to an address.
+    """
+
+    def __init__(self, bootstrap: Iterable[Address], make: Callable[[Address], BrokerLink]) -> None:
+        self._make = make
+        self._links: dict[tuple[int, str], BrokerLink] = {}
+        self._bootstrap = [make(address) for address in bootstrap]
+
+    def __iter__(self) -> Iterator[BrokerLink]:
+        return iter([*self._links.values(), *self._bootstrap])
+
+    def to(self, node: Node, channel: str) -> BrokerLink:
+        """The link to a broker."""
+        found = self._links.get((node.id, channel))
+        if found is None:
+            address = Address.of_broker(node.host, node.port)
+            found = (self._take_bootstrap(address) if not channel else None) or self._make(address)
+            self._links[node.id, channel] = found
+        return found
+
+    def _take_bootstrap(self, address: Address) -> BrokerLink | None:
+        """A bootstrap link that is connected to this address serves as the broker's: one connection less."""
+        for index, link in enumerate(self._bootstrap):
+            if link.address == address and link.usable is not None:
+                self._bootstrap[index] = self._make(address)
+                return link
+        return None
+
+    def to_ask(self, nodes: Collection[Node], channel: str = "", *, bootstrap: bool) -> list[BrokerLink]:
+        """Links to ask something that any broker can answer, the best first.
+
+        The best are those where an answer is likely (see `Readiness`), and of these the least loaded. Whatever a
+        broker owes on one channel counts for the others.
+
+        Args:
+            nodes: The brokers.
+            channel: Whose links to take.
+            bootstrap: Whether the bootstrap servers follow.
+        """
+        links = {node.id: self.to(node, channel) for node in nodes}
+        worst: dict[int, Readiness] = {}
+        for (node_id, _), link in self._links.items():
+            worst[node_id] = max(worst.get(node_id, link.readiness), link.readiness)
+        order = random.sample(list(links), len(links))
+        order.sort(key=lambda node_id: (worst[node_id], links[node_id].in_flight))
+        found = [links[node_id] for node_id in order]
+        if bootstrap:
+            known = {link.address for link in found}
+            found += sorted(
+                (link for link in self._bootstrap if link.address not in known), key=lambda link: link.readiness
+            )
+        return found
+
+    def drop_moved(self, nodes: Mapping[int, Node]) -> list[tuple[BrokerLink, BrokerConnectionError]]:
+        """Forget the links to brokers that left or moved to another address; they are to be closed, for this reason."""
+        moved = []
+        for (node_id, channel), link in list(self._links.items()):
+            node = nodes.get(node_id)
+            if node is None or Address.of_broker(node.host, node.port) != link.address:
+                del self._links[node_id, channel]
+                what = "left the cluster" if node is None else f"moved to {node.host}:{node.port}"
+                moved.append((link, BrokerConnectionError(f"Broker {node_id} at {link.address} {what}")))
+        return moved
+
+    def take_all(self) -> list[BrokerLink]:
+        """All links, to be closed; none is left."""
+        links = list(self)
+        self._links, self._bootstrap = {}, []
+        return links
+
+
+def nobody_answered(failures: Iterable[tuple[BrokerLink, KafkaError]]) -> KafkaError:
+    """No broker answered: the addresses that were tried, with the cause underneath if it names the address again."""
+    attempts: list[tuple[str, BaseException]] = []
+    for link, error in failures:
+        attempts += getattr(error, "attempts", None) or [(str(link.address), error)]
+    return NoBrokersAvailableError("No broker could be reached", attempts=attempts)
