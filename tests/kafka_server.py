@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker as a child process: one node, KRaft, on ports that the system chose.
+"""A real Apache Kafka broker as a child process, KRaft, on ports that the system chose: alone, or a node of a cluster.
 
 Beside PLAINTEXT it listens as a table says: one `ServerListener` for each further listener.
 """
@@ -29,8 +29,8 @@ Configuration:
 
 _PROPERTIES = """
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node_id}
+controller.quorum.voters={voters}
 listeners=CONTROLLER://127.0.0.1:{controller},{listeners}
 advertised.listeners={advertised}
 inter.broker.listener.name=PLAINTEXT
@@ -129,10 +129,24 @@ class JavaTools:
         return result.stdout
 
 
+@dataclass(frozen=True)
+class Place:
+    """A broker's place among the controllers of its cluster."""
+
+    node_id: int
+    controllers: Mapping[int, int]
+    """The port of each node's controller, by node id."""
+
+    @property
+    def voters(self) -> str:
+        """The controllers as `controller.quorum.voters` lists them."""
+        return ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.controllers.items())
+
+
 class KafkaServer:
     """One broker; `bootstrap` is its address without security, `addresses` has one for each listener.
 
-    `restart` keeps data and ports.
+    Stopped and started again, it keeps data and ports.
     """
 
     def __init__(
@@ -142,16 +156,20 @@ class KafkaServer:
         overrides: dict[str, str] | None = None,
         listeners: Iterable[ServerListener] = (),
         system_properties: Mapping[str, str] | None = None,
+        place: Place | None = None,
+        heap: str = "1g",
     ) -> None:
         self.version = version
         self.folder = folder
+        self.place = place or Place(1, {1: free_port()})
         self.tools = JavaTools(version, folder)
         self.listeners = [ServerListener("PLAINTEXT"), *listeners]
-        controller, *ports = free_ports(1 + len(self.listeners))
+        ports = free_ports(len(self.listeners))
         self.ports = dict(zip((item.name for item in self.listeners), ports, strict=True))
         self.addresses = {item.name: f"{item.host}:{self.ports[item.name]}" for item in self.listeners}
         self.port = self.ports["PLAINTEXT"]
         self.bootstrap = self.addresses["PLAINTEXT"]
+        self._heap = heap
         self._jvm = [f"-D{name}={value}" for name, value in (system_properties or {}).items()]
         self._log = folder / "server.log"
         self._properties = folder / "server.properties"
@@ -159,7 +177,9 @@ class KafkaServer:
             listeners=",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()),
             advertised=",".join(f"{name}://{address}" for name, address in self.addresses.items()),
             protocols=",".join(f"{item.name}:{item.protocol}" for item in self.listeners),
-            controller=controller,
+            node_id=self.place.node_id,
+            voters=self.place.voters,
+            controller=self.place.controllers[self.place.node_id],
             data=folder / "data",
         )
         text += "".join(f"{line}\n" for item in self.listeners for line in item.lines())
@@ -170,16 +190,30 @@ class KafkaServer:
     def run_tool(self, main_class: str, *arguments: str, timeout: float = 90) -> str:
         return self.tools.run(main_class, *arguments, timeout=timeout)
 
-    def format(self, *arguments: str) -> None:
-        cluster = "kclient-tests-" + uuid.uuid4().hex[:8]
+    @staticmethod
+    def new_cluster_id() -> str:
+        return "kclient-tests-" + uuid.uuid4().hex[:8]
+
+    def format(self, *arguments: str, cluster_id: str | None = None) -> None:
+        cluster = cluster_id or self.new_cluster_id()
         self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties), *arguments)
 
     def start(self, timeout: float = 60) -> None:
-        command = self.tools.command("kafka.Kafka", str(self._properties), heap="1g")
+        """Start the process and wait until it serves."""
+        self.launch()
+        self.wait_ready(timeout)
+
+    def launch(self) -> None:
+        """Start the process."""
+        command = self.tools.command("kafka.Kafka", str(self._properties), heap=self._heap)
         command.remove("-XX:TieredStopAtLevel=1")
         command[1:1] = self._jvm
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def wait_ready(self, timeout: float = 60) -> None:
+        """Wait until every listener accepts connections."""
+        assert self._process is not None, "it was not launched"
         deadline = time.monotonic() + timeout
         while not self._accepts():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -194,13 +228,31 @@ class KafkaServer:
             return False
         return True
 
+    @property
+    def running(self) -> bool:
+        """Whether the process is there, paused or not."""
+        return self._process is not None
+
+    def pause(self) -> None:
+        """Stop the process where it is (SIGSTOP): the system goes on accepting connections for it, nobody answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None, "it does not run"
+        os.killpg(self._process.pid, number)
+
     def stop(self, kill: bool = False) -> None:
         if self._process is None:
             return
-        os.killpg(self._process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        self.resume()  # a paused process takes no notice of SIGTERM
+        self._signal(signal.SIGKILL if kill else signal.SIGTERM)
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             self._process.wait()
         self._process = None
