@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from benchmarks.harness import alternating, report
-from kclient.htp import DirectBroker, Store, Topic, open_store
+from kclient.htp import DirectTopic, OpenTopic, Store, Topic, open_store
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.records import BatchBuilder, RecordBatchFraming, restamp
 
@@ -85,7 +86,8 @@ class Stored:
     def __init__(self, portal: BlockingPortal, store: Store, count: int) -> None:
         self.portal = portal
         self.store = store
-        self.topics = [Topic("benchmark", str(number)) for number in range(count)]
+        self.count = count
+        self.topics: list[OpenTopic] = []
         builder = BatchBuilder(limit=10 * BYTES)
         builder.append(0, None, os.urandom(BYTES - 100))
         self.batch = builder.build()
@@ -94,24 +96,22 @@ class Stored:
     async def prepare(self) -> None:
         await self.store.manager.create_domain("benchmark")
         async with anyio.create_task_group() as group:
-            for topic in self.topics:
-                group.start_soon(self._open, topic)
+            for number in range(self.count):
+                group.start_soon(self._open, Topic("benchmark", str(number)))
 
     async def _open(self, topic: Topic) -> None:
-        await self.store.manager.create_topic(topic)
-        await self.store.broker.open(topic, RecordBatchFraming())
+        info = await self.store.manager.create_topic(topic)
+        self.topics.append(await self.store.broker.open(info.place, RecordBatchFraming(), epoch=1))
 
     async def work(self) -> None:
-        broker = self.store.broker
-        assert isinstance(broker, DirectBroker)
         restamp(self.batch, 0, base_offset=self.next, partition_leader_epoch=0)
         self.next += 1
-        sent = [broker.send_nowait(topic, (self.batch,)) for topic in self.topics]
+        sent = [cast("DirectTopic", topic).send_nowait((self.batch,)) for topic in self.topics]
         for each in sent:
             await each.synced()
 
     def timed(self) -> float:
-        rounds = max(2, 200 // len(self.topics))
+        rounds = max(2, 200 // self.count)
 
         async def repeat() -> None:
             for _ in range(rounds):

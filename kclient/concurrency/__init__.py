@@ -4,6 +4,7 @@
   escapes from them: the first one becomes the object's stored failure, which `check` raises at the next public
   call. Neither the user's code is cancelled nor an ExceptionGroup raised.
 - `Completion` is a result that arrives later, `Timer` a callback at a time, both without a task on asyncio.
+- `NamedLocks` are locks by name, for work on one thing of many.
 - `Wakeup` wakes one waiting task from any thread; any number of `set` before the wake count as one.
 
 On asyncio the tasks live under a task of the supervisor's own, so that objects may be closed from any task and in
@@ -16,6 +17,7 @@ from kclient.concurrency.backend import loop_clock as loop_clock
 from kclient.concurrency.backend import loop_soon as loop_soon
 from kclient.concurrency.completion import Completion as Completion
 from kclient.concurrency.completion import Wakeup as Wakeup
+from kclient.concurrency.named_locks import NamedLocks as NamedLocks
 from kclient.concurrency.supervisor import Supervisor as Supervisor
 from kclient.concurrency.supervisor import SupervisorState as SupervisorState
 from kclient.concurrency.supervisor import TaskHandle as TaskHandle
@@ -25,6 +27,7 @@ from kclient.concurrency.timer import Timer as Timer
 __all__ = [
     "Completion",
     "LoopHandle",
+    "NamedLocks",
     "Supervisor",
     "SupervisorState",
     "TaskHandle",

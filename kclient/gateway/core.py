@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kclient.gateway.config import BrokerConfig
+    from kclient.gateway.dynamic_config import DynamicConfig
     from kclient.gateway.groups import GroupCoordinator
     from kclient.gateway.handlers import HandlerTable
     from kclient.gateway.partitions import PartitionTable
     from kclient.gateway.producer_ids import ProducerIds
     from kclient.gateway.topics import TopicCatalogue, TopicRecord
-    from kclient.htp.port import Broker, DirectBroker, Lease, Manager
+    from kclient.htp.port import Broker, Lease, Manager
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,11 +66,9 @@ class Core:
     """`spawn(async_function, *args, name="...")`: a background task owned by the gateway. Its failure is the
     gateway's failure; expected errors are handled inside."""
     leader_epoch: int
-    """The leader epoch of every partition: it grows with each start of the gateway."""
-    direct: DirectBroker | None = None
-    """The broker again where it has calls that need no switch of tasks."""
-    fence: int | None = None
-    """What sends are fenced with, where the broker checks it."""
+    """The leader epoch of every partition: it grows with each start of a gateway on the store."""
+    dynamic: DynamicConfig = field(init=False)
+    """What of `config` was changed since the start."""
     topics: TopicCatalogue = field(init=False)
     partitions: PartitionTable = field(init=False)
     producer_ids: ProducerIds = field(init=False)
@@ -77,8 +76,8 @@ class Core:
     """Made by `GroupCoordinator(core)`; the gateway awaits its `start()` before it listens, `aclose()` when it
     drains."""
     table: HandlerTable = field(init=False)
-    on_topic_deleted: list[Callable[[TopicRecord], Awaitable[None]]] = field(default_factory=list)
-    """Awaited, in order, after a topic has gone (committed offsets are dropped here)."""
+    on_topic_deleted: list[Callable[[TopicRecord], object]] = field(default_factory=list)
+    """Called, in order, in the turn of the loop in which a topic has gone (committed offsets are dropped here)."""
     closing: bool = False
     """True from the moment on when the gateway drains: waiting requests are answered at once."""
 

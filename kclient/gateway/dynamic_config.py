@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+import anyio
+
+from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError
 from kclient.gateway.settings import BROKER_SETTINGS
 
 if TYPE_CHECKING:
@@ -17,24 +20,90 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 KEY: Final = "kafka/config/broker"
 READ_ONLY: Final = frozenset(
     {
-        "advertised.listeners", "broker.id", "broker.rack", "listeners", "log.dirs",
+        "advertised.listeners", "broker.id", "broker.rack", "connections.max.idle.ms", "listeners", "log.dirs",
         "max.incremental.fetch.session.cache.slots", "node.id", "queued.max.requests", "socket.request.max.bytes",
     }
 )  # fmt: skip
 """Settings that only a restart changes."""
 
 
-async def load_dynamic_config(core: Core) -> None:
-    """Put the settings of earlier AlterConfigs requests in force."""
-    found = (await core.manager.get([KEY])).get(KEY)
-    if found is not None:
-        values = {name: text for name, text in json.loads(found.value).items() if name in BROKER_SETTINGS}
-        core.config.set_dynamic(values)
+class DynamicConfig:
+    """The broker settings that AlterConfigs has set."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._changing = anyio.Lock()
+        self._when_changed: list[Callable[[], object]] = []
+        self._ignored: dict[str, str] = {}
+        """What another version has set and this one does not know; kept for that one."""
+        self.unreadable: bool = False
+        """Whether settings were made that cannot be read: until new ones are, nothing may rely on them."""
+
+    def on_change(self, callback: Callable[[], object]) -> None:
+        """Have `callback()` called whenever settings have changed."""
+        self._when_changed.append(callback)
+
+    async def load(self) -> None:
+        """Put the settings of earlier AlterConfigs requests in force."""
+        found = (await self._core.manager.get([KEY])).get(KEY)
+        if found is None:
+            return
+        try:
+            values = {str(name): str(text) for name, text in json.loads(found.value).items()}
+        except (ValueError, AttributeError) as error:
+            self.unreadable = True
+            logger.error(
+                "the broker settings that were changed while a gateway ran cannot be read, the others are in force "
+                "alone, and retention does nothing: set them again with AlterConfigs (%s)",
+                error,
+            )
+            return
+        known = {name: text for name, text in values.items() if _is_known(name, text)}
+        self._ignored = {name: text for name, text in values.items() if name not in known}
+        self._core.config.set_dynamic(known)
+
+    async def alter(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool = False
+    ) -> None:
+        """Change the settings, durably, and put them in force.
+
+        Args:
+            change: Makes the new settings, checked, of the present ones; its errors are raised. It is called when
+                no other change is under way.
+            validate_only: Nothing is changed.
+        """
+        core = self._core
+        async with self._changing:
+            values = dict(change(core.config.dynamic))
+            if validate_only:
+                return
+            with anyio.CancelScope(shield=True):
+                row = json.dumps({**self._ignored, **values}).encode()
+                await core.manager.commit({KEY: row}, lease=core.lease)
+                self.unreadable = False
+                core.config.set_dynamic(values)
+                for callback in self._when_changed:
+                    callback()
+                await core.topics.resolve_all()
+        logger.info("broker settings changed: %s", ", ".join(f"{name}={text}" for name, text in values.items()))
 
 
-async def save_dynamic_config(core: Core, values: Mapping[str, str]) -> None:
-    """Keep these settings, which were checked before, and put them in force."""
-    await core.manager.commit({KEY: json.dumps(dict(values)).encode()}, lease=core.lease)
-    core.config.set_dynamic(values)
-    await core.topics.resolve_all()
-    logger.info("broker settings changed: %s", ", ".join(f"{name}={text}" for name, text in values.items()))
+def check_dynamic(values: Mapping[str, str]) -> None:
+    """Whether these settings may be set while a gateway runs. Raises `InvalidRequestError` and the like."""
+    for name, text in values.items():
+        if name in READ_ONLY:
+            raise InvalidRequestError(f"Cannot update this config dynamically: {name}")
+        try:
+            BROKER_SETTINGS[name].parse(text)
+        except ConfigError as error:
+            raise InvalidConfigurationError(str(error)) from error
+
+
+def _is_known(name: str, text: str) -> bool:
+    """Whether a setting that was kept means something to this version."""
+    try:
+        check_dynamic({name: text})
+    except (KeyError, InvalidRequestError, InvalidConfigurationError) as error:
+        logger.warning("the broker setting %s=%s that was made earlier is ignored: %r", name, text, error)
+        return False
+    return True

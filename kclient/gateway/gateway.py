@@ -9,37 +9,38 @@ import logging
 import socket
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
 import anyio
 
-from kclient.concurrency import Supervisor
+from kclient.concurrency import Supervisor, TaskHandle
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.core import Advertised, Core
-from kclient.gateway.dynamic_config import load_dynamic_config
+from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.handlers import HandlerTable
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
-from kclient.gateway.partitions import PartitionTable, direct_broker, require_capabilities
+from kclient.gateway.opening import Opener
+from kclient.gateway.ownership import take_store
+from kclient.gateway.partitions import PartitionTable, require_capabilities
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.retention import Retention
 from kclient.gateway.server import RequestServer
 from kclient.gateway.topics import TopicCatalogue
 from kclient.htp import open_store
 from kclient.htp.errors import ConflictError, FencedError, HtpError
-from kclient.htp.port import CAP_FENCED_SENDS, Store
+from kclient.htp.port import Store
 from kclient.net.address import Address, parse_address
 from kclient.net.server import Server, ServerSettings
 from kclient.net.streams import ByteStream
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
-_OPEN_AT_ONCE: Final = 16
 _CLUSTER_ID: Final = "kafka/cluster-id"
 LEASE_S: Final = 30.0
 """The gateway's lease; it is renewed three times in it."""
@@ -99,9 +100,13 @@ class Gateway:
         self._presence = Presence(local) if local is not None else None
         self._supervisor = Supervisor("gateway", on_failure=self._failed)
         self._core: Core | None = None
+        self._retention: Retention | None = None
         self._server: Server | None = None
         self._bound: Advertised | None = None
         self._bound_to: Address | None = None
+        self._unwatch: Callable[[], None] | None = None
+        self._background: list[TaskHandle] = []
+        """Tasks that use partitions of their own accord: they end before the partitions do."""
         self._ended: anyio.Event | None = None
         self._closed = False
 
@@ -148,6 +153,7 @@ class Gateway:
 
         Raises:
             LockedError: Another process owns the data directory.
+            LeaseHeldError: A gateway with another `node.id` serves the store.
             OSError: The address cannot be bound.
             IllegalStateError: It was started before.
         """
@@ -158,6 +164,7 @@ class Gateway:
             await self._owned.__aenter__()
         try:
             await self._supervisor.start()
+            self._unwatch = self._store.on_failure(self._supervisor.fail)
             await self._start()
         except BaseException:
             await self.close(0.0)
@@ -204,7 +211,8 @@ class Gateway:
 
     async def apply_retention(self) -> int:
         """Apply retention by time and size now; returns how many partitions lost records."""
-        return await Retention(self.core).apply()
+        self._running()
+        return await self._applying.apply()
 
     async def wait(self) -> None:
         """Until the gateway is closed. Raises what made it fail, if it fails."""
@@ -237,6 +245,8 @@ class Gateway:
             raise
         finally:
             # No scope around these: on trio the supervisor's nursery has to be closed outside of any later scope.
+            if self._unwatch is not None:
+                self._unwatch()
             try:
                 await self._supervisor.aclose()
             finally:
@@ -250,7 +260,6 @@ class Gateway:
 
     async def _start(self) -> None:
         core = self._core = await self._make_core()
-        await load_dynamic_config(core)
         await core.topics.load()
         await core.partitions.load()
         await core.groups.start()
@@ -261,8 +270,10 @@ class Gateway:
         if self._presence is not None:
             await self._presence.announce(self)
         self._supervisor.spawn(self._keep_lease, name="lease")
-        self._supervisor.spawn(Retention(core).run, name="retention")
-        self._supervisor.spawn(self._open_all, name="open partitions")
+        self._background = [
+            self._supervisor.spawn(self._applying.run, name="retention"),
+            self._supervisor.spawn(Opener(core).run, name="open partitions"),
+        ]
         logger.info(
             "gateway %d of cluster %s serves %d topics of %s on %s",
             core.node_id,
@@ -277,9 +288,7 @@ class Gateway:
         manager, broker = self._store.manager, self._store.broker
         require_capabilities(broker.capabilities)
         node_id = self._config.get_int("node.id")
-        # The node's number is the holder: after a crash the same node takes its lease back at once, and a second
-        # gateway of the same number fences the first.
-        lease = await manager.acquire(f"kafka/gateway/{node_id}", f"node-{node_id}", LEASE_S)
+        lease = await take_store(manager, node_id, LEASE_S)
         core = Core(
             config=self._config,
             manager=manager,
@@ -289,13 +298,16 @@ class Gateway:
             cluster_id=await self._cluster_id(),
             spawn=self._supervisor.spawn,
             leader_epoch=lease.epoch,
-            direct=direct_broker(broker),
-            fence=lease.epoch if CAP_FENCED_SENDS in broker.capabilities else None,
         )
+        core.dynamic = DynamicConfig(core)
+        await core.dynamic.load()
         core.topics = TopicCatalogue(core, self._mapping)
         core.partitions = PartitionTable(core)
         core.producer_ids = ProducerIds(core)
         core.groups = GroupCoordinator(core)
+        core.dynamic.on_change(core.groups.reconfigure)
+        retention = self._retention = Retention(core)
+        core.dynamic.on_change(retention.reconfigure)
         return core
 
     async def _cluster_id(self) -> str:
@@ -323,6 +335,11 @@ class Gateway:
         told = self._advertise
         self._bound = _advertised(bound, told and Address(told.host, told.port or bound.port))
 
+    @property
+    def _applying(self) -> Retention:
+        assert self._retention is not None, "made with the core"
+        return self._retention
+
     def _running(self) -> Server:
         self._supervisor.check()
         if self._server is None or self._closed:
@@ -342,19 +359,6 @@ class Gateway:
                 raise
             except HtpError as error:
                 logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
-
-    async def _open_all(self) -> None:
-        """Open every partition ahead of its first use, a few at a time."""
-        for record in self.core.topics:
-            for start in range(0, record.partitions, _OPEN_AT_ONCE):
-                chunk = range(start, min(start + _OPEN_AT_ONCE, record.partitions))
-                partitions = [self.core.partitions.of(record, index) for index in chunk]
-                for partition in partitions:
-                    if partition is not None:
-                        partition.open_soon()
-                for partition in partitions:
-                    if partition is not None:
-                        await partition.opened()
 
     def _failed(self, error: BaseException) -> None:
         logger.critical("the gateway has failed and serves no more: %s", error, exc_info=error)
@@ -382,12 +386,16 @@ class Gateway:
             await server.aclose(grace)
         if not healthy:
             return
+        for task in self._background:
+            task.cancel()
+        for task in self._background:
+            await task.wait()
         with anyio.move_on_after(max(grace, 1.0)):
             for partition in core.partitions.opened():
                 await partition.settled()
         try:
             await core.partitions.checkpoint()
-            await core.partitions.close()
+            core.partitions.close()
             await core.manager.release(core.lease)
         except HtpError as error:
             logger.warning("closing without checkpoints, the next start reads more: %s", error)

@@ -303,8 +303,12 @@ class PartitionLog:
         if next_offset > self.next_offset:
             self.next_offset = self.high_watermark = next_offset
 
-    def checkpoint(self) -> Checkpoint:
-        """The state at the high watermark: what is not durable yet is left out."""
+    def checkpoint(self, *, start_offset: int | None = None) -> Checkpoint:
+        """The state at the high watermark: what is not durable yet is left out.
+
+        Args:
+            start_offset: The log start as it will be after a trim; as it is if None.
+        """
         windows = dict(self._windows)
         for append in reversed(self.pending):
             if append.producer_id >= 0:
@@ -312,8 +316,9 @@ class PartitionLog:
                     windows.pop(append.producer_id, None)
                 else:
                     windows[append.producer_id] = append.undo
-        epochs = tuple(entry for entry in self._epochs if entry[1] < self.high_watermark)
-        return Checkpoint(self.high_watermark, self.start_offset, windows, epochs)
+        start = self.start_offset if start_offset is None else start_offset
+        epochs = _since([entry for entry in self._epochs if entry[1] < self.high_watermark], start)
+        return Checkpoint(self.high_watermark, start, windows, tuple(epochs))
 
     def expire(self, before_ms: int) -> int:
         """Forget the producers that have appended nothing since `before_ms`; how many there were."""
@@ -331,11 +336,7 @@ class PartitionLog:
         if before <= self.start_offset:
             return False
         self.start_offset = before
-        kept = bisect_right([start for _, start in self._epochs], before) - 1
-        if kept > 0:  # an epoch that lies below the log start is gone, the one it lies in begins there
-            del self._epochs[:kept]
-        if kept >= 0:
-            self._epochs[0] = (self._epochs[0][0], before)
+        self._epochs = _since(self._epochs, before)
         return True
 
     def readable(self, offset: int) -> bool:
@@ -375,6 +376,14 @@ class PartitionLog:
     def windows(self) -> dict[int, Window]:
         """What is remembered of each producer id, for descriptions and tests."""
         return dict(self._windows)
+
+
+def _since(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
+    """Epochs from an offset on: one that lies below it is gone, the one it lies in begins there."""
+    kept = bisect_right([begin for _, begin in epochs], start) - 1
+    if kept < 0:
+        return epochs
+    return [(epochs[kept][0], start), *epochs[kept + 1 :]]
 
 
 def _extended(window: Window | None, header: Header, base: int, timestamp: int, now_ms: int) -> Window:

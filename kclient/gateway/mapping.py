@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Final, Protocol
 
 import anyio
 
 from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.htp.errors import DomainExistsError, TopicExistsError, UnknownDomainError, UnknownTopicError
-from kclient.htp.port import Broker, Manager, Topic
+from kclient.htp.port import Broker, Manager, Place, Topic
 
 BROKER: Final = "brk-0"
 """The HTP broker that topics are bound to; several come with several shards."""
 _DOMAIN: Final = "domain"
 _AT_ONCE: Final = 64
 """Creations in flight at a time: enough for the manager to merge them into few commits."""
+_DELETED_AT_ONCE: Final = 256
+"""Places in one deletion: few commits, and the loop is not held up for long."""
 
 
 class Mapping(Protocol):
@@ -32,15 +33,26 @@ class Mapping(Protocol):
         """The strategy's name, as it is recorded with a topic."""
         ...
 
-    def place(self, topic: str, partition: int) -> Topic:
+    def topic(self, topic: str, partition: int) -> Topic:
         """The HTP topic that holds a partition."""
         ...
 
-    async def create(self, manager: Manager, broker: Broker, topic: str, partitions: range) -> None:
-        """Make the places of these partitions; what lay there before is removed."""
+    async def taken(self, manager: Manager, topic: str) -> bool:
+        """Whether there is something in HTP where a topic of this name would lie."""
+        ...
 
-    async def delete(self, manager: Manager, broker: Broker, topic: str) -> None:
-        """Remove a topic's places and all messages in them."""
+    async def create(
+        self, manager: Manager, broker: Broker, topic: str, partitions: range, *, epoch: int
+    ) -> list[Place]:
+        """Make the places of these partitions; what lay there before is removed."""
+        ...
+
+    async def find(self, manager: Manager, topic: str, partitions: int) -> list[Place]:
+        """The places of a topic of which only the name is known. Raises `UnknownTopicError` if one is missing."""
+        ...
+
+    async def delete(self, manager: Manager, broker: Broker, topic: str, *, epoch: int) -> None:
+        """Remove a topic's places and all messages in them; what is not there any more is no error."""
 
 
 class DomainMapping:
@@ -51,51 +63,77 @@ class DomainMapping:
         """`domain`."""
         return _DOMAIN
 
-    def place(self, topic: str, partition: int) -> Topic:
+    def topic(self, topic: str, partition: int) -> Topic:
         """The HTP topic that holds a partition."""
         return Topic(topic, str(partition))
 
-    async def create(self, manager: Manager, broker: Broker, topic: str, partitions: range) -> None:
+    async def taken(self, manager: Manager, topic: str) -> bool:
+        """Whether there is something in HTP where a topic of this name would lie."""
+        try:
+            await manager.list_topics(topic)
+        except UnknownDomainError:
+            return False
+        return True
+
+    async def create(
+        self, manager: Manager, broker: Broker, topic: str, partitions: range, *, epoch: int
+    ) -> list[Place]:
         """Make the places of these partitions; what lay there before is removed."""
         with suppress(DomainExistsError):
             await manager.create_domain(topic)
-        await _each((self.place(topic, number) for number in partitions), partial(_create, manager, broker))
+        places: dict[int, Place] = {}
 
-    async def delete(self, manager: Manager, broker: Broker, topic: str) -> None:
-        """Remove a topic's places and all messages in them."""
+        async def create(number: int) -> None:
+            places[number] = await _create(manager, broker, self.topic(topic, number), epoch)
+
+        await _each(partitions, create)
+        return [places[number] for number in partitions]
+
+    async def find(self, manager: Manager, topic: str, partitions: int) -> list[Place]:
+        """The places of a topic of which only the name is known."""
+        found = {info.topic: info.place for info in await manager.list_topics(topic)}
+        topics = [self.topic(topic, number) for number in range(partitions)]
+        missing = [name for name in topics if name not in found]
+        if missing:
+            raise UnknownTopicError(f"There is no topic {missing[0]}")
+        return [found[name] for name in topics]
+
+    async def delete(self, manager: Manager, broker: Broker, topic: str, *, epoch: int) -> None:
+        """Remove a topic's places and all messages in them; what is not there any more is no error."""
         with suppress(UnknownDomainError):
-            places = [info.topic for info in await manager.list_topics(topic)]
-            await _each(places, broker.delete)
+            places = [info.place for info in await manager.list_topics(topic)]
+            for begin in range(0, len(places), _DELETED_AT_ONCE):
+                await broker.delete(places[begin : begin + _DELETED_AT_ONCE], epoch=epoch)
             await manager.delete_domain(topic)
 
 
-async def _create(manager: Manager, broker: Broker, place: Topic) -> None:
+async def _create(manager: Manager, broker: Broker, topic: Topic, epoch: int) -> Place:
     try:
-        await manager.create_topic(place, broker=BROKER)
+        return (await manager.create_topic(topic, broker=BROKER)).place
     except TopicExistsError:
-        # Left by a creation that was cut off before it was recorded: nobody has read or written it.
-        await broker.delete(place)
+        # Left by a growth that was cut off before it was recorded: nobody has read or written it.
         with suppress(UnknownTopicError):
-            await manager.delete_topic(place)
-        await manager.create_topic(place, broker=BROKER)
+            await broker.delete([(await manager.describe_topic(topic)).place], epoch=epoch)
+            await manager.delete_topic(topic)
+        return (await manager.create_topic(topic, broker=BROKER)).place
 
 
-async def _each(places: Iterable[Topic], action: Callable[[Topic], Awaitable[None]]) -> None:
+async def _each(numbers: Iterable[int], action: Callable[[int], Awaitable[None]]) -> None:
     slots = anyio.CapacityLimiter(_AT_ONCE)
     failures: list[Exception] = []
 
-    async def one(place: Topic) -> None:
+    async def one(number: int) -> None:
         try:
-            await action(place)
+            await action(number)
         except Exception as error:  # noqa: BLE001  (raised below, without a group around it)
             failures.append(error)
         finally:
-            slots.release_on_behalf_of(place)
+            slots.release_on_behalf_of(number)
 
     async with anyio.create_task_group() as tasks:
-        for place in places:
-            await slots.acquire_on_behalf_of(place)
-            tasks.start_soon(one, place)
+        for number in numbers:
+            await slots.acquire_on_behalf_of(number)
+            tasks.start_soon(one, number)
     if failures:
         raise failures[0]
 

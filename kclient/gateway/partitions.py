@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum, IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -25,9 +26,21 @@ from kclient.errors import (
 from kclient.gateway.checkpoints import decode_checkpoint, encode_checkpoint
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.keys import LOG_PREFIX
-from kclient.gateway.log import Append, AppendState, Duplicate, PartitionLog
-from kclient.htp.errors import FencedError, HtpError, StorageFullError
-from kclient.htp.port import CAP_NOWAIT, CAP_ORDINAL_POSITIONS, DirectBroker, Sent, Topic, TopicSettings
+from kclient.gateway.log import Append, AppendState, Checkpoint, Duplicate, PartitionLog
+from kclient.htp.errors import FencedError, HtpError, StorageFullError, UnknownTopicError
+from kclient.htp.port import (
+    CAP_NOWAIT,
+    CAP_ORDINAL_POSITIONS,
+    CAP_SEGMENTS,
+    DirectTopic,
+    Found,
+    OpenTopic,
+    Place,
+    Pulled,
+    SegmentInfo,
+    Sent,
+    TopicSettings,
+)
 from kclient.records import BatchHeader, RecordBatchFraming, iter_headers, restamp
 from kclient.types import Buffer
 
@@ -135,8 +148,8 @@ class Partition:
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_appends", "_batches", "_broker", "_bytes", "_checkpointing", "_core", "_direct", "_idle", "_key",
-        "_opened", "_queue", "_sending", "_unsent", "config", "dirty", "index", "log", "name", "place", "state",
+        "_appends", "_batches", "_bytes", "_checkpointing", "_core", "_idle", "_key", "_opened", "_queue", "_saving",
+        "_sending", "_stored_in", "_unsent", "config", "direct", "dirty", "index", "log", "name", "place", "state",
         "waiters",
     )  # fmt: skip
 
@@ -144,15 +157,16 @@ class Partition:
         self.name: str = record.name
         self.index: int = index
         self.config: TopicConfig = record.config
-        self.place: Topic = record.mapping.place(record.name, index)
+        self.place: Place = record.places[index]
+        self.direct: DirectTopic | None = None
+        """Its topic in HTP where that has calls without a switch of tasks; None while the partition is not open."""
         self.log: PartitionLog = PartitionLog(core.leader_epoch)
         self.state: State = State.CLOSED
         self.waiters: set[Waiter] = set()
         self.dirty: bool = False
         """Whether there is more to say than the last checkpoint says."""
         self._core = core
-        self._broker = core.broker
-        self._direct = core.direct
+        self._stored_in: OpenTopic | None = None
         self._key = record.log_key(index)
         self._opened: anyio.Event | None = None
         self._queue: deque[tuple[Buffer, BatchHeader, Ticket]] = deque()
@@ -161,15 +175,12 @@ class Partition:
         self._appends: dict[Append, list[Ticket]] = {}
         self._bytes = self._batches = 0
         self._checkpointing = False
+        self._saving = anyio.Lock(fast_acquire=True)
+        """One checkpoint after the other: what was encoded later is written later."""
         self._idle: anyio.Event | None = None
 
     def __str__(self) -> str:
         return f"{self.name}-{self.index}"
-
-    @property
-    def direct(self) -> DirectBroker | None:
-        """The broker's calls that need no switch of tasks, where it has them."""
-        return self._direct
 
     # Opening
 
@@ -206,13 +217,16 @@ class Partition:
         try:
             await self._recover()
         except (KafkaError, ValueError, OSError) as failure:
-            logger.error("%s cannot be opened: %s", self, failure, exc_info=not isinstance(failure, HtpError))
             error = KafkaStorageError(f"{self} cannot be opened: {failure}")
+            if self.state is State.OPENING:
+                logger.error("%s cannot be opened: %s", self, failure, exc_info=not isinstance(failure, HtpError))
         finally:
             if self.state is State.OPENING:
                 self.state = State.OPEN if error is None else State.CLOSED
             assert self._opened is not None
             self._opened.set()
+        if self.state is State.GONE:
+            return
         queued, self._queue = self._queue, deque()
         for batch, header, ticket in queued:
             if error is not None:
@@ -222,22 +236,31 @@ class Partition:
         self.wake()
 
     async def _recover(self) -> None:
-        row = await self._core.partitions.read_checkpoint(self._key)
-        checkpoint = decode_checkpoint(row) if row is not None else None
+        checkpoint = await self._core.partitions.read_checkpoint(self._key)
         log = PartitionLog(self._core.leader_epoch, checkpoint)
-        status = await self._broker.open(
-            self.place, FRAMING, settings=layout(self.config), next_position=log.next_offset
+        config = self.config
+        opened = await self._core.broker.open(
+            self.place,
+            FRAMING,
+            epoch=self._core.leader_epoch,
+            settings=layout(config),
+            next_position=log.next_offset,
         )
+        self._stored_in = opened
+        status = await opened.status()
         position = max(log.next_offset, status.start)
         while position < status.end:
-            pulled = await self._broker.pull(self.place, position, max_bytes=_SCAN_BYTES)
+            pulled = await opened.pull(position, max_bytes=_SCAN_BYTES)
             if not pulled.data:
                 break
             log.recovered((header for _, header in iter_headers(pulled.data)), self._core.wall_ms())
             position = pulled.last + 1
         log.skip_to(status.next)
         log.start_offset = max(log.start_offset, status.start)
+        if layout(self.config) != layout(config):  # changed meanwhile
+            await opened.configure(layout(self.config))
         self.log = log
+        self.direct = opened if CAP_NOWAIT in self._core.broker.capabilities else None  # type: ignore[assignment]
         self.dirty = position > (checkpoint.next_offset if checkpoint else 0)
 
     async def configure(self, config: TopicConfig) -> None:
@@ -245,7 +268,43 @@ class Partition:
         relayout = layout(config) != layout(self.config)
         self.config = config
         if relayout and self.state is State.OPEN:
-            await self._broker.open(self.place, FRAMING, settings=layout(config), next_position=self.log.start_offset)
+            await self.stored_in.configure(layout(config))
+
+    # Reading what is stored: only of an open partition
+
+    @property
+    def stored_in(self) -> OpenTopic:
+        """The partition's topic in HTP. Raises `UnknownTopicOrPartitionError` when the partition has gone."""
+        if self.state is State.GONE or self._stored_in is None:
+            raise UnknownTopicOrPartitionError(f"{self} is gone")
+        return self._stored_in
+
+    async def pull(self, offset: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
+        """The visible batches from an offset on, as `OpenTopic.pull` gives them."""
+        with self._told():
+            return await self.stored_in.pull(offset, max_bytes=max_bytes, max_messages=max_messages)
+
+    async def find_by_timestamp(self, timestamp: int, *, start: int) -> Found | None:
+        """The first visible batch that is not older than a time, as `OpenTopic.find_by_timestamp` gives it."""
+        with self._told():
+            return await self.stored_in.find_by_timestamp(timestamp, start=start)
+
+    async def segments(self) -> list[SegmentInfo]:
+        """The segments that hold the partition; none where HTP has no such thing."""
+        if CAP_SEGMENTS not in self._core.broker.capabilities:
+            return []
+        with self._told():
+            return await self.stored_in.segments()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of HTP about who may use the topic, in Kafka's terms."""
+        try:
+            yield
+        except UnknownTopicError as error:
+            raise UnknownTopicOrPartitionError(f"{self} is gone: {error}") from error
+        except FencedError as error:
+            raise NotLeaderOrFollowerError(f"{self} is led by a newer gateway: {error}") from error
 
     # Appending
 
@@ -281,14 +340,14 @@ class Partition:
             partition_leader_epoch=self.log.leader_epoch,
             log_append_time=None if found.timestamp < 0 else found.timestamp,
         )
-        if self._direct is None:
+        if self.direct is None:
             self._unsent.append((found, batch))
             if not self._sending:
                 self._sending = True
                 self._core.spawn(self._send_all, name=f"append to {self}")
             return
         try:
-            sent = self._direct.send_nowait(self.place, (batch,), fence=self._core.fence)
+            sent = self.direct.send_nowait((batch,))
         except HtpError as error:
             self._fail(found, error)
         else:
@@ -309,7 +368,7 @@ class Partition:
             while self._unsent:
                 append, batch = self._unsent.popleft()
                 try:
-                    sent = await self._broker.send(self.place, (batch,), fence=self._core.fence)
+                    sent = await self.stored_in.send((batch,))
                 except HtpError as error:
                     self._unsent.clear()
                     self._fail(append, error)
@@ -322,8 +381,8 @@ class Partition:
     async def _resume_at_end(self) -> None:
         """After a failure: go on where the store ends."""
         try:
-            status = await self._broker.status(self.place)
-        except HtpError as error:
+            status = await self.stored_in.status()
+        except KafkaError as error:
             logger.error("%s: its end is not known: %s", self, error)
             return
         if not self.log.pending:
@@ -373,13 +432,16 @@ class Partition:
         failure: KafkaError = KafkaStorageError(f"{self} could not be written: {error}")
         if isinstance(error, FencedError):
             failure = NotLeaderOrFollowerError(f"{self} is led by a newer gateway: {error}")
+        elif isinstance(error, UnknownTopicError):
+            failure = UnknownTopicOrPartitionError(f"{self} is gone: {error}")
         for undone in self.log.failed(append, error):
             for ticket in self._appends.pop(undone):
                 ticket.reach(Level.FAILED, failure)
         self._settle()
-        if not self.log.pending and self._direct is not None:
+        if not self.log.pending and self.direct is not None:
             # The store has cut back; the offsets it has given once it does not give again.
-            self.log.skip_to(self._direct.status_nowait(self.place).next)
+            with suppress(HtpError):  # nor does one that takes nothing any more
+                self.log.skip_to(self.direct.status_nowait().next)
 
     # Checkpoints, trimming, closing
 
@@ -390,34 +452,60 @@ class Partition:
     async def _checkpoint(self) -> None:
         try:
             await self.checkpoint()
-        except HtpError as error:
-            logger.warning("%s: its checkpoint could not be written, the next one will be: %s", self, error)
+        except KafkaError as error:
+            if self.state is not State.GONE:
+                logger.warning("%s: its checkpoint could not be written, the next one will be: %s", self, error)
         finally:
             self._checkpointing = False
 
     async def checkpoint(self) -> None:
         """Write a checkpoint: opening the partition again will read on from here."""
-        key, row = self.checkpoint_row()
+        async with self._saving:
+            await self._save(self.log.checkpoint())
+
+    async def _save(self, checkpoint: Checkpoint) -> None:
+        if self.state is State.GONE:  # its rows are being removed
+            raise UnknownTopicOrPartitionError(f"{self} is gone")
         self._bytes = self._batches = 0
         self.dirty = False
         try:
-            await self._core.manager.commit({key: row}, lease=self._core.lease)
+            rows = {self._key: encode_checkpoint(checkpoint)}
+            await self._core.manager.commit(rows, lease=self._core.lease)
         except BaseException:
             self.dirty = True
             raise
 
     async def trim(self, before: int) -> None:
-        """Move the log start up; what lies wholly below it is dropped when HTP sees fit."""
-        if self.log.trim(before):
-            await self.checkpoint()  # the log start first: after a crash nothing below it comes back
-            await self._broker.trim(self.place, self.log.start_offset)
+        """Move the log start up; what lies wholly below it is dropped when HTP sees fit.
 
-    async def drop(self) -> None:
+        Raises:
+            UnknownTopicOrPartitionError: If the partition has gone.
+            HtpError: If the new start could not be stored; then it has not moved.
+        """
+        with anyio.CancelScope(shield=True):
+            async with self._saving:
+                stored_in = self.stored_in
+                before = min(before, self.log.high_watermark)
+                if before <= self.log.start_offset:
+                    return
+                # durable first: after a crash nothing below it comes back
+                await self._save(self.log.checkpoint(start_offset=before))
+                self.log.trim(before)
+                with self._told():
+                    await stored_in.trim(before)
+
+    async def left(self) -> None:
+        """Until nothing is under way any more of a partition that has gone: its rows and places may be removed."""
+        if self._opened is not None:
+            await self._opened.wait()
+        async with self._saving:
+            self._stored_in = self.direct = None  # whoever deletes the place ends it
+
+    def drop(self) -> None:
         """The topic is deleted: whoever waits is told."""
         self._end(UnknownTopicOrPartitionError(f"{self} is gone"))
-        await self._broker.close(self.place)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """The gateway closes; the checkpoint was written before."""
         self._end(NotLeaderOrFollowerError(f"{self}: the gateway is closing"))
 
@@ -448,12 +536,14 @@ class PartitionTable:
         found = await self._core.manager.scan(LOG_PREFIX)
         self._preread = {key: value.value for key, value in found.items()}
 
-    async def read_checkpoint(self, key: str) -> bytes | None:
+    async def read_checkpoint(self, key: str) -> Checkpoint | None:
         """A partition's checkpoint, if it has one."""
         if self._preread is not None and key in self._preread:
-            return self._preread.pop(key)  # once: from then on the partition writes new ones
-        found = (await self._core.manager.get([key])).get(key)
-        return found.value if found is not None else None
+            row: bytes | None = self._preread.pop(key)  # once: from then on the partition writes new ones
+        else:
+            found = (await self._core.manager.get([key])).get(key)
+            row = found.value if found is not None else None
+        return decode_checkpoint(row) if row is not None else None
 
     def get(self, name: str, index: int) -> Partition | None:
         """The partition, or None where the topic or the number is unknown."""
@@ -461,9 +551,9 @@ class PartitionTable:
         return self.of(record, index) if record is not None else None
 
     def of(self, record: TopicRecord, index: int) -> Partition | None:
-        """A topic's partition of this number."""
+        """A topic's partition of this number; None where there is none, also because the topic has gone."""
         found = record.logs.get(index)
-        if found is None and 0 <= index < record.partitions:
+        if found is None and 0 <= index < record.partitions and not record.gone:
             found = record.logs[index] = Partition(self._core, record, index)
         return found
 
@@ -472,7 +562,7 @@ class PartitionTable:
         return [
             partition
             for record in self._core.topics
-            for partition in record.logs.values()
+            for partition in list(record.logs.values())
             if partition.state is State.OPEN
         ]
 
@@ -483,11 +573,11 @@ class PartitionTable:
             rows: dict[str, bytes | None] = dict(partition.checkpoint_row() for partition in changed)
             await self._core.manager.commit(rows, lease=self._core.lease)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End every partition; appends still on their way were waited for before."""
         for record in self._core.topics:
             for partition in record.logs.values():
-                await partition.close()
+                partition.close()
 
 
 FRAMING: Final = RecordBatchFraming()
@@ -511,10 +601,3 @@ def require_capabilities(capabilities: frozenset[str]) -> None:
     """Refuse a broker that cannot do what partitions need."""
     if CAP_ORDINAL_POSITIONS not in capabilities:
         raise KafkaError("this HTP backend has no ordinal positions, which the gateway needs as Kafka's offsets")
-
-
-def direct_broker(broker: object) -> DirectBroker | None:
-    """The broker itself where it can append and read without a switch of tasks."""
-    if isinstance(broker, DirectBroker) and CAP_NOWAIT in broker.capabilities:
-        return broker
-    return None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
+from kclient.concurrency import Wakeup
 from kclient.errors import KafkaError
 from kclient.gateway.config import TopicConfig
-from kclient.htp.port import CAP_SEGMENTS, SegmentInfo
+from kclient.htp.port import SegmentInfo
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
@@ -63,45 +65,56 @@ class Retention:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._running = anyio.Lock()
+        self._changed = Wakeup()
+
+    def reconfigure(self) -> None:
+        """The interval may have changed."""
+        self._changed.set()
 
     async def run(self) -> None:
         """Apply retention every `log.retention.check.interval.ms`, for ever."""
-        await anyio.sleep(min(self.FIRST, self._interval()))
+        last, most = self._core.now(), self.FIRST
         while True:
-            await self.apply()
-            await anyio.sleep(self._interval())
+            pause = last + min(most, self._interval()) - self._core.now()
+            if not await self._changed.wait(max(0.0, pause)):
+                await self.apply()
+                last, most = self._core.now(), inf
 
     def _interval(self) -> float:
         return self._core.config.get_int("log.retention.check.interval.ms") / 1000
 
     async def apply(self) -> int:
         """Apply retention to all partitions, and forget idle producers; how many logs were cut."""
+        if self._core.dynamic.unreadable:
+            logger.error("nothing is removed: the broker settings, which may say how long, cannot be read")
+            return 0
         moved = 0
         async with self._running:
             expired = self._core.wall_ms() - self._core.config.get_int("producer.id.expiration.ms")
             for record in self._core.topics:
                 for index in range(record.partitions):
                     partition = self._core.partitions.of(record, index)
-                    if partition is None:
-                        continue
+                    if partition is None:  # the topic was deleted while the pass came to it
+                        break
                     try:
                         moved += await self._apply(partition)
                         partition.log.expire(expired)
                     except (KafkaError, OSError) as error:
-                        logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
+                        if not record.gone:
+                            logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
         return moved
 
     async def _apply(self, partition: Partition) -> bool:
         await partition.ready()
-        broker = self._core.broker
-        if CAP_SEGMENTS not in broker.capabilities:
-            return False
-        found = cut(await broker.segments(partition.place), partition.config, self._core.wall_ms())
+        segments, config = await partition.segments(), partition.config
+        found = cut(segments, config, self._core.wall_ms())
         if found is None:
             return False
         if found.roll:
             await partition.settled()
-            await broker.roll(partition.place)
+            await partition.stored_in.roll()
+        if partition.config is not config:  # changed meanwhile: the next pass heeds it
+            return False
         before = partition.log.start_offset
         await partition.trim(found.before)
         if partition.log.start_offset > before:

@@ -25,17 +25,17 @@ async def find_timestamp(core: Core, partition: Partition, timestamp: int) -> tu
         raise NotYetSupportedError("this HTP backend cannot search by time")
     start = partition.log.start_offset
     while True:
-        found = await core.broker.find_by_timestamp(partition.place, timestamp, start=start)
+        found = await partition.find_by_timestamp(timestamp, start=start)
         if found is None:
             return None
-        answer = await _first_record(core, partition, found.first, timestamp)
+        answer = await _first_record(partition, found.first, timestamp)
         if answer is not None:
             return answer
         start = found.last + 1  # what made the batch young enough lies below the log start
 
 
-async def _first_record(core: Core, partition: Partition, offset: int, timestamp: int) -> tuple[int, int] | None:
-    pulled = await core.broker.pull(partition.place, offset, max_messages=1)
+async def _first_record(partition: Partition, offset: int, timestamp: int) -> tuple[int, int] | None:
+    pulled = await partition.pull(offset, max_messages=1)
     start = max(partition.log.start_offset, offset)
     for _, header in iter_headers(pulled.data):
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -58,21 +58,21 @@ async def greatest_timestamp(core: Core, partition: Partition) -> tuple[int, int
     if partition.log.start_offset == partition.log.high_watermark:
         return None
     if CAP_SEGMENTS in core.broker.capabilities and CAP_FIND_BY_TIMESTAMP in core.broker.capabilities:
-        segments = await core.broker.segments(partition.place)
+        segments = await partition.segments()
         newest = max((segment.max_timestamp for segment in segments), default=-1)
         found = await find_timestamp(core, partition, newest) if newest >= 0 else None
         if found is not None:
             return found
     # The newest segment's greatest may lie above the high watermark or below the log start: look at the batches.
-    newest, offset = await _scan(core, partition)
-    return await _first_record(core, partition, offset, newest) if newest >= 0 else None
+    newest, offset = await _scan(partition)
+    return await _first_record(partition, offset, newest) if newest >= 0 else None
 
 
-async def _scan(core: Core, partition: Partition) -> tuple[int, int]:
+async def _scan(partition: Partition) -> tuple[int, int]:
     newest, at = -1, -1
     position = partition.log.start_offset
     while position < partition.log.high_watermark:
-        pulled = await core.broker.pull(partition.place, position, max_bytes=_SCAN_BYTES)
+        pulled = await partition.pull(position, max_bytes=_SCAN_BYTES)
         if not pulled.data:
             break
         for _, header in iter_headers(pulled.data):

@@ -1,7 +1,8 @@
 """The catalogue of topics: names, ids, partitions and settings, kept in the manager's key-value part.
 
 A topic is there when its row is: its places in HTP are made before the row is written and removed after the row
-has gone, and an *intent* row tells the next start what was cut off in between.
+has gone, and an *intent* row tells what is left to be removed: it is tried again until it has gone, also by the
+next start. A topic of the same name is made only then, and shares nothing with it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
+import anyio.lowlevel
 
+from kclient.concurrency import NamedLocks
 from kclient.errors import (
     ConfigError,
     InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidTopicError,
+    KafkaError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -28,6 +32,7 @@ from kclient.gateway.config import TopicConfig, check_topic_overrides
 from kclient.gateway.keys import INTENT_PREFIX, LOG_PREFIX, TOPIC_PREFIX
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
+from kclient.htp.port import Place, Versioned
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
@@ -37,14 +42,22 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.topics")
 
 MOST_PARTITIONS: Final = 10_000
 """Most partitions of one topic: as Kafka's controller refuses to make more in one request."""
+_ENDED_AT_ONCE: Final = 100
+"""Partitions that are ended in one turn of the loop."""
+_SWEEP_S: Final = 10.0
+"""After so many seconds it is tried again to remove what deleted topics left."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own topics: a gateway keeps their content elsewhere, so they are not made by asking for them."""
 
 
-@dataclass(slots=True)
+_FORMAT: Final = 2
+"""Of a topic's row; the first had no number, and no incarnations."""
+
+
+@dataclass(slots=True, eq=False)
 class TopicRecord:
-    """One topic as the catalogue knows it."""
+    """One topic as the catalogue knows it: what outlives an await holds this, and not the name."""
 
     name: str
     topic_id: bytes
@@ -53,6 +66,10 @@ class TopicRecord:
     mapping: PartitionMapping
     overrides: dict[str, str]
     config: TopicConfig
+    places: list[Place] = field(default_factory=list)
+    """Where its partitions lie in HTP."""
+    gone: bool = False
+    """Whether it has been deleted."""
     version: int = 0
     """The manager's version of the row, for compare-and-set."""
     logs: dict[int, Partition] = field(default_factory=dict)
@@ -62,10 +79,12 @@ class TopicRecord:
         """The topic as its row holds it."""
         return json.dumps(
             {
+                "format": _FORMAT,
                 "id": self.topic_id.hex(),
                 "partitions": self.partitions,
                 "replication_factor": self.replication_factor,
                 "mapping": self.mapping.name,
+                "incarnations": [place.incarnation for place in self.places],
                 "config": self.overrides,
             }
         ).encode()
@@ -83,6 +102,32 @@ def check_name(name: str) -> None:
         )
 
 
+class Intent(NamedTuple):
+    """A creation or deletion that is under way: what is to be removed unless the topic's row is there."""
+
+    mapping: PartitionMapping
+    topic_id: bytes | None
+    """None if an early version recorded it: the topic's checkpoints are not found then."""
+
+    def encode(self) -> bytes:
+        """As its row holds it."""
+        topic_id = None if self.topic_id is None else self.topic_id.hex()
+        return json.dumps({"format": 1, "mapping": self.mapping.name, "id": topic_id}).encode()
+
+    @classmethod
+    def decode(cls, row: bytes) -> Intent:
+        """What a row says. Raises `ValueError` or `KafkaError` if it says nothing sensible."""
+        text = row.decode()
+        if not text.startswith("{"):  # the first versions kept the mapping's name alone
+            return cls(mapping_for(text), None)
+        try:
+            fields = json.loads(text)
+            topic_id = fields["id"]
+            return cls(mapping_for(fields["mapping"]), None if topic_id is None else bytes.fromhex(topic_id))
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"{text[:200]!r} is no intent: {error!r}") from error
+
+
 class TopicCatalogue:
     """All topics of a gateway. Reading is immediate; changing waits for the manager's commit."""
 
@@ -91,7 +136,12 @@ class TopicCatalogue:
         self._mapping = mapping
         self._by_name: dict[str, TopicRecord] = {}
         self._by_id: dict[bytes, TopicRecord] = {}
-        self._changing = anyio.Lock()
+        self._changing: NamedLocks[str] = NamedLocks()
+        self._left: dict[str, Intent] = {}
+        """What creations and deletions have left to be removed, by the topic's name."""
+        self._sweeping = False
+        self.damaged: dict[str, str] = {}
+        """Topics that are not served because their rows cannot be read, and why."""
 
     def __iter__(self) -> Iterator[TopicRecord]:
         return iter(list(self._by_name.values()))
@@ -107,34 +157,82 @@ class TopicCatalogue:
         """The topic of this id."""
         return self._by_id.get(topic_id)
 
+    # Loading
+
     async def load(self) -> None:
         """Read the catalogue, and finish what the last run left half done."""
         manager = self._core.manager
-        for key, found in (await manager.scan(TOPIC_PREFIX)).items():
-            self._add(self._parse(key.removeprefix(TOPIC_PREFIX), found.value, found.version))
-        for key, found in (await manager.scan(INTENT_PREFIX)).items():
+        found = await manager.scan(TOPIC_PREFIX)
+        await self._load({key.removeprefix(TOPIC_PREFIX): row for key, row in found.items()})
+        for key, row in (await manager.scan(INTENT_PREFIX)).items():
             name = key.removeprefix(INTENT_PREFIX)
-            if name not in self._by_name:
-                logger.info("removing what is left of topic %s, whose creation or deletion was cut off", name)
-                await mapping_for(found.value.decode()).delete(manager, self._core.broker, name)
-            await manager.commit({key: None}, lease=self._core.lease)
+            try:
+                self._left[name] = Intent.decode(row.value)
+            except (ValueError, KafkaError) as error:
+                self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
+        await self._sweep()
 
-    def _parse(self, name: str, row: bytes, version: int) -> TopicRecord:
-        fields = json.loads(row)
-        return TopicRecord(
-            name=name,
-            topic_id=bytes.fromhex(fields["id"]),
-            partitions=fields["partitions"],
-            replication_factor=fields["replication_factor"],
-            mapping=mapping_for(fields["mapping"]),
-            overrides=fields["config"],
-            config=TopicConfig.resolve(self._core.config, fields["config"]),
-            version=version,
-        )
+    async def _load(self, rows: dict[str, Versioned]) -> None:
+        configs: dict[str, TopicConfig] = {}
+        older: list[TopicRecord] = []
+        for name, row in rows.items():
+            try:
+                record = self._parse(name, row, configs)
+                if not record.places:  # recorded by a version that did not know them
+                    record.places = await record.mapping.find(self._core.manager, name, record.partitions)
+                    older.append(record)
+            except (ValueError, KafkaError) as error:
+                self._not_served(name, f"its row cannot be read: {error}")
+            else:
+                self._add(record)
+        if older:
+            migrated: dict[str, bytes | None] = {TOPIC_PREFIX + record.name: record.row() for record in older}
+            version = await self._core.manager.commit(migrated, lease=self._core.lease)
+            for record in older:
+                record.version = version
+
+    def _parse(self, name: str, row: Versioned, configs: dict[str, TopicConfig]) -> TopicRecord:
+        try:
+            fields = json.loads(row.value)
+            if fields.get("format", 1) > _FORMAT:
+                raise ValueError(f"it has format {fields['format']}, this version reads {_FORMAT}")
+            mapping, partitions, overrides = mapping_for(fields["mapping"]), fields["partitions"], fields["config"]
+            same = json.dumps(overrides)
+            if same not in configs:
+                configs[same] = TopicConfig.resolve(self._core.config, overrides)
+            incarnations = fields.get("incarnations", [])
+            if incarnations and len(incarnations) != partitions:
+                raise ValueError(f"it tells {partitions} partitions and {len(incarnations)} incarnations")
+            return TopicRecord(
+                name=name,
+                topic_id=bytes.fromhex(fields["id"]),
+                partitions=partitions,
+                replication_factor=fields["replication_factor"],
+                mapping=mapping,
+                overrides=overrides,
+                config=configs[same],
+                places=[Place(mapping.topic(name, number), each) for number, each in enumerate(incarnations)],
+                version=row.version,
+            )
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{row.value[:200]!r}: {error!r}") from error
+
+    def _not_served(self, name: str, reason: str) -> None:
+        self.damaged[name] = reason
+        logger.error(
+            "topic %s is not served, %s. Nothing of it was changed: start the version that wrote it, restore mgr "
+            "from a backup, or delete the topic",
+            name, reason,
+        )  # fmt: skip
 
     def _add(self, record: TopicRecord) -> None:
         self._by_name[record.name] = record
         self._by_id[record.topic_id] = record
+
+    def _remove(self, record: TopicRecord) -> None:
+        del self._by_name[record.name], self._by_id[record.topic_id]
+
+    # Creating
 
     def check_creation(
         self, name: str, partitions: int, overrides: Mapping[str, str | None]
@@ -147,6 +245,8 @@ class TopicCatalogue:
         check_name(name)
         if name in self._by_name:
             raise TopicExistsError(f"Topic '{name}' already exists.")
+        if name in self.damaged:
+            raise TopicExistsError(f"Topic '{name}' exists and is not served, {self.damaged[name]}")
         if partitions == -1:
             partitions = self._core.config.get_int("num.partitions")
         if not 0 < partitions <= MOST_PARTITIONS:
@@ -163,13 +263,11 @@ class TopicCatalogue:
         overrides: Mapping[str, str | None] | None = None,
     ) -> TopicRecord:
         """Create a topic; it can be used when this returns. Errors as `check_creation`."""
-        record: TopicRecord | None = None
-        with anyio.CancelScope(shield=True):
-            async with self._changing:
-                partitions, checked = self.check_creation(name, partitions, overrides or {})
-                record = await self._create(name, partitions, replication_factor, checked)
-        assert record is not None
-        return record
+        async with self._changing.hold(name):
+            partitions, checked = self.check_creation(name, partitions, overrides or {})
+            with anyio.CancelScope(shield=True):
+                return await self._create(name, partitions, replication_factor, checked)
+        raise AssertionError("a lock lets no error pass")
 
     async def _create(self, name: str, partitions: int, factor: int, overrides: dict[str, str]) -> TopicRecord:
         core = self._core
@@ -178,91 +276,195 @@ class TopicCatalogue:
         config = TopicConfig.resolve(core.config, overrides)
         record = TopicRecord(name, _new_id(), partitions, factor, self._mapping, overrides, config)
         key, intent = TOPIC_PREFIX + name, INTENT_PREFIX + name
-        if name in await core.manager.list_domains() and not await core.manager.get([intent]):
+        await self._remove_left(name)
+        if name in self._by_name:
+            raise TopicExistsError(f"Topic '{name}' already exists.")
+        if await record.mapping.taken(core.manager, name):
             raise TopicExistsError(f"HTP has a domain {name!r} that this gateway did not make")
-        await core.manager.commit({intent: record.mapping.name.encode()}, {key: 0}, lease=core.lease)
-        await record.mapping.create(core.manager, core.broker, name, range(partitions))
+        begun = Intent(record.mapping, record.topic_id)
+        self._left[name] = begun  # until the topic's row says otherwise
+        await core.manager.commit({intent: begun.encode()}, {key: 0}, lease=core.lease)
+        record.places = await record.mapping.create(
+            core.manager, core.broker, name, range(partitions), epoch=core.leader_epoch
+        )
         record.version = await core.manager.commit({key: record.row(), intent: None}, {key: 0}, lease=core.lease)
+        del self._left[name]
         self._add(record)
         logger.info("topic %s created with %d partitions", name, partitions)
         if config.compacts:
             logger.warning("topic %s asks for compaction, which is not there yet: it keeps every record", name)
         return record
 
-    async def delete(self, name: str) -> TopicRecord:
-        """Delete a topic and its messages. Raises `UnknownTopicOrPartitionError`."""
-        record: TopicRecord | None = None
-        with anyio.CancelScope(shield=True):
-            async with self._changing:
-                record = await self._delete(self._require(name))
-        assert record is not None
-        return record
+    # Deleting
 
-    async def _delete(self, record: TopicRecord) -> TopicRecord:
+    async def delete(self, name: str, topic_id: bytes | None = None) -> None:
+        """Delete a topic and its messages.
+
+        The topic has gone when this returns; if something of it cannot be removed, that is tried again.
+
+        Args:
+            name: Of the topic.
+            topic_id: The topic must have this id, if one is given: it may have been created again.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic.
+        """
+        async with self._changing.hold(name):
+            with anyio.CancelScope(shield=True):
+                if name in self.damaged:
+                    await self._delete_damaged(name)
+                    return
+                record = self._require(name)
+                if topic_id is not None and record.topic_id != topic_id:
+                    raise UnknownTopicOrPartitionError(f"the topic {name!r} has been deleted and created again")
+                await self._delete(record)
+
+    async def _delete(self, record: TopicRecord) -> None:
         core = self._core
-        key, intent = TOPIC_PREFIX + record.name, INTENT_PREFIX + record.name
-        del self._by_name[record.name], self._by_id[record.topic_id]
+        intent = Intent(record.mapping, record.topic_id)
+        self._remove(record)  # first: nothing is appended any more that would be acknowledged and deleted
         try:
-            logs = await core.manager.scan(f"{LOG_PREFIX}{record.topic_id.hex()}/")
-            writes: dict[str, bytes | None] = dict.fromkeys(logs)
-            writes |= {key: None, intent: record.mapping.name.encode()}
-            await core.manager.commit(writes, lease=core.lease)
+            rows = {TOPIC_PREFIX + record.name: None, INTENT_PREFIX + record.name: intent.encode()}
+            await core.manager.commit(rows, lease=core.lease)
         except BaseException:
-            self._add(record)
-            raise
-        for partition in record.logs.values():
-            await partition.drop()
-        await record.mapping.delete(core.manager, core.broker, record.name)
-        await core.manager.commit({intent: None}, lease=core.lease)
+            if await self._recorded(record.name):
+                self._add(record)
+                raise
+        record.gone = True
+        self._left[record.name] = intent
         for callback in core.on_topic_deleted:
-            await callback(record)
+            callback(record)
         logger.info("topic %s deleted", record.name)
-        return record
+        await self._end(list(record.logs.values()))
+        try:
+            await self._remove_left(record.name)
+        except (KafkaError, OSError) as error:
+            logger.error("what is left of topic %s could not be removed, it is tried again: %s", record.name, error)
+            self._sweep_soon()
+
+    async def _recorded(self, name: str) -> bool:
+        """Whether a topic's row is there; where that is not known, it is taken to be."""
+        try:
+            return bool(await self._core.manager.get([TOPIC_PREFIX + name]))
+        except KafkaError:
+            return True
+
+    @staticmethod
+    async def _end(partitions: Sequence[Partition]) -> None:
+        for number, partition in enumerate(partitions, 1):
+            partition.drop()
+            if number % _ENDED_AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()
+        for partition in partitions:
+            await partition.left()
+
+    async def _delete_damaged(self, name: str) -> None:
+        """A topic whose row cannot be read: it goes with all that lies where its mapping would have put it."""
+        core = self._core
+        key, intent = TOPIC_PREFIX + name, Intent(self._mapping, None)
+        await core.manager.commit({key: None, INTENT_PREFIX + name: intent.encode()}, lease=core.lease)
+        del self.damaged[name]
+        self._left[name] = intent
+        await self._remove_left(name)
+
+    # What creations and deletions have left
+
+    async def _remove_left(self, name: str) -> None:
+        """Remove what a creation that was cut off, or a deletion, has left under a name; the caller holds its lock."""
+        intent = self._left.get(name)
+        if intent is None:
+            return
+        core = self._core
+        key = TOPIC_PREFIX + name
+        row = (await core.manager.get([key])).get(key)
+        rows: dict[str, bytes | None] = {INTENT_PREFIX + name: None}
+        if row is not None:  # it was recorded, though the one who recorded it was told otherwise
+            await self._load({name: row})
+        else:
+            logger.info("removing what is left of topic %s", name)
+            await intent.mapping.delete(core.manager, core.broker, name, epoch=core.leader_epoch)
+            if intent.topic_id is not None:
+                rows |= dict.fromkeys(await core.manager.scan(f"{LOG_PREFIX}{intent.topic_id.hex()}/"))
+        await core.manager.commit(rows, lease=core.lease)
+        del self._left[name]
+
+    async def _sweep(self) -> None:
+        """Remove whatever is left; what cannot be is tried again later."""
+        for name in list(self._left):
+            async with self._changing.hold(name):
+                try:
+                    with anyio.CancelScope(shield=True):
+                        await self._remove_left(name)
+                except (KafkaError, OSError) as error:
+                    logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
+        if self._left:
+            self._sweep_soon()
+
+    def _sweep_soon(self) -> None:
+        if not self._sweeping:
+            self._sweeping = True
+            self._core.spawn(self._sweep_later, name="remove what deleted topics left")
+
+    async def _sweep_later(self) -> None:
+        try:
+            await anyio.sleep(_SWEEP_S)
+        finally:
+            self._sweeping = False
+        await self._sweep()
+
+    # Changing
 
     async def grow(self, name: str, partitions: int, *, validate_only: bool = False) -> None:
         """Give a topic more partitions. Raises `InvalidPartitionsError`, `UnknownTopicOrPartitionError`."""
-        with anyio.CancelScope(shield=True):
-            async with self._changing:
-                record = self._require(name)
-                if partitions == record.partitions:
-                    raise InvalidPartitionsError(f"Topic already has {partitions} partition(s).")
-                if not record.partitions < partitions <= MOST_PARTITIONS:
-                    raise InvalidPartitionsError(
-                        f"The topic {name} currently has {record.partitions} partition(s); {partitions} would not "
-                        f"be an increase to at most {MOST_PARTITIONS}."
-                    )
-                if validate_only:
-                    return
-                added = range(record.partitions, partitions)
-                await record.mapping.create(self._core.manager, self._core.broker, name, added)
-                await self._change(record, partitions=partitions)
+        async with self._changing.hold(name):
+            record = self._require(name)
+            if partitions == record.partitions:
+                raise InvalidPartitionsError(f"Topic already has {partitions} partition(s).")
+            if not record.partitions < partitions <= MOST_PARTITIONS:
+                raise InvalidPartitionsError(
+                    f"The topic {name} currently has {record.partitions} partition(s); {partitions} would not "
+                    f"be an increase to at most {MOST_PARTITIONS}."
+                )
+            if validate_only:
+                return
+            core, added = self._core, range(record.partitions, partitions)
+            with anyio.CancelScope(shield=True):
+                places = await record.mapping.create(core.manager, core.broker, name, added, epoch=core.leader_epoch)
+                await self._change(record, replace(record, partitions=partitions, places=[*record.places, *places]))
 
-    async def alter(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Replace a topic's own settings, which were checked before."""
-        with anyio.CancelScope(shield=True):
-            async with self._changing:
-                await self._change(self._require(name), overrides=dict(overrides))
-
-    async def _change(
-        self, record: TopicRecord, *, partitions: int | None = None, overrides: dict[str, str] | None = None
+    async def alter(
+        self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool = False
     ) -> None:
-        before = record.partitions, record.overrides
-        if partitions is not None:
-            record.partitions = partitions
-        if overrides is not None:
-            record.overrides = overrides
-        row = record.row()
-        record.partitions, record.overrides = before  # visible only once it is durable
+        """Change a topic's own settings.
+
+        Args:
+            name: Of the topic.
+            change: Makes the new settings, checked, of the present ones; its errors are raised. It is called when
+                no other change is under way.
+            validate_only: Nothing is changed.
+        """
+        async with self._changing.hold(name):
+            record = self._require(name)
+            changed = replace(record, overrides=dict(change(record.overrides)))
+            if not validate_only:
+                with anyio.CancelScope(shield=True):
+                    await self._change(record, changed)
+
+    async def _change(self, record: TopicRecord, changed: TopicRecord) -> None:
+        """Make a topic's record what a changed copy says, once that is durable."""
         key = TOPIC_PREFIX + record.name
-        record.version = await self._core.manager.commit({key: row}, {key: record.version}, lease=self._core.lease)
-        record.partitions = partitions if partitions is not None else record.partitions
-        record.overrides = overrides if overrides is not None else record.overrides
+        record.version = await self._core.manager.commit(
+            {key: changed.row()}, {key: record.version}, lease=self._core.lease
+        )
+        record.places, record.partitions, record.overrides = changed.places, changed.partitions, changed.overrides
         await self._reconfigure(record)
 
     async def _reconfigure(self, record: TopicRecord) -> None:
         record.config = TopicConfig.resolve(self._core.config, record.overrides)
-        for partition in record.logs.values():
-            await partition.configure(record.config)
+        for partition in list(record.logs.values()):
+            if record.gone:
+                return
+            await partition.configure(record.config)  # as it is now: it may have been changed once more
 
     async def resolve_all(self) -> None:
         """Take over changed broker settings into every topic that follows them."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
+from kclient.htp.errors import StorageError
 from kclient.types import Buffer
 
 CAP_POSITIONS = "positions"
@@ -22,13 +23,13 @@ CAP_POSITIONS = "positions"
 CAP_ORDINAL_POSITIONS = "ordinal_positions"
 """Positions are the ordinals that the topic's `Framing` reads from the messages."""
 CAP_NOWAIT = "nowait"
-"""The broker is a `DirectBroker`: appends and warm reads without a switch of tasks."""
+"""`Broker.open` gives `DirectTopic`s: appends and warm reads without a switch of tasks."""
 CAP_FIND_BY_TIMESTAMP = "find_by_timestamp"
-"""`Broker.find_by_timestamp` works."""
+"""`OpenTopic.find_by_timestamp` works."""
 CAP_SEGMENTS = "segments"
-"""`Broker.segments` and `Broker.roll` work, and `TopicSettings` are heeded."""
+"""`OpenTopic.segments` and `OpenTopic.roll` work, and `TopicSettings` are heeded."""
 CAP_FENCED_SENDS = "fenced_sends"
-"""`send` refuses a fence older than the newest one it saw for the topic."""
+"""`Broker.open` seals older epochs, durably: nothing is appended, trimmed or deleted under one afterwards."""
 
 DURABILITY_SYNCED = "synced"
 """Messages are visible, and reported as synced, once they are on disk."""
@@ -44,6 +45,17 @@ class Topic(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.domain}:{self.name}"
+
+
+class Place(NamedTuple):
+    """What identifies a topic, also when it has been deleted and its name is used again."""
+
+    topic: Topic
+    incarnation: int
+    """As the manager tells (`TopicInfo.incarnation`); 0 if the backend has none."""
+
+    def __str__(self) -> str:
+        return f"{self.topic} (incarnation {self.incarnation})"
 
 
 # --- messages ---------------------------------------------------------------------------------------------------
@@ -205,6 +217,128 @@ class Sent(Protocol):
         ...
 
 
+class OpenTopic(Protocol):
+    """A topic in use: one incarnation, as its leader of one epoch holds it.
+
+    It never reaches another incarnation of the same name, and never comes after a newer epoch. Every call raises:
+
+    - `UnknownTopicError` once it was closed, its messages were deleted, or a later incarnation was opened;
+    - `FencedError` once the topic was opened under a newer epoch (capability `fenced_sends`);
+    - `StoreClosedError` once the store was closed.
+    """
+
+    @property
+    def place(self) -> Place:
+        """The topic and its incarnation."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it was opened under."""
+        ...
+
+    async def close(self) -> None:
+        """Sync the topic and give up what is held for it. If it has ended already, that is no error."""
+        ...
+
+    async def configure(self, settings: TopicSettings) -> None:
+        """Change the layout, from the next append on (capability `segments`)."""
+        ...
+
+    async def send(self, messages: Sequence[Buffer]) -> Sent:
+        """Append whole messages, in this order, all or none; returns when they are written.
+
+        The messages may be changed once this returned.
+
+        Args:
+            messages: Each buffer is exactly one message of the topic's framing.
+
+        Raises:
+            OrderError: If a message's first ordinal is below the next one.
+            StorageFullError: If there is no space; nothing was appended.
+            StorageError: If writing failed; nothing was appended.
+        """
+        ...
+
+    async def pull(
+        self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None, wait: float = 0.0
+    ) -> Pulled:
+        """The visible messages from a position on, beginning with the one that holds it (or comes next).
+
+        At least one message is returned if there is any, even if it is larger than `max_bytes`. Fewer than
+        there are may be returned: `last + 1` goes on.
+
+        Args:
+            position: Where to begin.
+            max_bytes: At most so many bytes, if that is not less than one message.
+            max_messages: At most so many messages.
+            wait: Seconds to wait for a message if there is none.
+
+        Raises:
+            PositionError: If the position lies before the start or after the written end.
+            StorageError: If reading failed.
+        """
+        ...
+
+    async def start(self) -> int:
+        """The first position that can be read."""
+        ...
+
+    async def end(self) -> int:
+        """The position after the last visible message (the high watermark)."""
+        ...
+
+    async def status(self) -> TopicStatus:
+        """Start, end, next ordinal and size."""
+        ...
+
+    async def trim(self, before: int) -> int:
+        """Drop whole messages that lie wholly before a position; returns the new start.
+
+        A backend may keep some of them (it drops whole segments), never drops others.
+        """
+        ...
+
+    async def find_by_timestamp(self, timestamp: int, *, start: int = 0) -> Found | None:
+        """The first visible message, from the one holding `start` on, with a timestamp not below the given one.
+
+        Capability `find_by_timestamp`. None if there is no such message.
+        """
+        ...
+
+    async def segments(self) -> list[SegmentInfo]:
+        """The segments in order (capability `segments`): retention decides upon them, then trims."""
+        ...
+
+    async def roll(self) -> None:
+        """Close the active segment, unless it is empty, and begin another (capability `segments`)."""
+        ...
+
+
+@runtime_checkable
+class DirectTopic(OpenTopic, Protocol):
+    """A topic of a broker with capability `nowait`: the hot calls return at once, without a switch of tasks."""
+
+    def send_nowait(self, messages: Sequence[Buffer]) -> Sent:
+        """As `send`."""
+        ...
+
+    def pull_nowait(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled | None:
+        """As `pull` without waiting; None if the messages must first come from the disk: `pull` fetches them."""
+        ...
+
+    def status_nowait(self) -> TopicStatus:
+        """As `status`."""
+        ...
+
+    def watch(self, callback: Callable[[int], object]) -> Callable[[], None]:
+        """Have `callback(end)` called in the event loop whenever the visible end has moved (once per sync).
+
+        It is called a last time when this ends, so that whoever waits looks again. Returns a function that stops it.
+        """
+        ...
+
+
 class Broker(Protocol):
     """HTP's *brk*: it keeps the messages of topics."""
 
@@ -220,139 +354,48 @@ class Broker(Protocol):
 
     async def open(
         self,
-        topic: Topic,
+        place: Place,
         framing: Framing,
         *,
+        epoch: int,
         settings: TopicSettings | None = None,
         next_position: int = 0,
-    ) -> TopicStatus:
-        """Make a topic ready for use; must come before any other call that names it. Recovers it if need be.
+    ) -> OpenTopic:
+        """Take a topic over under an epoch, and make it ready for use; recovers it if need be.
 
-        Opening it again changes its settings and is cheap.
+        Older epochs are sealed, durably, before this returns (capability `fenced_sends`): what was opened under
+        one raises `FencedError`, and none can open it again. Nothing is appended between the sealing and what
+        `status` then tells. With the epoch that the topic is open under already, this is cheap and gives the
+        same again.
 
         Args:
-            topic: A topic that the manager knows.
+            place: A topic that the manager knows, in its present incarnation.
             framing: How its messages are to be read.
+            epoch: The opener's: it is the leader from now on. Not negative.
             settings: Layout of the topic; the backend's defaults if None.
             next_position: The next ordinal is at least this, whatever is stored: a log that was trimmed to
                 nothing, or that lost its end, never restarts below.
 
         Raises:
-            UnknownTopicError: If the manager knows no such topic.
+            UnknownTopicError: If the manager knows no such topic, or another incarnation of it.
+            FencedError: If it was opened under a newer epoch before.
             StorageError: If what is stored cannot be read.
         """
         ...
 
-    async def close(self, topic: Topic) -> None:
-        """Sync the topic and give up what is held for it. A topic that is not open is no error."""
-        ...
+    async def delete(self, places: Iterable[Place], *, epoch: int) -> None:
+        """Drop all messages of some topics, durably; whoever has one of them open has it no more.
 
-    async def send(self, topic: Topic, messages: Sequence[Buffer], *, fence: int | None = None) -> Sent:
-        """Append whole messages, in this order, all or none; returns when they are written.
-
-        The messages may be changed once this returned.
+        The manager's topics are deleted before or afterwards. One that is not there is no error: that incarnation
+        has no messages. Another incarnation of the same name is left alone.
 
         Args:
-            topic: An open topic.
-            messages: Each buffer is exactly one message of the topic's framing.
-            fence: Epoch of the sender (capability `fenced_sends`).
+            places: The topics; however many they are, it takes few writes.
+            epoch: Whoever deletes must not come after a newer epoch either.
 
         Raises:
-            OrderError: If a message's first ordinal is below the next one.
-            FencedError: If a newer fence was seen.
-            StorageFullError: If there is no space; nothing was appended.
-            StorageError: If writing failed; nothing was appended.
-        """
-        ...
-
-    async def pull(
-        self,
-        topic: Topic,
-        position: int,
-        *,
-        max_bytes: int = 1 << 20,
-        max_messages: int | None = None,
-        wait: float = 0.0,
-    ) -> Pulled:
-        """The visible messages from a position on, beginning with the one that holds it (or comes next).
-
-        At least one message is returned if there is any, even if it is larger than `max_bytes`. Fewer than
-        there are may be returned: `last + 1` goes on.
-
-        Args:
-            topic: An open topic.
-            position: Where to begin.
-            max_bytes: At most so many bytes, if that is not less than one message.
-            max_messages: At most so many messages.
-            wait: Seconds to wait for a message if there is none.
-
-        Raises:
-            PositionError: If the position lies before the start or after the written end.
-            StorageError: If reading failed.
-        """
-        ...
-
-    async def start(self, topic: Topic) -> int:
-        """The first position that can be read."""
-        ...
-
-    async def end(self, topic: Topic) -> int:
-        """The position after the last visible message (the high watermark)."""
-        ...
-
-    async def status(self, topic: Topic) -> TopicStatus:
-        """Start, end, next ordinal and size of an open topic."""
-        ...
-
-    async def trim(self, topic: Topic, before: int) -> int:
-        """Drop whole messages that lie wholly before a position; returns the new start.
-
-        A backend may keep some of them (it drops whole segments), never drops others.
-        """
-        ...
-
-    async def delete(self, topic: Topic) -> None:
-        """Close a topic and drop all its messages. A topic that does not exist is no error."""
-        ...
-
-    async def find_by_timestamp(self, topic: Topic, timestamp: int, *, start: int = 0) -> Found | None:
-        """The first visible message, from the one holding `start` on, with a timestamp not below the given one.
-
-        Capability `find_by_timestamp`. None if there is no such message.
-        """
-        ...
-
-    async def segments(self, topic: Topic) -> list[SegmentInfo]:
-        """The segments of a topic in order (capability `segments`): retention decides upon them, then trims."""
-        ...
-
-    async def roll(self, topic: Topic) -> None:
-        """Close the active segment, unless it is empty, and begin another (capability `segments`)."""
-        ...
-
-
-@runtime_checkable
-class DirectBroker(Broker, Protocol):
-    """A broker with capability `nowait`: the hot calls return at once, without a switch of tasks."""
-
-    def send_nowait(self, topic: Topic, messages: Sequence[Buffer], *, fence: int | None = None) -> Sent:
-        """As `send`."""
-        ...
-
-    def pull_nowait(
-        self, topic: Topic, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None
-    ) -> Pulled | None:
-        """As `pull` without waiting; None if the messages must first come from the disk: `pull` fetches them."""
-        ...
-
-    def status_nowait(self, topic: Topic) -> TopicStatus:
-        """As `status`."""
-        ...
-
-    def watch(self, topic: Topic, callback: Callable[[int], object]) -> Callable[[], None]:
-        """Have `callback(end)` called in the event loop whenever the visible end has moved (once per sync).
-
-        Returns a function that ends it. It also ends, without a call, when the topic is closed or deleted.
+            FencedError: If one of them was opened under a newer epoch; then none was deleted.
+            StorageError: If the store failed: some may have been deleted, trying again is right.
         """
         ...
 
@@ -376,6 +419,11 @@ class TopicInfo(NamedTuple):
     incarnation: int
     """Greater for a topic that was created later, also under the same name; 0 if the backend has none."""
 
+    @property
+    def place(self) -> Place:
+        """What the broker calls it by."""
+        return Place(self.topic, self.incarnation)
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -393,6 +441,17 @@ class Lease:
     def remaining(self, now: float | None = None) -> float:
         """Seconds that the lease still holds; 0 if it has run out."""
         return max(0.0, self.expires - (time.monotonic() if now is None else now))
+
+
+class LeaseInfo(NamedTuple):
+    """A lease as anybody can see it."""
+
+    name: str
+    holder: str
+    """Who holds it, or held it last."""
+    epoch: int
+    remaining: float
+    """Seconds for which nobody else can take it; 0 if it is free."""
 
 
 class Manager(Protocol):
@@ -493,8 +552,14 @@ class Manager(Protocol):
         """
         ...
 
-    async def acquire(self, name: str, holder: str, ttl: float) -> Lease:
+    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
         """Take a lease that is free, has run out, or is one's own already; its epoch is a new one.
+
+        Args:
+            name: Of the lease.
+            holder: Who asks.
+            ttl: Seconds that it is to last.
+            above: Its epoch is greater than this, too.
 
         Raises:
             LeaseHeldError: If somebody else holds it.
@@ -511,6 +576,10 @@ class Manager(Protocol):
 
     async def release(self, lease: Lease) -> None:
         """Give up a lease; one that somebody else has acquired since is left alone."""
+        ...
+
+    async def leases(self, prefix: str) -> list[LeaseInfo]:
+        """The leases whose names begin with `prefix`, by name, also those that have run out or were given up."""
         ...
 
 
@@ -548,4 +617,13 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Sync everything and close the store; closing it twice is no error."""
+        ...
+
+    def on_failure(self, callback: Callable[[StorageError], object]) -> Callable[[], None]:
+        """Have `callback(error)` called in the event loop, once, if an open store fails for good.
+
+        That is when something in the store itself has died. What waits then fails with that error, and so does
+        every later call, except closing. A disk that is full or fails to write for a while is no such failure.
+        Returns a function that ends it.
+        """
         ...

@@ -10,12 +10,10 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from kclient.htp.port import DirectBroker, Pulled, Topic
+    from kclient.htp.port import DirectTopic, Pulled
 
 
-async def pull_waiting(
-    broker: DirectBroker, topic: Topic, once: Callable[[], Awaitable[Pulled]], wait: float
-) -> Pulled:
+async def pull_waiting(topic: DirectTopic, once: Callable[[], Awaitable[Pulled]], wait: float) -> Pulled:
     """What `once` finds; if that is nothing, what it finds when the end has moved, for at most `wait` seconds."""
     pulled = await once()
     if pulled.data or wait <= 0:
@@ -23,7 +21,7 @@ async def pull_waiting(
     with anyio.move_on_after(wait):
         while not pulled.data:
             moved = anyio.Event()
-            stop = broker.watch(topic, partial(_set, moved))
+            stop = topic.watch(partial(_set, moved))
             try:
                 pulled = await once()  # what came between the last look and the watch
                 if not pulled.data:

@@ -130,6 +130,17 @@ class GroupCoordinator:
         managed = self.groups[group_id] = ManagedGroup(group, since_ms)
         return managed
 
+    def reconfigure(self) -> None:
+        """Take over changed broker settings."""
+        settings = _settings(self.core)
+        if settings == self.settings:
+            return
+        self.settings = settings
+        for managed in self.groups.values():
+            managed.group.settings = settings
+        self._timers.schedule(_RETENTION, self._next_retention_check())
+        self._wake.set()
+
     # ---- membership ---------------------------------------------------------------------------------------
 
     def join(self, group_id: str, join: Join) -> Parked[JoinResult]:
@@ -208,18 +219,23 @@ class GroupCoordinator:
         """Store offsets, after `check_commit`; they are visible when the write is done."""
         managed = self.groups.get(group_id) or self._create(group_id, self.core.wall_ms())
         managed.offsets.begin(offsets)
+        values: dict[str, bytes | None] = {}
+        topics: dict[str, TopicRecord | None] = {}
+        for partition, committed in offsets.items():
+            name = partition.topic
+            record = topics[name] = topics[name] if name in topics else self.core.topics.get(name)
+            topic_id = bytes(16) if record is None else record.topic_id
+            values[rows.offset_key(group_id, partition)] = rows.encode_offset(committed, topic_id)
 
         def done(error: ErrorCode) -> None:
             managed.offsets.end(offsets)
-            if not error:
-                for partition, committed in offsets.items():
+            if error:
+                return
+            for partition, committed in offsets.items():
+                record = topics[partition.topic]
+                if record is not None and not record.gone:  # else the name may stand for another topic by now
                     managed.offsets.put(partition, committed)
 
-        values: dict[str, bytes | None] = {}
-        for partition, committed in offsets.items():
-            record = self.core.topics.get(partition.topic)
-            topic_id = bytes(16) if record is None else record.topic_id
-            values[rows.offset_key(group_id, partition)] = rows.encode_offset(committed, topic_id)
         return self._writer.submit(values, done)
 
     def offsets(self, group_id: str) -> GroupOffsets | None:
@@ -361,11 +377,12 @@ class GroupCoordinator:
             return set()
         return managed.offsets.expired(now_ms, retention_ms, None, topics)
 
-    async def _topic_deleted(self, record: TopicRecord) -> None:
-        """A topic has gone: its offsets go with it."""
+    def _topic_deleted(self, record: TopicRecord) -> None:
+        """A topic has gone: its offsets go with it, before another topic of that name can be seen."""
         for group_id, managed in list(self.groups.items()):
             partitions = managed.offsets.of_topic(record.name)
             if partitions:
+                managed.offsets.drop_topic(record.name)
                 self.delete_offsets(group_id, partitions)
 
 

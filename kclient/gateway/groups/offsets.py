@@ -68,6 +68,10 @@ class GroupOffsets:
         if not partitions:
             del self._committed[partition.topic]
 
+    def drop_topic(self, topic: str) -> None:
+        """Forget a topic's offsets."""
+        self._committed.pop(topic, None)
+
     def known(self) -> set[TopicPartition]:
         """Every partition that the store has, or is about to have, an offset of."""
         return {partition for partition, _ in self.items()} | set(self._pending)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kclient.concurrency import Completion, Wakeup
@@ -125,5 +126,6 @@ class Writer:
             logger.error("groups and offsets could not be stored: %s", failure)
         finally:
             # cancelled or not: whoever waits must hear of it
-            for write in batch:
-                write.finish(error)
+            with ExitStack() as stack:
+                for write in reversed(batch):
+                    stack.callback(write.finish, error)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import ClassVar, NamedTuple, TypeVar
 
 from kclient.errors import (
-    ConfigError,
     InvalidConfigurationError,
     InvalidRequestError,
     KafkaError,
@@ -16,7 +15,7 @@ from kclient.errors import (
 )
 from kclient.gateway.config import SOURCE_DEFAULT, Origin
 from kclient.gateway.core import Core, RequestContext
-from kclient.gateway.dynamic_config import READ_ONLY, save_dynamic_config
+from kclient.gateway.dynamic_config import READ_ONLY, check_dynamic
 from kclient.gateway.handlers import Finish, Handler
 from kclient.gateway.handlers._errors import put_error
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, SettingType, nearest
@@ -157,20 +156,21 @@ class _Altering(Handler):
         """Change a resource's settings; `fresh` starts from none, `dry` only checks."""
         if resource_type == Resource.TOPIC:
             check_name(name)
-            record = self.core.topics.get(name)
-            if record is None:
-                raise UnknownTopicOrPartitionError(f"there is no topic {name}")
-            changed = changed_settings({} if fresh else record.overrides, changes, TOPIC_SETTINGS, self._topic_value)
-            checked = checked_overrides(dict(changed))
-            if not dry:
-                await self.core.topics.alter(name, checked)
+
+            def change_topic(present: Mapping[str, str]) -> Mapping[str, str]:
+                changed = changed_settings({} if fresh else present, changes, TOPIC_SETTINGS, self._topic_value)
+                return checked_overrides(dict(changed))
+
+            await self.core.topics.alter(name, change_topic, validate_only=dry)
         elif resource_type == Resource.BROKER:
             _check_broker(self.core, name)
-            current = {} if fresh else self.core.config.dynamic
-            dynamic = changed_settings(current, changes, BROKER_SETTINGS, self._broker_value)
-            _check_dynamic(dynamic)
-            if not dry:
-                await save_dynamic_config(self.core, dynamic)
+
+            def change_broker(present: Mapping[str, str]) -> Mapping[str, str]:
+                changed = changed_settings({} if fresh else present, changes, BROKER_SETTINGS, self._broker_value)
+                check_dynamic(changed)
+                return changed
+
+            await self.core.dynamic.alter(change_broker, validate_only=dry)
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource_type}")
 
@@ -225,16 +225,6 @@ def _edit_list(now: str, value: str, *, append: bool) -> str:
     else:
         items = [item for item in items if item not in given]
     return ",".join(items)
-
-
-def _check_dynamic(values: Mapping[str, str]) -> None:
-    for name, text in values.items():
-        if name in READ_ONLY:
-            raise InvalidRequestError(f"Cannot update this config dynamically: {name}")
-        try:
-            BROKER_SETTINGS[name].parse(text)
-        except ConfigError as error:
-            raise InvalidConfigurationError(str(error)) from error
 
 
 class AlterConfigsHandler(_Altering):

@@ -102,7 +102,7 @@ class FetchHandler(Handler):
                     return None
                 size = _check(partition, wanted, limit - rows.size, first=not rows.size)
                 if size >= 0:
-                    pulled = partition.direct.pull_nowait(partition.place, wanted.offset, max_bytes=size)
+                    pulled = partition.direct.pull_nowait(wanted.offset, max_bytes=size)
                     if pulled is None:
                         return None
                     _put(answer, partition, pulled, size, first=not rows.size)
@@ -124,7 +124,7 @@ class FetchHandler(Handler):
                 await partition.ready()
                 size = _check(partition, wanted, limit - rows.size, first=not rows.size)
                 if size >= 0:
-                    pulled = await self.core.broker.pull(partition.place, wanted.offset, max_bytes=size)
+                    pulled = await partition.pull(wanted.offset, max_bytes=size)
                     _put(answer, partition, pulled, size, first=not rows.size)
                 else:
                     _put_state(answer, partition)

@@ -148,14 +148,18 @@ class DeleteTopicsHandler(Handler):
             if state.topic_id != ZERO_UUID:
                 raise InvalidRequestError("A topic is named either by name or by id")
             record = self.core.topics.get(state.name)
-            if record is None:
-                raise UnknownTopicOrPartitionError(f"This server does not host the topic {state.name!r}.")
-        else:
-            record = self.core.topics.by_id(state.topic_id)
-            if record is None:
-                raise UnknownTopicIdError(f"no topic has the id {state.topic_id.hex()}")
-        row.name, row.topic_id = record.name, record.topic_id
-        await self.core.topics.delete(record.name)
+            if record is not None:
+                row.topic_id = record.topic_id
+            await self.core.topics.delete(state.name)
+            return
+        record = self.core.topics.by_id(state.topic_id)
+        if record is None:
+            raise UnknownTopicIdError(f"no topic has the id {state.topic_id.hex()}")
+        row.name = record.name
+        try:
+            await self.core.topics.delete(record.name, record.topic_id)
+        except UnknownTopicOrPartitionError as error:  # somebody else was faster
+            raise UnknownTopicIdError(str(error)) from error
 
 
 class CreatePartitionsHandler(Handler):

@@ -5,6 +5,7 @@ It needs the extra `gateway` (SQLAlchemy).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -81,6 +82,8 @@ class EmbeddedStore:
         self._files = files
         self._directory = DataDirectory(path, files)
         self._stack: AsyncExitStack | None = None
+        self._failure: StorageError | None = None
+        self._when_failed: dict[object, Callable[[StorageError], object]] = {}
         self._manager: SqliteManager | None = None
         self._broker: EmbeddedBroker | None = None
 
@@ -120,13 +123,15 @@ class EmbeddedStore:
             except OSError as error:
                 raise StorageError(f"{self.path} cannot be opened: {error}") from error
             stack.callback(self._directory.close)
-            manager = SqliteManager(f"{self._directory.manager_path}/mgr.db")
+            self._failure = None
+            manager = SqliteManager(f"{self._directory.manager_path}/mgr.db", self._failed)
             await manager.start()
             stack.push_async_callback(manager.aclose)
             broker = EmbeddedBroker(
                 self._directory,
                 manager,
                 self._files,
+                self._failed,
                 durability=self._durability,
                 settings=self._settings,
                 group_sync=self._group_sync,
@@ -146,6 +151,23 @@ class EmbeddedStore:
         /,
     ) -> None:
         await self.aclose()
+
+    def on_failure(self, callback: Callable[[StorageError], object]) -> Callable[[], None]:
+        """Have `callback(error)` called, once, if one of the store's threads ends by itself."""
+        key = object()
+        self._when_failed[key] = callback
+        if self._failure is not None:
+            callback(self._failure)
+        return lambda: self._when_failed.pop(key, None) and None
+
+    def _failed(self, error: StorageError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        if self._broker is not None:
+            self._broker.fail(error)
+        for callback in list(self._when_failed.values()):
+            callback(error)
 
     async def aclose(self) -> None:
         """Sync everything and close the store; closing it twice is no error."""

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
 
+from kclient.concurrency import NamedLocks
 from kclient.htp.embedded.handles import OpenFiles
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Checkpoint, recover
 from kclient.htp.embedded.services import Services
 from kclient.htp.embedded.syncer import Outcome, Syncer
-from kclient.htp.errors import StorageError, StoreClosedError, UnknownTopicError
+from kclient.htp.embedded.topic import EmbeddedTopic
+from kclient.htp.errors import FencedError, StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.loop import Signal, current_poster
 from kclient.htp.port import (
     CAP_FENCED_SENDS,
@@ -26,38 +27,32 @@ from kclient.htp.port import (
     CAP_ORDINAL_POSITIONS,
     CAP_POSITIONS,
     CAP_SEGMENTS,
-    Found,
     Framing,
-    Pulled,
-    SegmentInfo,
+    Place,
     Topic,
     TopicSettings,
-    TopicStatus,
 )
-from kclient.htp.waiting import pull_waiting
 
 if TYPE_CHECKING:
+    from kclient.errors import KafkaError
     from kclient.htp.embedded.directory import DataDirectory
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.manager import SqliteManager
-    from kclient.htp.embedded.tickets import Ticket
-    from kclient.types import Buffer
 
 logger: logging.Logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CHECKPOINT_PREFIX: Final = "brk/"
 """Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
 
 
 class EmbeddedBroker:
-    """Implements `kclient.htp.port.DirectBroker`.
+    """Implements `kclient.htp.port.Broker`.
 
     Args:
         directory: The open data directory.
         manager: Of the same store.
         files: The file system.
+        failed: Called in the event loop if nothing can be synced any more.
         durability: `synced` or `written`.
         settings: Layout of topics that are opened without settings of their own.
         group_sync: How the syncer syncs.
@@ -73,6 +68,7 @@ class EmbeddedBroker:
         directory: DataDirectory,
         manager: SqliteManager,
         files: Files,
+        failed: Callable[[StorageError], object],
         *,
         durability: str,
         settings: TopicSettings,
@@ -83,26 +79,31 @@ class EmbeddedBroker:
         self._directory = directory
         self._manager = manager
         self._files = files
+        self._failed = failed
         self._settings = settings
         self._outcomes: deque[Outcome] = deque()
         self._post = current_poster()
         self._round_over = Signal(self._settle, self._post)
-        self._syncer = Syncer(files, self._deliver, mode=group_sync)
+        self._syncer = Syncer(files, self._deliver, self._syncer_failed, directory.topics_path, mode=group_sync)
         self._services = Services(
             OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoint_soon, self._want_sync
         )
         self._unsynced: dict[TopicLog, None] = {}
         self._turn_over = Signal(self._request_syncs, self._post)
-        self._logs: dict[Topic, TopicLog] = {}
-        self._keys: dict[TopicLog, str] = {}
-        self._signals: dict[Topic, list[Signal]] = {}
-        self._locks: dict[Topic, anyio.Lock] = {}
-        self._shut = False
-        self._forked = False
+        self._held: dict[int, EmbeddedTopic] = {}
+        """What is open, by incarnation."""
+        self._newest: dict[Topic, Place] = {}
+        """The incarnation of each name that is open."""
+        self._locks: NamedLocks[Topic] = NamedLocks()
+        self._refusal: Callable[[], KafkaError] | None = None
+        """What is said to every call once the store was closed, has failed, or stayed behind in the parent."""
+        self._abandoned: list[TopicLog] = []
+        """Logs of a store that has failed: their files may be in use until the syncer has stopped."""
         directory.on_fork = self._fork
 
     def _fork(self) -> None:
-        self._shut = self._forked = True
+        path = self._directory.path
+        self._refuse(lambda: StoreClosedError(f"{path} is open in the parent process, not in this forked one"))
 
     @property
     def sync_rounds(self) -> int:
@@ -114,7 +115,8 @@ class EmbeddedBroker:
     async def begin(self) -> None:
         """Sweep away what deleted topics left behind, and begin to sync."""
         known, last = await self._manager.incarnations()
-        for path, incarnation in self._directory.incarnations().items():
+        found = await anyio.to_thread.run_sync(self._directory.incarnations)
+        for path, incarnation in found.items():
             if incarnation is not None and incarnation > last:
                 raise StorageError(
                     f"{path} holds messages of a topic that {self._directory.manager_path} has never heard of: "
@@ -122,160 +124,228 @@ class EmbeddedBroker:
                 )
             if incarnation is None or incarnation not in known:
                 self._syncer.chore(partial(self._files.remove_tree, path))
-        self._syncer.start()
+        try:
+            self._syncer.start()
+        except OSError as error:
+            raise StorageError(f"{self._directory.topics_path} cannot be opened: {error}") from error
 
     async def aclose(self) -> None:
         """Sync everything, write checkpoints and indexes, and end the thread. The manager must still be open."""
-        if self._shut:
-            return
+        if self._refusal is None:
+            path = self._directory.path
+            with anyio.CancelScope(shield=True):
+                await self._finish(self._refuse(lambda: StoreClosedError(f"{path} was closed")))
         with anyio.CancelScope(shield=True):
-            for topic in list(self._logs):
-                self._end_watches(topic)
-            self._shut = True
-            logs = list(self._logs.values())
-            for log in logs:
-                log.sync()
-            for log in logs:
-                await self._idle(log)
-            await self._write_down(logs)
-            for log in logs:
-                log.release()
-            self._logs.clear()
             await anyio.to_thread.run_sync(self._syncer.stop)
-            self._services.open_files.close()
+        for log in self._abandoned:
+            log.release()
+        self._abandoned.clear()
+        self._services.open_files.close()
+
+    def fail(self, error: StorageError) -> None:
+        """Nothing can be stored any more: whoever waits hears of it, and so does every later call."""
+        if self._refusal is None:
+            reason = str(error)
+            self._abandoned = self._refuse(lambda: StorageError(reason))
+            for log in self._abandoned:
+                log.abandon(reason)
+
+    def _refuse(self, refusal: Callable[[], KafkaError]) -> list[TopicLog]:
+        """Refuse every further call; the logs that were open."""
+        self._refusal = refusal
+        held = list(self._held.values())
+        self._held.clear()
+        self._newest.clear()
+        return [log for topic in held if (log := topic.give_up(refusal)) is not None]
+
+    def _check(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+
+    async def _finish(self, logs: Sequence[TopicLog]) -> None:
+        """Sync what was written to logs that nobody uses any more, write their checkpoints, and release them."""
+        for log in logs:
+            log.sync()
+        for log in logs:
+            await self._idle(log)
+        await self._write_down(logs)
+        for log in logs:
+            log.key = None
+            log.release()
 
     async def _write_down(self, logs: Sequence[TopicLog]) -> None:
         """Make the next opening fast: index files and checkpoints of logs that are idle."""
-        due = [log for log in logs if log.checkpoint_due]
-        indexes = [index for log in due for index in log.indexes()]
+        due = {log.key: log for log in logs if log.checkpoint_due and log.key is not None}
+        indexes = [index for log in due.values() for index in log.indexes()]
         try:
             await anyio.to_thread.run_sync(self._store_indexes, indexes)
             if due:
-                await self._manager.commit({self._keys[log]: log.checkpoint().encode() for log in due})
+                await self._manager.commit({key: log.checkpoint().encode() for key, log in due.items()})
         except (OSError, StorageError) as error:
             logger.warning("checkpoints could not be written, the next opening will take longer: %s", error)
             return
-        for log in due:
+        for log in due.values():
             log.checkpoint_due = False
 
     def _store_indexes(self, indexes: Sequence[tuple[str, bytes]]) -> None:
         for path, content in indexes:
             self._files.store(path, content)
 
-    def _check(self) -> None:
-        if self._forked:
-            raise StoreClosedError(f"{self._directory.path} is open in the parent process, not in this forked one")
-        if self._shut:
-            raise StoreClosedError(f"{self._directory.path} was closed")
-
-    def _log(self, topic: Topic) -> TopicLog:
-        log = self._logs.get(topic)
-        if log is None or self._shut:
-            self._check()
-            raise UnknownTopicError(f"Topic {topic} is not open")
-        return log
-
     # --- topics ---
 
     async def open(
         self,
-        topic: Topic,
+        place: Place,
         framing: Framing,
         *,
+        epoch: int,
         settings: TopicSettings | None = None,
         next_position: int = 0,
-    ) -> TopicStatus:
-        """Make a topic ready for use; recovers it if need be."""
+    ) -> EmbeddedTopic:
+        """Take a topic over under an epoch; recovers it if need be."""
         self._check()
-        async with self._lock(topic):
-            log = self._logs.get(topic)
-            if log is None:
-                log = await self._recover(topic, framing, settings or self._settings, next_position)
-            elif settings is not None:
-                log.settings = settings
+        async with self._locks.hold(place.topic):
+            sealed = await self._seal(place, epoch)
+            topic = self._held.get(place.incarnation)
+            if topic is None:
+                await self._end_namesake(place.topic)
+                log = await self._recover(place, framing, settings or self._settings, next_position, sealed)
+                self._check()
+                topic = self._hold(place, epoch, log)
+            else:
+                log = topic.use()
+                if settings is not None:
+                    log.settings = settings
+                if epoch > topic.epoch:
+                    topic.give_up(partial(_fenced, place, topic.epoch, epoch))
+                    log.fence = epoch
+                    topic = self._hold(place, epoch, log)
+                    await self._idle(log)  # what the other one sent is decided before anybody looks
             if next_position > log.next:
                 await self._idle(log)
                 log.raise_next(next_position)
                 await self._checkpoint(log)
-            return log.status()
+            return topic
 
-    @contextlib.asynccontextmanager
-    async def _lock(self, topic: Topic) -> AsyncIterator[None]:
-        """Opening, closing and deleting a topic come one after the other."""
-        lock = self._locks.setdefault(topic, anyio.Lock())
+    async def _seal(self, place: Place, epoch: int) -> Checkpoint:
+        """Refuse older epochs from now on, durably; the topic's checkpoint."""
+        found = Checkpoint()
+
+        def change(row: bytes | None) -> bytes | None:
+            nonlocal found
+            found = self._checkpoint_of(place, row)
+            if found.fence > epoch:
+                raise FencedError(f"{place}: epoch {epoch} is older than {found.fence}", epoch=found.fence)
+            if found.fence == epoch:
+                return None
+            found.fence = epoch
+            return found.encode()
+
+        await self._manager.change_of(place, self._key(place), change)
+        return found
+
+    @staticmethod
+    def _checkpoint_of(place: Place, row: bytes | None) -> Checkpoint:
+        if row is None:
+            return Checkpoint()
         try:
-            async with lock:
-                yield
-        finally:
-            statistics = lock.statistics()
-            if not statistics.locked and not statistics.tasks_waiting:
-                self._locks.pop(topic, None)
+            return Checkpoint.decode(row)
+        except ValueError as error:
+            logger.error(
+                "%s: its checkpoint cannot be read, every message is verified instead; nothing has to be done (%s)",
+                place, error,
+            )  # fmt: skip
+            return Checkpoint()
 
-    async def _recover(self, topic: Topic, framing: Framing, settings: TopicSettings, next_position: int) -> TopicLog:
-        incarnation = (await self._manager.describe_topic(topic)).incarnation
-        key = f"{CHECKPOINT_PREFIX}{self._directory.shard}/{incarnation}"
-        row = (await self._manager.get([key])).get(key)
-        checkpoint = None if row is None else Checkpoint.decode(row.value)
-        path = self._directory.topic_path(topic, incarnation)
+    def _key(self, place: Place) -> str:
+        return f"{CHECKPOINT_PREFIX}{self._directory.shard}/{place.incarnation}"
+
+    def _hold(self, place: Place, epoch: int, log: TopicLog) -> EmbeddedTopic:
+        topic = EmbeddedTopic(place, epoch, log, self._files, self._post, self._close, self._trim)
+        self._held[place.incarnation] = topic
+        self._newest[place.topic] = place
+        return topic
+
+    async def _recover(
+        self, place: Place, framing: Framing, settings: TopicSettings, next_position: int, sealed: Checkpoint
+    ) -> TopicLog:
+        path = self._directory.topic_path(place)
         try:
             await anyio.to_thread.run_sync(self._directory.make_topic, path)
             recovered = await anyio.to_thread.run_sync(
-                recover, self._files, path, framing, settings.index_interval_bytes, checkpoint
+                recover, self._files, path, framing, settings.index_interval_bytes, sealed
             )
         except OSError as error:
-            raise StorageError(f"{topic} cannot be opened: {error}") from error
+            raise StorageError(f"{place.topic} cannot be opened: {error}") from error
         if next_position > recovered.next:
             recovered.next = next_position
             recovered.appendable = False
-        limits = checkpoint.limits if checkpoint is not None else {}
-        log = TopicLog(str(topic), path, framing, settings, self._services, recovered, limits)
-        self._keys[log] = key
+        log = TopicLog(str(place.topic), path, framing, settings, self._services, recovered, sealed)
+        log.key = self._key(place)
         if not recovered.appendable and log.next > 0:
             # before anything is appended: recovery must not take the gap for a loss
             await self._checkpoint(log)
-        self._check()
-        self._logs[topic] = log
         return log
 
-    async def close(self, topic: Topic) -> None:
-        """Sync a topic and give up what is held for it."""
+    async def _end_namesake(self, name: Topic) -> None:
+        """What the name stood for before has gone, if that is still open."""
+        place = self._newest.pop(name, None)
+        if place is not None:
+            await self._drop([self._held.pop(place.incarnation)])
+
+    async def _drop(self, topics: Sequence[EmbeddedTopic]) -> None:
+        """Nobody is to use some topics any more, nor keep anything of them."""
+        logs = []
+        for topic in topics:
+            log = topic.give_up(partial(_deleted, topic.place))
+            if log is not None:
+                log.key = None
+                logs.append(log)
+        with anyio.CancelScope(shield=True):
+            for log in logs:
+                await self._idle(log)
+                log.release()
+
+    async def _close(self, topic: EmbeddedTopic) -> None:
         await anyio.lowlevel.checkpoint()
-        async with self._lock(topic):
-            log = self._logs.get(topic)
-            if log is None:
+        place = topic.place
+        async with self._locks.hold(place.topic):
+            if self._held.get(place.incarnation) is not topic:
                 return
             with anyio.CancelScope(shield=True):
-                self._end_watches(topic)
-                log.sync()
-                del self._logs[topic]
-                await self._idle(log)
-                await self._write_down([log])
-                log.release()
-                del self._keys[log]
+                del self._held[place.incarnation], self._newest[place.topic]
+                log = topic.give_up(partial(_closed, place))
+                if log is not None:
+                    await self._finish([log])
 
-    async def delete(self, topic: Topic) -> None:
-        """Close a topic and drop all its messages."""
+    async def delete(self, places: Iterable[Place], *, epoch: int) -> None:
+        """Drop all messages of some topics."""
         await anyio.lowlevel.checkpoint()
         self._check()
-        async with self._lock(topic):
+        wanted = sorted(set(places))
+        async with self._locks.hold(*dict.fromkeys(place.topic for place in wanted)):
+            await self._check_fences(wanted, epoch)
             with anyio.CancelScope(shield=True):
-                self._end_watches(topic)
-                log = self._logs.pop(topic, None)
-                if log is not None:
-                    await self._idle(log)
-                    log.release()
-                    del self._keys[log]
+                held = [topic for place in wanted if (topic := self._held.pop(place.incarnation, None)) is not None]
+                for topic in held:
+                    del self._newest[topic.place.topic]
+                await self._drop(held)
                 try:
-                    incarnation = (await self._manager.describe_topic(topic)).incarnation
-                except UnknownTopicError:
-                    return  # what it left is swept away at the next start
-                await self._manager.commit({f"{CHECKPOINT_PREFIX}{self._directory.shard}/{incarnation}": None})
-                path = self._directory.topic_path(topic, incarnation)
-                try:
-                    deleted = await anyio.to_thread.run_sync(self._directory.set_deleted, path)
+                    paths = [self._directory.topic_path(place) for place in wanted]
+                    deleted = await anyio.to_thread.run_sync(self._directory.set_deleted, paths)
                 except OSError as error:
-                    raise StorageError(f"{topic} cannot be deleted: {error}") from error
-                self._syncer.chore(partial(self._files.remove_tree, deleted))
+                    raise StorageError(f"{len(wanted)} topics cannot be deleted: {error}") from error
+                await self._manager.commit(dict.fromkeys(self._key(place) for place in wanted))
+                for path in deleted:
+                    self._syncer.chore(partial(self._files.remove_tree, path))
+
+    async def _check_fences(self, places: Sequence[Place], epoch: int) -> None:
+        rows = await self._manager.get([self._key(place) for place in places])
+        for place in places:
+            row = rows.get(self._key(place))
+            fence = self._checkpoint_of(place, row.value).fence if row is not None else -1
+            if fence > epoch:
+                raise _fenced(place, epoch, fence)
 
     # --- syncing ---
 
@@ -298,7 +368,16 @@ class EmbeddedBroker:
         while self._outcomes:
             plan, error = self._outcomes.popleft()
             assert isinstance(plan.owner, TopicLog)
-            plan.owner.settled(plan, error)
+            try:
+                plan.owner.settled(plan, error)
+            except Exception as unexpected:
+                logger.critical("%s: settling a sync failed", plan.owner.name, exc_info=unexpected)
+                self._failed(StorageError(f"{plan.owner.name}: settling a sync failed: {unexpected!r}"))
+
+    def _syncer_failed(self, error: BaseException) -> None:
+        """In the syncer's thread: it ends."""
+        reason = f"{self._directory.path}: the thread that syncs has ended: {error!r}; open the store again"
+        self._post(lambda: self._failed(StorageError(reason)))
 
     async def _idle(self, log: TopicLog) -> None:
         idle = anyio.Event()
@@ -306,8 +385,7 @@ class EmbeddedBroker:
         await idle.wait()
 
     def _checkpoint_soon(self, log: TopicLog) -> None:
-        key = self._keys.get(log)
-        if key is None:
+        if log.key is None:
             return
 
         def done(error: Exception | None) -> None:
@@ -316,127 +394,36 @@ class EmbeddedBroker:
                 logger.warning("the checkpoint of %s could not be written: %s", log.name, error)
 
         try:
-            self._manager.commit_soon({key: log.checkpoint().encode()}, done)
-        except StoreClosedError as error:
+            self._manager.commit_soon({log.key: log.checkpoint().encode()}, done)
+        except (StoreClosedError, StorageError) as error:
             done(error)
 
     async def _checkpoint(self, log: TopicLog) -> None:
-        await self._manager.commit({self._keys[log]: log.checkpoint().encode()})
+        assert log.key is not None
+        await self._manager.commit({log.key: log.checkpoint().encode()})
 
-    # --- messages ---
+    # --- retention ---
 
-    def send_nowait(self, topic: Topic, messages: Sequence[Buffer], *, fence: int | None = None) -> Ticket:
-        """Append whole messages, all or none."""
-        return self._log(topic).append(messages, fence)
-
-    async def send(self, topic: Topic, messages: Sequence[Buffer], *, fence: int | None = None) -> Ticket:
-        """Append whole messages, all or none."""
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        ticket = self._log(topic).append(messages, fence)
-        await anyio.lowlevel.cancel_shielded_checkpoint()
-        return ticket
-
-    def pull_nowait(
-        self, topic: Topic, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None
-    ) -> Pulled | None:
-        """The messages from a position on; None if the disk has to be asked."""
-        return self._log(topic).pull_cached(position, max_bytes, max_messages)
-
-    async def pull(
-        self,
-        topic: Topic,
-        position: int,
-        *,
-        max_bytes: int = 1 << 20,
-        max_messages: int | None = None,
-        wait: float = 0.0,
-    ) -> Pulled:
-        """The messages from a position on; waits for one."""
+    async def _trim(self, topic: EmbeddedTopic, before: int) -> int:
         await anyio.lowlevel.checkpoint()
-        once = partial(self._pull, topic, position, max_bytes, max_messages)
-        return await pull_waiting(self, topic, once, wait)
+        async with self._locks.hold(topic.place.topic):  # not while it is deleted: its rows would come back
+            log = topic.use()
+            if log.prepare_trim(before):
+                with anyio.CancelScope(shield=True):
+                    await self._idle(log)
+                    topic.use()
+                    await self._checkpoint(log)
+                    log.trim()
+            return log.start
 
-    async def _pull(self, topic: Topic, position: int, max_bytes: int, max_messages: int | None) -> Pulled:
-        log = self._log(topic)
-        pulled = log.pull_cached(position, max_bytes, max_messages)
-        if pulled is not None:
-            return pulled
-        for request in log.requests(position, max_bytes, max_messages):
-            with request:
-                pulled = await anyio.to_thread.run_sync(request.run, self._files.read)
-            if pulled is not None:
-                return pulled
-        return Pulled(b"", position, position - 1)
 
-    async def find_by_timestamp(self, topic: Topic, timestamp: int, *, start: int = 0) -> Found | None:
-        """The first visible message with a timestamp not below the given one."""
-        await anyio.lowlevel.checkpoint()
-        for request in self._log(topic).searches(timestamp, start):
-            with request:
-                found = await anyio.to_thread.run_sync(request.run, self._files.read)
-            if found is not None:
-                return found
-        return None
+def _fenced(place: Place, older: int, newer: int) -> FencedError:
+    return FencedError(f"{place}: epoch {older} is older than {newer}", epoch=newer)
 
-    def watch(self, topic: Topic, callback: Callable[[int], object]) -> Callable[[], None]:
-        """Have `callback(end)` called whenever the visible end has moved."""
-        log = self._log(topic)
-        signal = Signal(lambda: callback(log.end), self._post)
-        log.signals.append(signal)
-        signals = self._signals.setdefault(topic, [])
-        signals.append(signal)
 
-        def stop() -> None:
-            signal.stop()
-            if signal in log.signals:
-                log.signals.remove(signal)
-            if signal in signals:
-                signals.remove(signal)
+def _closed(place: Place) -> UnknownTopicError:
+    return UnknownTopicError(f"{place} was closed")
 
-        return stop
 
-    def _end_watches(self, topic: Topic) -> None:
-        log = self._logs.get(topic)
-        for signal in self._signals.pop(topic, []):
-            if log is not None and signal in log.signals:
-                log.signals.remove(signal)
-            signal.fire()  # a waiting pull finds out that the topic is closed
-
-    # --- status and retention ---
-
-    def status_nowait(self, topic: Topic) -> TopicStatus:
-        """Start, end, next ordinal and size."""
-        return self._log(topic).status()
-
-    async def status(self, topic: Topic) -> TopicStatus:
-        """Start, end, next ordinal and size."""
-        await anyio.lowlevel.checkpoint()
-        return self._log(topic).status()
-
-    async def start(self, topic: Topic) -> int:
-        """The first position that can be read."""
-        return (await self.status(topic)).start
-
-    async def end(self, topic: Topic) -> int:
-        """The position after the last visible message."""
-        return (await self.status(topic)).end
-
-    async def segments(self, topic: Topic) -> list[SegmentInfo]:
-        """The segments of a topic in order."""
-        await anyio.lowlevel.checkpoint()
-        return self._log(topic).segments()
-
-    async def roll(self, topic: Topic) -> None:
-        """Begin another segment, unless the active one is empty."""
-        await anyio.lowlevel.checkpoint()
-        self._log(topic).roll()
-
-    async def trim(self, topic: Topic, before: int) -> int:
-        """Drop whole segments that lie before a position."""
-        await anyio.lowlevel.checkpoint()
-        log = self._log(topic)
-        if log.prepare_trim(before):
-            await self._idle(log)
-            await self._checkpoint(log)
-            log.trim()
-        return log.start
+def _deleted(place: Place) -> UnknownTopicError:
+    return UnknownTopicError(f"{place} was deleted")

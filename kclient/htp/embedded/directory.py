@@ -14,13 +14,13 @@ import json
 import os
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.errors import FormatVersionError, LockedError
-from kclient.htp.port import Topic
+from kclient.htp.port import Place
 
 FORMAT: Final = 1
 """The version of the format that this code writes."""
@@ -173,24 +173,29 @@ class DataDirectory:
 
     # --- topics ---
 
-    def topic_path(self, topic: Topic, incarnation: int) -> str:
+    def topic_path(self, place: Place) -> str:
         """The directory of a topic's segments."""
-        readable = re.sub(r"[^A-Za-z0-9._~-]", "_", f"{topic.domain}~{topic.name}")[:_READABLE]
-        return f"{self.topics_path}/{readable}.{incarnation}"
+        readable = re.sub(r"[^A-Za-z0-9._~-]", "_", f"{place.topic.domain}~{place.topic.name}")[:_READABLE]
+        return f"{self.topics_path}/{readable}.{place.incarnation}"
 
     def make_topic(self, path: str) -> None:
         """Make a topic's directory, durably, if there is none."""
         if self._files.make_directory(path):
             self._files.sync_directory(self.topics_path, SyncPoint.TOPIC)
 
-    def set_deleted(self, path: str) -> str:
-        """Give a topic's directory a name that says it is gone, durably; returns the new path."""
-        target = path + _DELETED
-        self._files.remove_tree(target)
-        with contextlib.suppress(FileNotFoundError):
-            self._files.rename(path, target)
+    def set_deleted(self, paths: Iterable[str]) -> list[str]:
+        """Give topics' directories names that say they are gone, durably; the new paths of those there were."""
+        targets = []
+        for path in paths:
+            target = path + _DELETED
+            if self._files.exists(target):  # deleted, opened again, and now deleted a second time
+                self._files.remove_tree(target)
+            with contextlib.suppress(FileNotFoundError):
+                self._files.rename(path, target)
+                targets.append(target)
+        if targets:
             self._files.sync_directory(self.topics_path, SyncPoint.DELETED)
-        return target
+        return targets
 
     def incarnations(self) -> dict[str, int | None]:
         """The paths of all topics' directories, with their incarnation; None for one that was deleted."""

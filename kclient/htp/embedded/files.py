@@ -90,15 +90,23 @@ class Files:
         """Remove a file; that it does not exist is no error."""
         Path(path).unlink(missing_ok=True)
 
+    def changed_ms(self, path: str) -> int:
+        """When a file was last written or renamed, milliseconds since the epoch."""
+        return Path(path).stat().st_ctime_ns // 1_000_000
+
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all in it; that it does not exist is no error."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
+    def open_directory(self, path: str) -> int:
+        """Open a directory, to sync it or its file system."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def sync_directory(self, path: str, point: SyncPoint) -> None:
         """Make the entries of a directory durable. The `point` is for those who watch."""
         del point
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = Files.open_directory(self, path)
         try:
             os.fsync(fd)
         finally:
@@ -195,7 +203,7 @@ class Files:
         return _syncfs() is not None
 
     def sync_everything(self, fd: int, point: SyncPoint) -> None:
-        """Make the whole file system durable that an open file belongs to."""
+        """Make the whole file system durable that an open file or directory belongs to."""
         del point
         syncfs = _syncfs()
         if syncfs is None:

@@ -25,12 +25,12 @@ from kclient.htp.embedded import reading
 from kclient.htp.embedded.cutting import cut, discard
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.embedded.pulling import Cursors, PullRequest, SearchRequest
-from kclient.htp.embedded.recovery import SET_ASIDE, Checkpoint, Recovered
+from kclient.htp.embedded.recovery import Checkpoint, Recovered, sweep_set_aside
 from kclient.htp.embedded.segment import Segment
 from kclient.htp.embedded.services import Covered, Place, Services
 from kclient.htp.embedded.syncer import FileSync, Plan
 from kclient.htp.embedded.tickets import Ticket
-from kclient.htp.errors import FencedError, OrderError, PositionError, StorageError, StorageFullError
+from kclient.htp.errors import OrderError, PositionError, StorageError, StorageFullError
 from kclient.htp.port import (
     DURABILITY_SYNCED,
     Framing,
@@ -62,7 +62,7 @@ class TopicLog:
         settings: Layout.
         services: What all logs share.
         recovered: What was found in the directory.
-        limits: Of the checkpoint.
+        sealed: The checkpoint, which has been sealed for whoever opens the topic.
     """
 
     def __init__(
@@ -73,9 +73,13 @@ class TopicLog:
         settings: TopicSettings,
         services: Services,
         recovered: Recovered,
-        limits: dict[int, int],
+        sealed: Checkpoint,
     ) -> None:
         self.name = name
+        self.fence: int = sealed.fence
+        """The epoch that leads the topic: checkpoints keep it."""
+        self.key: str | None = None
+        """Of the checkpoint in the manager; None while none may be written."""
         self.directory = directory
         self.framing = framing
         self.settings = settings
@@ -96,7 +100,7 @@ class TopicLog:
         self._entries = 0
         self._synced_entries = 0
         """Counts of segments that were created, and of those whose entry in the directory is durable."""
-        self._limits = dict(limits)
+        self._limits = dict(sealed.limits)
         self._tickets: deque[Ticket] = deque()
         self._requested: Plan | None = None
         """The newest plan, until it is carried out."""
@@ -104,7 +108,6 @@ class TopicLog:
         """Whether a plan is about to be asked for."""
         self._when_idle: list[Callable[[], object]] = []
         self._generation = 0
-        self._fence = -1
         self._trimmed = 0
         """Where a trim that is under way will leave the start."""
         self._since_checkpoint = 0
@@ -152,7 +155,7 @@ class TopicLog:
         self._limits = {base: size for base, size in self._limits.items() if base in kept}
         place = self._synced
         start = max(self.start, self._trimmed)
-        return Checkpoint(place.ordinal, place.segment.base, place.position, start, dict(self._limits))
+        return Checkpoint(place.ordinal, place.segment.base, place.position, start, dict(self._limits), self.fence)
 
     def indexes(self) -> list[tuple[str, bytes]]:
         """Path and content of the index file of the last synced segment, for the next opening to be fast."""
@@ -163,10 +166,8 @@ class TopicLog:
 
     # --- appending ---
 
-    def append(self, messages: Sequence[Buffer], fence: int | None) -> Ticket:
+    def append(self, messages: Sequence[Buffer]) -> Ticket:
         """Append all or none; the ticket tells when they are synced."""
-        if fence is not None:
-            self._check_fence(fence)
         infos = self._inspect(messages)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:
@@ -190,11 +191,6 @@ class TopicLog:
             ticket.settle()
             self._notify()
         return ticket
-
-    def _check_fence(self, fence: int) -> None:
-        if fence < self._fence:
-            raise FencedError(f"{self.name}: epoch {fence} is older than {self._fence}", epoch=self._fence)
-        self._fence = fence
 
     def _inspect(self, messages: Sequence[Buffer]) -> list[MessageInfo]:
         expected = self.next
@@ -233,8 +229,7 @@ class TopicLog:
     def _hold(self, segment: Segment) -> None:
         """Open a segment, creating its file if need be, until it is synced."""
         if not segment.exists:
-            if self._files.exists(segment.path):  # could not be removed when it was given up
-                self._files.rename(segment.path, segment.path + SET_ASIDE)
+            self._files.remove(segment.path)  # if it was given up, and could not be removed then
             self.services.open_files.pin(segment.handle, create=True)
             segment.exists = True
             self._entries += 1
@@ -523,9 +518,22 @@ class TopicLog:
             self.services.open_files.remove(segment.handle)
             for path in (segment.path, segment.index_path):
                 self.services.syncer.chore(partial(self._files.remove, path))
+        self.services.syncer.chore(partial(sweep_set_aside, self._files, self.directory))
+
+    def abandon(self, reason: str) -> None:
+        """Whatever waits for a sync hears that there will be none; the log is not used any more."""
+        self._generation += 1
+        self._requested = None
+        self._wanted = False
+        tickets, self._tickets = self._tickets, deque()
+        for ticket in tickets:
+            ticket.settle(reason)
+        self._tell_idle()
 
     def release(self) -> None:
-        """Give up the open files; the log must be idle."""
+        """Give up the open files; no sync may be under way."""
+        for segment in list(self._unsynced):
+            self._release(segment)
         for segment in self._segments:
             self.services.open_files.remove(segment.handle)
 

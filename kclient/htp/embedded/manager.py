@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +21,15 @@ from kclient.htp.errors import (
     DomainExistsError,
     FencedError,
     LeaseHeldError,
+    StorageError,
     TopicExistsError,
     UnknownDomainError,
     UnknownTopicError,
 )
 from kclient.htp.loop import current_poster
-from kclient.htp.port import Lease, Topic, TopicInfo, Versioned
+from kclient.htp.port import Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -39,10 +43,11 @@ class SqliteManager:
 
     Args:
         path: The database file; its directory exists.
+        failed: Called in the event loop if nothing can be written any more.
     """
 
-    def __init__(self, path: str) -> None:
-        self._writer = Writer(path, current_poster())
+    def __init__(self, path: str, failed: Callable[[StorageError], object]) -> None:
+        self._writer = Writer(path, current_poster(), failed)
         self._boot = _boot_id()
 
     async def start(self) -> None:
@@ -152,6 +157,29 @@ class SqliteManager:
 
         return await self._do(work)
 
+    async def change_of(self, place: Place, key: str, change: Callable[[bytes | None], bytes | None]) -> None:
+        """Change a value that belongs to a topic, in one transaction with looking whether the topic is there.
+
+        Args:
+            place: The topic.
+            key: Of the value.
+            change: Makes the new value of the old one (None: there is none); None for no change. It is called in
+                another thread, twice in the worst case, and may raise `HtpError`.
+
+        Raises:
+            UnknownTopicError: If there is no such topic, or another incarnation of it.
+        """
+
+        def work(connection: Connection) -> None:
+            if _check_topic(connection, place.topic).incarnation != place.incarnation:
+                raise UnknownTopicError(f"There is no topic {place}: it was deleted and created again")
+            found = _read_keys(connection, [key]).get(key)
+            value = change(None if found is None else found.value)
+            if value is not None:
+                _commit(connection, {key: value}, {}, None)
+
+        await self._do(work)
+
     # --- values ---
 
     async def get(self, keys: Iterable[str]) -> dict[str, Versioned]:
@@ -186,18 +214,18 @@ class SqliteManager:
 
     # --- leases ---
 
-    async def acquire(self, name: str, holder: str, ttl: float) -> Lease:
+    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
         """Take a lease that is free, has run out, or is one's own already."""
         now = time.monotonic()
 
         def work(connection: Connection) -> Lease:
             row = connection.execute(select(leases).where(leases.c.name == name)).first()
-            if row is not None and row.holder != holder and self._holds(row):
+            known = None if row is None else self._lease_info(row)
+            if known is not None and known.holder != holder and known.remaining:
                 raise LeaseHeldError(
-                    f"{row.holder!r} holds {name!r} for another {row.expires - time.monotonic():.1f} s",
-                    holder=row.holder,
+                    f"{known.holder!r} holds {name!r} for another {known.remaining:.1f} s", holder=known.holder
                 )
-            epoch = 1 if row is None else row.epoch + 1
+            epoch = max(above, 0 if known is None else known.epoch) + 1
             values = {"holder": holder, "epoch": epoch, "expires": now + ttl, "boot": self._boot}
             if row is None:
                 connection.execute(insert(leases).values(name=name, **values))
@@ -207,8 +235,27 @@ class SqliteManager:
 
         return await self._do(work)
 
-    def _holds(self, row: Row[Any]) -> bool:
-        return bool(row.boot == self._boot and row.expires > time.monotonic())
+    async def leases(self, prefix: str) -> list[LeaseInfo]:
+        """The leases whose names begin with a prefix, by name."""
+
+        def work(connection: Connection) -> list[LeaseInfo]:
+            rows = connection.execute(select(leases).order_by(leases.c.name)).all()
+            infos = [self._lease_info(row) for row in rows if row.name.startswith(prefix)]
+            return [info for info in infos if info is not None]
+
+        return await self._do(work)
+
+    def _lease_info(self, row: Row[Any]) -> LeaseInfo | None:
+        """What a row says; None, and a line in the log, for one that is damaged: it counts as free."""
+        try:
+            remaining = row.expires - time.monotonic() if row.boot == self._boot else 0.0
+            return LeaseInfo(row.name, str(row.holder), int(row.epoch), max(0.0, remaining))
+        except (ValueError, TypeError) as error:
+            logger.error(
+                "the row of the lease %r is damaged (%s) and counts as free: it gets a new epoch when it is acquired",
+                row.name, error,
+            )  # fmt: skip
+            return None
 
     async def renew(self, lease: Lease) -> Lease:
         """Have a lease last for another `ttl` seconds."""

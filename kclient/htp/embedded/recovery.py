@@ -17,6 +17,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.index import SegmentIndex
@@ -26,7 +27,9 @@ from kclient.htp.port import Framing
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-SET_ASIDE = ".orphan"
+SET_ASIDE: Final = ".orphan"
+"""Messages after a gap: never reported as synced, they are kept for some days for whoever misses them."""
+SET_ASIDE_MS: Final = 7 * 24 * 3600 * 1000
 
 
 @dataclass(slots=True)
@@ -43,19 +46,29 @@ class Checkpoint:
     """Segments that lie wholly before this were trimmed; some of them may come back."""
     limits: dict[int, int] = field(default_factory=dict)
     """Segments, by base, of which only so many bytes count: a sync of what followed failed."""
+    fence: int = -1
+    """The epoch that the topic was opened under last: older ones are refused."""
 
     def encode(self) -> bytes:
         """As the manager keeps it."""
         limits = {str(base): size for base, size in self.limits.items()}
         row = {"next": self.next, "segment": self.segment, "position": self.position, "start": self.start}
-        return json.dumps(row | {"limits": limits}).encode()
+        return json.dumps(row | {"limits": limits, "fence": self.fence}).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Checkpoint:
-        """From what the manager kept."""
-        row = json.loads(value)
-        limits = {int(base): int(size) for base, size in row["limits"].items()}
-        return cls(int(row["next"]), int(row["segment"]), int(row["position"]), int(row["start"]), limits)
+        """From what the manager kept.
+
+        Raises:
+            ValueError: If that is no checkpoint.
+        """
+        try:
+            row = json.loads(value)
+            limits = {int(base): int(size) for base, size in row["limits"].items()}
+            fence = int(row.get("fence", -1))  # the first versions kept none
+            return cls(int(row["next"]), int(row["segment"]), int(row["position"]), int(row["start"]), limits, fence)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{value[:200]!r} is no checkpoint: {error!r}") from error
 
 
 @dataclass(slots=True)
@@ -77,6 +90,15 @@ def recover(files: Files, directory: str, framing: Framing, interval: int, check
     return _Recovery(files, directory, framing, interval, checkpoint).run()
 
 
+def sweep_set_aside(files: Files, directory: str) -> None:
+    """Remove what was set aside more than a week ago."""
+    before = time.time_ns() // 1_000_000 - SET_ASIDE_MS
+    for name in files.list_directory(directory):
+        path = f"{directory}/{name}"
+        if name.endswith(SET_ASIDE) and files.changed_ms(path) < before:
+            files.remove(path)
+
+
 class _Recovery:
     def __init__(
         self, files: Files, directory: str, framing: Framing, interval: int, checkpoint: Checkpoint | None
@@ -88,6 +110,7 @@ class _Recovery:
         self._checkpoint = checkpoint or Checkpoint()
 
     def run(self) -> Recovered:
+        sweep_set_aside(self._files, self._directory)
         bases = self._bases()
         trusted = self._first_to_scan(bases)
         segments: list[Segment] = []
@@ -210,8 +233,9 @@ class _Recovery:
 
     def _set_aside(self, bases: list[int], end: int, bound: int) -> None:
         logger.warning(
-            "%s: the messages from %d to %d were never synced and are lost; setting aside %d segments after them",
-            self._directory, end, bound - 1, len(bases),
+            "%s: the messages from %d to %d were never synced and are lost; setting aside %d segments after them "
+            "(their files end in %s, and stay for a week)",
+            self._directory, end, bound - 1, len(bases), SET_ASIDE,
         )  # fmt: skip
         for base in bases:
             path = Segment.empty(self._directory, base, self._interval).path

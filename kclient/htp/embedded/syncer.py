@@ -66,6 +66,8 @@ class Syncer:
     Args:
         files: The file system.
         deliver: Called in the syncer's thread with the outcomes of each round.
+        failed: Called in the syncer's thread if it ends by itself: nothing is synced any more.
+        root: A directory of the file system that holds the files.
         mode: `auto`; `each` never uses `syncfs`; `filesystem` always does.
         name: Of the thread.
     """
@@ -74,6 +76,8 @@ class Syncer:
         self,
         files: Files,
         deliver: Callable[[Sequence[Outcome]], object],
+        failed: Callable[[BaseException], object],
+        root: str,
         *,
         mode: str = "auto",
         name: str = "kclient-htp-sync",
@@ -84,6 +88,9 @@ class Syncer:
             raise ConfigError("group_sync=filesystem needs Linux 5.8 or newer: say auto")
         self._files = files
         self._deliver = deliver
+        self._failed_for_good = failed
+        self._root = root
+        self._root_fd = -1
         self._mode = mode
         self._wake = threading.Condition(threading.Lock())
         self._plans: dict[object, Plan] = {}
@@ -98,7 +105,15 @@ class Syncer:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; nothing has been written before.
+
+        Raises:
+            OSError: If the directory cannot be opened.
+        """
+        if self._files.syncs_everything:
+            # One descriptor from before the first write to the end: syncfs tells a descriptor of the errors since
+            # it was opened, and of an older one only if nobody else was told.
+            self._root_fd = self._files.open_directory(self._root)
         self._thread.start()
 
     def request(self, plans: Iterable[Plan]) -> None:
@@ -121,13 +136,16 @@ class Syncer:
             self._plans.pop(owner, None)
 
     def chore(self, function: Callable[[], object]) -> None:
-        """Have something done that nobody waits for, in order, on a thread beside; an `OSError` is logged.
+        """Have something done that nobody waits for, in order, on a thread beside; a failure is logged.
 
         Removing a large file takes long enough to hold up a round of syncs.
         """
         if self._chores is None:
             self._chores = ThreadPoolExecutor(1, thread_name_prefix="kclient-htp-chores")
-        self._chores.submit(self._do, function)
+        try:
+            self._chores.submit(self._do, function)
+        except RuntimeError as error:  # no thread can be started
+            _not_done(error)
 
     def stop(self) -> None:
         """Finish what waits, and end; blocks until the thread has ended."""
@@ -139,8 +157,18 @@ class Syncer:
         for pool in (self._pool, self._chores):
             if pool is not None:
                 pool.shutdown()
+        if self._root_fd >= 0:
+            fd, self._root_fd = self._root_fd, -1
+            self._files.close(fd)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            logger.critical("the thread that syncs has ended: %r", error, exc_info=error)
+            self._failed_for_good(error)
+
+    def _work(self) -> None:
         while True:
             with self._wake:
                 while not (self._plans or self._stopping):
@@ -163,16 +191,22 @@ class Syncer:
     def _do(self, chore: Callable[[], object]) -> None:
         try:
             chore()
-        except OSError as error:
-            logger.warning("cleaning up failed, it will be tried when the store is opened again: %s", error)
+        except Exception as error:  # noqa: BLE001  (nobody waits for it)
+            _not_done(error)
 
     def _round(self, plans: list[Plan]) -> list[Outcome]:
+        try:
+            return self._sync(plans)
+        except Exception as error:  # noqa: BLE001  (no thread could be started, for one: whoever waits hears of it)
+            return [Outcome(plan, error) for plan in plans]
+
+    def _sync(self, plans: list[Plan]) -> list[Outcome]:
         count = sum(len(plan.files) + (plan.directory is not None) for plan in plans)
         if self._mode == "filesystem" or (
             self._mode == "auto" and count > SYNC_EACH_LIMIT and self._files.syncs_everything
         ):
             try:
-                self._files.sync_everything(plans[0].files[0].fd, SyncPoint.EVERYTHING)
+                self._files.sync_everything(self._root_fd, SyncPoint.EVERYTHING)
             except OSError as error:
                 # which file it was nobody tells; each one's own sync does (errors are kept per open file)
                 logger.warning("syncfs failed, syncing %d files one by one: %s", count, error)
@@ -198,3 +232,7 @@ class Syncer:
         except Exception as error:  # noqa: BLE001  (whatever it is, whoever waits has to hear of it)
             return Outcome(plan, error)
         return Outcome(plan, None)
+
+
+def _not_done(error: Exception) -> None:
+    logger.warning("cleaning up failed, it will be tried when the store is opened again: %s", error)

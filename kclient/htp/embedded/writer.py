@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -15,6 +17,8 @@ from sqlalchemy.pool import NullPool
 
 from kclient.htp.embedded.tables import metadata
 from kclient.htp.errors import HtpError, StorageError, StorageFullError, StoreClosedError
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _MOST: Final = 256
 """Jobs in one transaction, at most."""
@@ -25,12 +29,17 @@ _BUSY_MS: Final = 10_000
 class Job(NamedTuple):
     """A piece of work inside a transaction, and who is told of the outcome (in the writer's thread).
 
-    The work raises `HtpError` before it writes anything, or not at all.
+    The work raises `HtpError` before it writes anything, or not at all. It may be done a second time, in another
+    transaction, when the first was rolled back.
     """
 
     work: Callable[[Connection], Any]
     done: Callable[[Any, Exception | None], Callable[[], object]]
     """Makes of result and error what is to be run in the event loop."""
+
+
+class _JobError(Exception):
+    """A job raised what no job should raise; its transaction is rolled back."""
 
 
 class Writer:
@@ -39,14 +48,23 @@ class Writer:
     Args:
         path: Of the database file, whose directory exists.
         post: Runs a function in the event loop.
+        failed: Called in the event loop if the thread ends by itself: nothing is written any more.
     """
 
-    def __init__(self, path: str, post: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        post: Callable[[Callable[[], object]], None],
+        failed: Callable[[StorageError], object],
+    ) -> None:
         self._path = path
         self._post = post
+        self._failed = failed
         self._wake = threading.Condition(threading.Lock())
         self._jobs: deque[Job] = deque()
+        self._current: list[Job] = []
         self._stopping = False
+        self._failure: str | None = None
         self._engine: Engine | None = None
         self.transactions: int = 0
         """Transactions done since the start."""
@@ -76,8 +94,11 @@ class Writer:
 
         Raises:
             StoreClosedError: If the writer was stopped.
+            StorageError: If the thread has ended by itself.
         """
         with self._wake:
+            if self._failure is not None:
+                raise StorageError(self._failure)
             if self._stopping:
                 raise StoreClosedError(f"{self._path} was closed")
             self._jobs.append(job)
@@ -93,42 +114,95 @@ class Writer:
         if self._engine is not None:
             self._engine.dispose()
 
+    # --- in the thread ---
+
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001  (whatever it is: nobody may wait for this thread in silence)
+            self._die(error)
+
+    def _work(self) -> None:
         assert self._engine is not None
         with contextlib.closing(self._engine.connect()) as connection:
             while True:
                 with self._wake:
                     while not (self._jobs or self._stopping):
                         self._wake.wait()
-                    jobs = [self._jobs.popleft() for _ in range(min(_MOST, len(self._jobs)))]
-                if not jobs:
+                    self._current = [self._jobs.popleft() for _ in range(min(_MOST, len(self._jobs)))]
+                if not self._current:
                     return
-                calls = self._transact(connection, jobs)
-                self._post(lambda calls=calls: _run_all(calls))  # type: ignore[misc]
+                calls = self._transact(connection, self._current)
+                self._current = []
+                self._post(partial(self._tell, calls))
+
+    def _die(self, error: BaseException) -> None:
+        logger.critical("the thread that writes %s has ended: %r", self._path, error, exc_info=error)
+        with self._wake:
+            self._failure = f"{self._path}: the thread that writes it has ended: {error!r}; open the store again"
+            jobs = [*self._current, *self._jobs]
+            self._current = []
+            self._jobs.clear()
+        calls = [job.done(None, StorageError(self._failure)) for job in jobs]
+        self._post(partial(self._failed, StorageError(self._failure)))
+        self._post(partial(self._tell, calls))
 
     def _transact(self, connection: Connection, jobs: list[Job]) -> list[Callable[[], object]]:
+        """Do some jobs in one transaction; what is to be run in the event loop."""
+        self.transactions += 1
         outcomes: list[tuple[Any, Exception | None]] = []
         try:
-            with connection.begin():
-                for job in jobs:
-                    try:
-                        outcomes.append((job.work(connection), None))
-                    except HtpError as error:
-                        outcomes.append((None, error))
+            try:
+                outcomes = self._together(connection, jobs)
+            except _JobError:
+                outcomes = self._apart(connection, jobs)
         except Exception as error:  # noqa: BLE001  (the thread goes on; all who wait hear of it)
             outcomes = [(None, self._storage_error(error)) for _ in jobs]
-        self.transactions += 1
         return [job.done(result, error) for job, (result, error) in zip(jobs, outcomes, strict=True)]
+
+    @staticmethod
+    def _together(connection: Connection, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
+        outcomes: list[tuple[Any, Exception | None]] = []
+        with connection.begin():
+            for job in jobs:
+                try:
+                    outcomes.append((job.work(connection), None))
+                except HtpError as error:
+                    outcomes.append((None, error))
+                except Exception as error:
+                    raise _JobError from error
+        return outcomes
+
+    def _apart(self, connection: Connection, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
+        """Again in one transaction, each job behind a savepoint: one that fails undoes itself and no other."""
+        outcomes: list[tuple[Any, Exception | None]] = []
+        with connection.begin():
+            for job in jobs:
+                try:
+                    with connection.begin_nested():
+                        outcomes.append((job.work(connection), None))
+                except HtpError as error:
+                    outcomes.append((None, error))
+                except Exception as error:
+                    if not _in_transaction(connection):  # SQLite gives up the whole of it for some errors
+                        raise
+                    outcomes.append((None, self._storage_error(error)))
+        return outcomes
 
     def _storage_error(self, error: Exception) -> StorageError:
         reason = _reason(error)
         kind = StorageFullError if "disk is full" in reason else StorageError
         return kind(f"{self._path}: {reason}")
 
+    # --- in the event loop ---
 
-def _run_all(calls: list[Callable[[], object]]) -> None:
-    for call in calls:
-        call()
+    def _tell(self, calls: list[Callable[[], object]]) -> None:
+        for call in calls:
+            try:
+                call()
+            except Exception as error:
+                logger.critical("what waited for %s failed: %r", self._path, error, exc_info=error)
+                self._failed(StorageError(f"{self._path}: what waited for it failed: {error!r}"))
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:
@@ -141,6 +215,9 @@ def _configure(connection: sqlite3.Connection, _record: object) -> None:
         if mode != "wal":
             raise sqlite3.OperationalError(f"the file system allows no write-ahead log (journal mode {mode})")
         cursor.execute("PRAGMA synchronous=FULL")
+        # macOS: fsync alone leaves the data in the drive's cache; elsewhere without effect
+        cursor.execute("PRAGMA fullfsync=ON")
+        cursor.execute("PRAGMA checkpoint_fullfsync=ON")
     finally:
         cursor.close()
 
@@ -153,3 +230,8 @@ def _begin(connection: Connection) -> None:
 def _reason(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error, SQLAlchemyError) and error.__cause__ is not None else error
     return str(cause)
+
+
+def _in_transaction(connection: Connection) -> bool:
+    driver: Any = connection.connection.dbapi_connection
+    return bool(driver.in_transaction)

@@ -7,11 +7,12 @@ and closed in between. Event loops in different threads may use one name at the 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from kclient.errors import ConfigError
-from kclient.htp.errors import StoreClosedError
+from kclient.htp.errors import StorageError, StoreClosedError
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
 from kclient.htp.memory.state import MemoryState
@@ -75,7 +76,7 @@ class MemoryStore:
         with _states_lock:
             state = _states.setdefault(self.name, MemoryState(self.name))
         self._manager = MemoryManager(state)
-        self._broker = MemoryBroker(state, self._manager, self._durability, self._settings)
+        self._broker = MemoryBroker(state, self._durability, self._settings)
         return self
 
     async def __aexit__(
@@ -86,6 +87,10 @@ class MemoryStore:
         /,
     ) -> None:
         await self.aclose()
+
+    def on_failure(self, callback: Callable[[StorageError], object]) -> Callable[[], None]:
+        """Nothing here can die by itself: the callback is never called."""
+        return lambda: None
 
     async def aclose(self) -> None:
         """Close this opening; what is stored stays."""

@@ -16,7 +16,7 @@ from kclient.htp.errors import (
     UnknownTopicError,
 )
 from kclient.htp.memory.state import LeaseRow
-from kclient.htp.port import Lease, Topic, TopicInfo, Versioned
+from kclient.htp.port import Lease, LeaseInfo, Topic, TopicInfo, Versioned
 
 if TYPE_CHECKING:
     from kclient.htp.memory.state import MemoryState
@@ -131,7 +131,7 @@ class MemoryManager:
                     state.values[key] = Versioned(bytes(value), state.revision)
             return state.revision
 
-    async def acquire(self, name: str, holder: str, ttl: float) -> Lease:
+    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
         """Take a lease that is free, has run out, or is one's own already."""
         now = time.monotonic()
         with self._state.lock:
@@ -141,7 +141,7 @@ class MemoryManager:
                 raise LeaseHeldError(
                     f"{row.holder!r} holds {name!r} for another {row.expires - now:.1f} s", holder=row.holder
                 )
-            epoch = 1 if row is None else row.epoch + 1
+            epoch = max(above, 0 if row is None else row.epoch) + 1
             self._state.leases[name] = LeaseRow(holder, epoch, now + ttl)
             return Lease(name, holder, epoch, ttl, now + ttl)
 
@@ -160,6 +160,18 @@ class MemoryManager:
             row = self._state.leases.get(lease.name)
             if row is not None and row.epoch == lease.epoch:
                 row.expires = 0.0
+
+    async def leases(self, prefix: str) -> list[LeaseInfo]:
+        """The leases whose names begin with a prefix, by name."""
+        now = time.monotonic()
+        with self._state.lock:
+            self._state.check()
+            rows = self._state.leases
+            return [
+                LeaseInfo(name, rows[name].holder, rows[name].epoch, max(0.0, rows[name].expires - now))
+                for name in sorted(rows)
+                if name.startswith(prefix)
+            ]
 
     def _check_epoch(self, lease: Lease) -> LeaseRow:
         row = self._state.leases.get(lease.name)

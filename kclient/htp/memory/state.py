@@ -8,9 +8,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError
+from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError, UnknownTopicError
 from kclient.htp.loop import Signal
-from kclient.htp.port import Found, Framing, Pulled, SegmentInfo, Topic, TopicInfo, TopicSettings, TopicStatus
+from kclient.htp.port import Found, Framing, Place, Pulled, SegmentInfo, Topic, TopicInfo, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,10 @@ class MemoryState:
         self.domains: dict[str, dict[str, TopicInfo]] = {}
         self.values: dict[str, Versioned] = {}
         self.leases: dict[str, LeaseRow] = {}
-        self.logs: dict[Topic, MemoryLog] = {}
+        self.logs: dict[int, MemoryLog] = {}
+        """By incarnation."""
+        self._newest: dict[Topic, int] = {}
+        """The incarnation of each name that was opened last."""
         self.discarded: bool = False
 
     def check(self) -> None:
@@ -47,14 +50,40 @@ class MemoryState:
         if self.discarded:
             raise StoreClosedError(f"memory:{self.name} was reset")
 
+    def open_log(self, place: Place, epoch: int, framing: Framing, settings: TopicSettings) -> MemoryLog:
+        """The log of a topic, sealed against epochs older than this; what the name stood for before has gone.
+
+        Raises:
+            UnknownTopicError: If there is no such topic, or another incarnation of it.
+            FencedError: If a newer epoch has opened it.
+        """
+        info = self.domains.get(place.topic.domain, {}).get(place.topic.name)
+        if info is None or info.incarnation != place.incarnation:
+            raise UnknownTopicError(f"There is no topic {place}")
+        log = self.logs.get(place.incarnation)
+        if log is None:
+            log = self.logs[place.incarnation] = MemoryLog(place, framing, settings)
+        before = self._newest.get(place.topic, place.incarnation)
+        log.seal(epoch)
+        self._newest[place.topic] = place.incarnation
+        if before != place.incarnation:
+            self.drop_log(before)
+        return log
+
+    def drop_log(self, incarnation: int) -> None:
+        """Forget the messages of a topic."""
+        log = self.logs.pop(incarnation, None)
+        if log is not None:
+            log.discard()
+            if self._newest.get(log.place.topic) == incarnation:
+                del self._newest[log.place.topic]
+
     def discard(self) -> None:
         """Give up everything, and wake who waits."""
         with self.lock:
             self.discarded = True
-            logs = list(self.logs.values())
-            self.logs.clear()
-        for log in logs:
-            log.notify()
+            for incarnation in list(self.logs):
+                self.drop_log(incarnation)
 
 
 @dataclass(slots=True)
@@ -80,14 +109,31 @@ class _Segment:
 class MemoryLog:
     """The messages of one topic. The caller holds the state's lock."""
 
-    def __init__(self, incarnation: int, framing: Framing, settings: TopicSettings, next_position: int) -> None:
-        self.incarnation = incarnation
+    def __init__(self, place: Place, framing: Framing, settings: TopicSettings) -> None:
+        self.place = place
         self.framing = framing
         self.settings = settings
-        self.next: int = next_position
-        self.fence: int = -1
+        self.next: int = 0
+        self.epoch: int = -1
+        """Of whoever leads the topic; older ones are refused."""
+        self.gone: bool = False
+        """Whether the topic was deleted."""
         self.signals: list[Signal] = []
-        self._segments = [_Segment(next_position, time.monotonic())]
+        self._segments = [_Segment(0, time.monotonic())]
+
+    def seal(self, epoch: int) -> None:
+        """Refuse older epochs from now on. Raises `FencedError` if this one is older itself."""
+        self.check(epoch)
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.notify()
+
+    def check(self, epoch: int) -> None:
+        """Raise if the topic has gone, or a newer epoch leads it."""
+        if self.gone:
+            raise UnknownTopicError(f"{self.place} was deleted")
+        if epoch < self.epoch:
+            raise FencedError(f"{self.place}: epoch {epoch} is older than {self.epoch}", epoch=self.epoch)
 
     @property
     def start(self) -> int:
@@ -105,12 +151,14 @@ class MemoryLog:
             if not self._segments[-1].messages:
                 self._segments[-1].base = next_position
 
-    def append(self, messages: Sequence[Buffer], fence: int | None) -> tuple[int, int]:
+    def discard(self) -> None:
+        """The topic was deleted: forget the messages, and wake who waits."""
+        self.gone = True
+        self._segments.clear()
+        self.notify()
+
+    def append(self, messages: Sequence[Buffer]) -> tuple[int, int]:
         """Append all or none; returns the first and the last ordinal."""
-        if fence is not None:
-            if fence < self.fence:
-                raise FencedError(f"epoch {fence} is older than {self.fence}", epoch=self.fence)
-            self.fence = fence
         expected = self.next
         infos = []
         for message in messages:

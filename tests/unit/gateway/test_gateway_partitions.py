@@ -15,6 +15,7 @@ from kclient.gateway import Gateway
 from kclient.gateway.core import Core
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
+from kclient.htp.memory.topic import MemoryTopic
 from kclient.htp.port import CAP_NOWAIT, SyncedCallback
 from kclient.types import Buffer
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request
@@ -44,19 +45,17 @@ async def late(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Core, Wir
     """A gateway whose appends are stored at once and synced by the test; the store keeps none that failed."""
     pending: list[LateSent] = []
     async with Gateway(f"memory:{next(names)}", listen=None) as gateway:
-        direct = gateway.core.direct
-        assert direct is not None
 
         class Stub:
             first = last = 0
 
-        def send(topic: object, messages: Sequence[Buffer], *, fence: int | None = None) -> LateSent:
+        def send(topic: object, messages: Sequence[Buffer]) -> LateSent:
             return LateSent(Stub(), pending)
 
         wire = connect(gateway)
         await wire.create("t")
         with monkeypatch.context() as patch:
-            patch.setattr(direct, "send_nowait", send)
+            patch.setattr(MemoryTopic, "send_nowait", send)
             try:
                 yield gateway.core, wire, pending
             finally:
@@ -148,27 +147,38 @@ async def test_closing_waits_for_what_was_written(monkeypatch: pytest.MonkeyPatc
             pending[0].decide()
 
 
+class WaitingTopic:
+    """A topic that can only be appended to with waiting, as a remote one."""
+
+    def __init__(self, topic: Any, broker: WaitingBroker) -> None:
+        self._topic = topic
+        self._broker = broker
+
+    async def send(self, messages: Sequence[Buffer]) -> Any:
+        await anyio.lowlevel.checkpoint()
+        if self._broker.fail is not None:
+            raise self._broker.fail
+        return await self._topic.send(messages)
+
+    def __getattr__(self, name: str) -> Any:
+        assert not name.endswith("_nowait")
+        return getattr(self._topic, name)
+
+
 class WaitingBroker:
-    """A broker that can only append with waiting, as a remote one."""
+    """A broker of such topics."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker
         self.capabilities = broker.capabilities - {CAP_NOWAIT}
         self.durability = broker.durability
         self.fail: StorageError | None = None
-        for name in ("open", "close", "start", "end", "status", "trim", "delete", "segments", "roll",
-                     "find_by_timestamp"):  # fmt: skip
-            setattr(self, name, getattr(broker, name))
 
-    async def send(self, *args: Any, **options: Any) -> Any:
-        await anyio.lowlevel.checkpoint()
-        if self.fail is not None:
-            raise self.fail
-        return await self._broker.send(*args, **options)
+    async def open(self, *args: Any, **options: Any) -> Any:
+        return WaitingTopic(await self._broker.open(*args, **options), self)
 
-    async def pull(self, *args: Any, **options: Any) -> Any:
-        await anyio.lowlevel.checkpoint()
-        return await self._broker.pull(*args, **options)
+    async def delete(self, *args: Any, **options: Any) -> None:
+        await self._broker.delete(*args, **options)
 
 
 class WaitingStore:
@@ -177,13 +187,13 @@ class WaitingStore:
     def __init__(self, store: Any) -> None:
         self.manager = store.manager
         self.broker = WaitingBroker(store.broker)
+        self.on_failure = store.on_failure
 
 
 async def test_a_broker_that_waits_keeps_the_order_too() -> None:
     async with open_store(f"memory:{next(names)}") as inner:
         store: Any = WaitingStore(inner)
         async with Gateway(store, listen=None) as gateway:
-            assert gateway.core.direct is None
             wire = connect(gateway)
             await wire.create("t")
             for sequence in range(20):

@@ -9,6 +9,7 @@ import pytest
 
 from kclient.gateway.core import Core
 from kclient.htp.errors import StorageError, StorageFullError
+from kclient.htp.memory.topic import MemoryTopic
 from kclient.protocol.framing import encode_request
 from kclient.protocol.messages.metadata import MetadataRequest
 from kclient.protocol.registry import ApiKey
@@ -88,18 +89,16 @@ async def test_produce_keeps_its_order_while_the_partition_opens() -> None:
 
 @pytest.mark.parametrize("error", [StorageFullError("no space left"), StorageError("broken")])
 async def test_a_full_disk_is_an_error_that_passes(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as (gateway, wire):
+    async with running() as (_, wire):
         await wire.create("t")
         await wire.produce("t", batch_of(b"a"))
-        direct = gateway.core.direct
-        assert direct is not None
         batch = bytes(batch_of(b"b", producer_id=3, producer_epoch=0, sequence=0))
 
         def refuse(*args: object, **options: object) -> None:
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(direct, "send_nowait", refuse)
+            patch.setattr(MemoryTopic, "send_nowait", refuse)
             row = await wire.produce("t", batch)
             assert row.error_code == 56  # KAFKA_STORAGE_ERROR
             assert str(error) in str(row.error_message)

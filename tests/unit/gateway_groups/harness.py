@@ -35,6 +35,7 @@ class FakeTopic:
 
     name: str
     topic_id: bytes
+    gone: bool = False
 
 
 @dataclass

@@ -198,7 +198,7 @@ async def test_offsets_of_a_deleted_topic_go(store: str) -> None:
     async with coordinator(store) as box:
         await committed(box, "g", a=1, b=2)
         for callback in box.core.on_topic_deleted:
-            await callback(box.core.topics.get("a"))  # type: ignore[arg-type]
+            callback(box.core.topics.get("a"))  # type: ignore[arg-type]
         await committed(box, "g", c=3)  # the queue keeps the order
         offsets = box.groups.offsets("g")
         assert offsets is not None

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kclient.htp import Store, memory, open_store
+from kclient.htp import memory
+from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.plain_messages import FRAMING, OTHER, TOPIC
 
 BACKENDS = ["memory", "embedded"]
@@ -29,28 +30,28 @@ def store_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> I
         memory.reset(request.node.nodeid)
 
 
-OpenStore = Callable[..., Store]
+OpenStore = Callable[..., NamedStore]
 
 
 @pytest.fixture
 def reopen(store_url: str) -> OpenStore:
     """Open the store, with options."""
 
-    def opening(**options: Any) -> Store:
-        return open_store(store_url, **options)
+    def opening(**options: Any) -> NamedStore:
+        return named_store(store_url, **options)
 
     return opening
 
 
 @pytest.fixture
-async def store(reopen: OpenStore) -> AsyncIterator[Store]:
+async def store(reopen: OpenStore) -> AsyncIterator[NamedStore]:
     """An open store with two open topics."""
     async with reopen() as store:
         await prepare(store)
         yield store
 
 
-async def prepare(store: Store) -> None:
+async def prepare(store: NamedStore) -> None:
     """Create the domain and two topics, and open them."""
     await store.manager.create_domain(TOPIC.domain)
     for topic in (TOPIC, OTHER):

@@ -9,35 +9,33 @@ import anyio
 import pytest
 
 from kclient.htp import (
-    DirectBroker,
-    FencedError,
     OrderError,
     PositionError,
-    Store,
     StoreClosedError,
     Topic,
     TopicSettings,
     UnknownTopicError,
 )
+from tests.unit.htp.by_name import NamedStore
 from tests.unit.htp.conftest import OpenStore, prepare
 from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads, split
 
 pytestmark = pytest.mark.anyio
 
 
-async def send(store: Store, first: int, *contents: bytes, topic: Topic = TOPIC) -> None:
+async def send(store: NamedStore, first: int, *contents: bytes, topic: Topic = TOPIC) -> None:
     """Send messages of one ordinal each, and wait for the sync."""
     messages = [message(first + number, content) for number, content in enumerate(contents)]
     await (await store.broker.send(topic, messages)).synced()
 
 
-async def test_an_empty_topic(store: Store) -> None:
+async def test_an_empty_topic(store: NamedStore) -> None:
     assert await store.broker.status(TOPIC) == (0, 0, 0, 0)
     pulled = await store.broker.pull(TOPIC, 0)
     assert (len(pulled.data), pulled.first, pulled.last) == (0, 0, -1)
 
 
-async def test_what_was_sent_is_pulled(store: Store) -> None:
+async def test_what_was_sent_is_pulled(store: NamedStore) -> None:
     sent = await store.broker.send(TOPIC, [message(0, b"a", count=3), message(3, b"b")])
     assert (sent.first, sent.last) == (0, 3)
     await sent.synced()
@@ -50,21 +48,21 @@ async def test_what_was_sent_is_pulled(store: Store) -> None:
     assert (await store.broker.pull(OTHER, 0)).data == b""
 
 
-async def test_a_position_inside_a_message_gives_the_whole_message(store: Store) -> None:
+async def test_a_position_inside_a_message_gives_the_whole_message(store: NamedStore) -> None:
     await (await store.broker.send(TOPIC, [message(0, b"a", count=10), message(10, b"b", count=10)])).synced()
     pulled = await store.broker.pull(TOPIC, 15)
     assert (pulled.first, pulled.last) == (10, 19)
     assert payloads(pulled.data) == [b"b"]
 
 
-async def test_gaps_are_passed_over(store: Store) -> None:
+async def test_gaps_are_passed_over(store: NamedStore) -> None:
     await (await store.broker.send(TOPIC, [message(5, b"a"), message(9, b"b")])).synced()
     for position, first in ((0, 5), (5, 5), (6, 9), (9, 9)):
         assert (await store.broker.pull(TOPIC, position)).first == first
     assert await store.broker.end(TOPIC) == 10
 
 
-async def test_limits_of_a_pull(store: Store) -> None:
+async def test_limits_of_a_pull(store: NamedStore) -> None:
     await send(store, 0, *[b"x" * 100] * 20)
     one = OVERHEAD + 100
     for max_bytes, count in ((1, 1), (one, 1), (2 * one - 1, 1), (2 * one, 2), (10**6, 20)):
@@ -78,12 +76,12 @@ async def test_limits_of_a_pull(store: Store) -> None:
     assert (await store.broker.pull(TOPIC, 7, max_bytes=1)).first == 7
 
 
-async def test_a_message_larger_than_the_limit_is_pulled_all_the_same(store: Store) -> None:
+async def test_a_message_larger_than_the_limit_is_pulled_all_the_same(store: NamedStore) -> None:
     await send(store, 0, b"small", b"x" * 300_000, b"small")
     assert payloads((await store.broker.pull(TOPIC, 1, max_bytes=1000)).data) == [b"x" * 300_000]
 
 
-async def test_reading_on_finds_every_message_once(store: Store) -> None:
+async def test_reading_on_finds_every_message_once(store: NamedStore) -> None:
     contents = [bytes([number % 251]) * (number % 700) for number in range(1000)]
     await send(store, 0, *contents[:600])
     await send(store, 600, *contents[600:])
@@ -96,7 +94,7 @@ async def test_reading_on_finds_every_message_once(store: Store) -> None:
         assert found == contents
 
 
-async def test_positions_outside_are_refused(store: Store) -> None:
+async def test_positions_outside_are_refused(store: NamedStore) -> None:
     await send(store, 0, b"a", b"b")
     assert (await store.broker.pull(TOPIC, 2)).data == b""
     with pytest.raises(PositionError) as info:
@@ -106,7 +104,7 @@ async def test_positions_outside_are_refused(store: Store) -> None:
         await store.broker.pull(TOPIC, -1)
 
 
-async def test_messages_must_follow_on(store: Store) -> None:
+async def test_messages_must_follow_on(store: NamedStore) -> None:
     await send(store, 0, b"a", b"b")
     for wrong in ([message(1)], [message(2), message(2)], [message(5), message(4)]):
         with pytest.raises(OrderError):
@@ -120,7 +118,7 @@ async def test_messages_must_follow_on(store: Store) -> None:
     assert payloads((await store.broker.pull(TOPIC, 0)).data) == [b"a", b"b", b"c"]
 
 
-async def test_the_buffer_may_be_used_again(store: Store) -> None:
+async def test_the_buffer_may_be_used_again(store: NamedStore) -> None:
     buffer = bytearray(message(0, b"first"))
     sent = await store.broker.send(TOPIC, [memoryview(buffer)])
     buffer[:] = bytes(len(buffer))
@@ -128,7 +126,7 @@ async def test_the_buffer_may_be_used_again(store: Store) -> None:
     assert payloads((await store.broker.pull(TOPIC, 0)).data) == [b"first"]
 
 
-async def test_pull_waits_for_a_message(store: Store) -> None:
+async def test_pull_waits_for_a_message(store: NamedStore) -> None:
     found: list[bytes] = []
 
     async def read() -> None:
@@ -143,12 +141,12 @@ async def test_pull_waits_for_a_message(store: Store) -> None:
     assert found == [b"a"]
 
 
-async def test_pull_waits_no_longer_than_it_was_told(store: Store) -> None:
+async def test_pull_waits_no_longer_than_it_was_told(store: NamedStore) -> None:
     with anyio.fail_after(10):
         assert (await store.broker.pull(TOPIC, 0, wait=0.01)).data == b""
 
 
-async def test_a_waiting_pull_ends_when_the_topic_is_closed(store: Store) -> None:
+async def test_a_waiting_pull_ends_when_the_topic_is_closed(store: NamedStore) -> None:
     async def read() -> None:
         with pytest.raises(UnknownTopicError):
             await store.broker.pull(TOPIC, 0, wait=60)
@@ -159,14 +157,14 @@ async def test_a_waiting_pull_ends_when_the_topic_is_closed(store: Store) -> Non
         await store.broker.close(TOPIC)
 
 
-async def test_a_cancelled_pull_leaves_nothing_behind(store: Store) -> None:
+async def test_a_cancelled_pull_leaves_nothing_behind(store: NamedStore) -> None:
     with anyio.move_on_after(0.01):
         await store.broker.pull(TOPIC, 0, wait=60)
     await send(store, 0, b"a")
     assert payloads((await store.broker.pull(TOPIC, 0, wait=60)).data) == [b"a"]
 
 
-async def test_callbacks_come_in_order(store: Store) -> None:
+async def test_callbacks_come_in_order(store: NamedStore) -> None:
     order: list[int] = []
     all_done = anyio.Event()
     for number in range(10):
@@ -187,16 +185,6 @@ async def test_callbacks_come_in_order(store: Store) -> None:
     assert late == [None], "at once, if it is decided already"
 
 
-async def test_an_older_fence_is_refused(store: Store) -> None:
-    await (await store.broker.send(TOPIC, [message(0)], fence=3)).synced()
-    await (await store.broker.send(TOPIC, [message(1)], fence=4)).synced()
-    with pytest.raises(FencedError) as info:
-        await store.broker.send(TOPIC, [message(2)], fence=3)
-    assert info.value.epoch == 4
-    await (await store.broker.send(OTHER, [message(0)], fence=3)).synced()
-    assert (await store.broker.status(TOPIC)).next == 2
-
-
 async def test_what_is_stored_is_there_when_opened_again(reopen: OpenStore) -> None:
     async with reopen() as store:
         await prepare(store)
@@ -208,7 +196,7 @@ async def test_what_is_stored_is_there_when_opened_again(reopen: OpenStore) -> N
         assert payloads((await store.broker.pull(TOPIC, 1)).data) == [b"b", b"c"]
 
 
-async def test_closing_and_opening_a_topic(store: Store) -> None:
+async def test_closing_and_opening_a_topic(store: NamedStore) -> None:
     await send(store, 0, b"a")
     await store.broker.close(TOPIC)
     with pytest.raises(UnknownTopicError):
@@ -219,17 +207,7 @@ async def test_closing_and_opening_a_topic(store: Store) -> None:
     assert payloads((await store.broker.pull(TOPIC, 0)).data) == [b"a", b"b"]
 
 
-async def test_opening_and_closing_at_the_same_time(store: Store) -> None:
-    async with anyio.create_task_group() as group:
-        for _ in range(5):
-            group.start_soon(store.broker.open, TOPIC, FRAMING)
-            group.start_soon(store.broker.close, TOPIC)
-            group.start_soon(store.broker.open, TOPIC, FRAMING)
-    await store.broker.open(TOPIC, FRAMING)
-    await send(store, 0, b"a")
-
-
-async def test_a_topic_must_exist_and_be_open(store: Store) -> None:
+async def test_a_topic_must_exist_and_be_open(store: NamedStore) -> None:
     unknown = Topic("domain", "unknown")
     with pytest.raises(UnknownTopicError):
         await store.broker.open(unknown, FRAMING)
@@ -284,7 +262,7 @@ async def test_the_next_position_may_be_raised(reopen: OpenStore) -> None:
 # --- deleting and trimming ---
 
 
-async def test_deleting_drops_the_messages(store: Store) -> None:
+async def test_deleting_drops_the_messages(store: NamedStore) -> None:
     await send(store, 0, b"a")
     await store.broker.delete(TOPIC)
     await store.manager.delete_topic(TOPIC)
@@ -293,17 +271,6 @@ async def test_deleting_drops_the_messages(store: Store) -> None:
     assert await store.broker.open(TOPIC, FRAMING) == (0, 0, 0, 0)
     await send(store, 0, b"b")
     assert payloads((await store.broker.pull(TOPIC, 0)).data) == [b"b"]
-
-
-async def test_a_topic_that_is_made_anew_does_not_see_old_messages(reopen: OpenStore) -> None:
-    async with reopen() as store:
-        await prepare(store)
-        await send(store, 0, b"a")
-        await store.broker.close(TOPIC)
-        await store.manager.delete_topic(TOPIC)
-        await store.manager.create_topic(TOPIC)
-    async with reopen() as store:
-        assert await store.broker.open(TOPIC, FRAMING) == (0, 0, 0, 0)
 
 
 SMALL = TopicSettings(segment_bytes=4 * (OVERHEAD + 10), index_interval_bytes=100)
@@ -347,7 +314,7 @@ async def test_a_log_trimmed_to_nothing_goes_on(reopen: OpenStore) -> None:
         assert payloads((await store.broker.pull(TOPIC, 3)).data) == [b"d"]
 
 
-async def test_rolling(store: Store) -> None:
+async def test_rolling(store: NamedStore) -> None:
     await store.broker.roll(TOPIC)
     assert len(await store.broker.segments(TOPIC)) == 1
     await send(store, 0, b"a")
@@ -359,7 +326,7 @@ async def test_rolling(store: Store) -> None:
     assert (await store.broker.status(TOPIC)).start == 1
 
 
-async def test_segments_are_rolled_by_age(store: Store) -> None:
+async def test_segments_are_rolled_by_age(store: NamedStore) -> None:
     await store.broker.open(TOPIC, FRAMING, settings=TopicSettings(segment_ms=0))
     await send(store, 0, b"a")
     await send(store, 1, b"b")
@@ -391,9 +358,8 @@ async def test_finding_by_timestamp(reopen: OpenStore) -> None:
 # --- the calls without a switch of tasks ---
 
 
-async def test_sending_and_pulling_at_once(store: Store) -> None:
+async def test_sending_and_pulling_at_once(store: NamedStore) -> None:
     broker = store.broker
-    assert isinstance(broker, DirectBroker)
     sent = broker.send_nowait(TOPIC, [message(0, b"a")])
     await sent.synced()
     assert broker.status_nowait(TOPIC).end == 1
@@ -402,9 +368,8 @@ async def test_sending_and_pulling_at_once(store: Store) -> None:
     assert payloads(pulled.data) == [b"a"]
 
 
-async def test_watching(store: Store) -> None:
+async def test_watching(store: NamedStore) -> None:
     broker = store.broker
-    assert isinstance(broker, DirectBroker)
     ends: list[int] = []
     moved = anyio.Event()
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kclient.htp import StorageError, StorageFullError, TopicSettings, open_store
-from kclient.htp.embedded import EmbeddedStore
+from kclient.htp import StorageError, StorageFullError, TopicSettings
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.loop import current_poster
+from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import FailingFiles, broken, no_space
 from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
@@ -25,31 +25,29 @@ def files() -> FailingFiles:
     return FailingFiles()
 
 
-Opening = Callable[..., EmbeddedStore]
+Opening = Callable[..., NamedStore]
 
 
 @pytest.fixture
 def opening(files: FailingFiles, tmp_path: Path) -> Opening:
-    def make(**options: object) -> EmbeddedStore:
-        store = open_store(f"embedded:{tmp_path / 'data'}", **({"files": files, "group_sync": "each"} | options))
-        assert isinstance(store, EmbeddedStore)
-        return store
+    def make(**options: object) -> NamedStore:
+        return named_store(f"embedded:{tmp_path / 'data'}", **({"files": files, "group_sync": "each"} | options))
 
     return make
 
 
 @pytest.fixture
-async def store(opening: Opening) -> AsyncIterator[EmbeddedStore]:
+async def store(opening: Opening) -> AsyncIterator[NamedStore]:
     async with opening() as store:
         await prepare(store)
         yield store
 
 
-async def send(store: EmbeddedStore, first: int, *contents: bytes) -> None:
+async def send(store: NamedStore, first: int, *contents: bytes) -> None:
     await (await store.broker.send(TOPIC, [message(first + n, c) for n, c in enumerate(contents)])).synced()
 
 
-async def visible(store: EmbeddedStore) -> list[bytes]:
+async def visible(store: NamedStore) -> list[bytes]:
     status = await store.broker.status(TOPIC)
     found: list[bytes] = []
     position = status.start
@@ -72,7 +70,7 @@ def fail_once(files: FailingFiles, wanted: SyncPoint) -> None:
 # --- a sync fails ---
 
 
-async def test_a_failed_sync_goes_back_to_what_was_synced(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_a_failed_sync_goes_back_to_what_was_synced(store: NamedStore, files: FailingFiles) -> None:
     await send(store, 0, b"a", b"b")
     fail_once(files, SyncPoint.MESSAGES)
     errors: list[BaseException | None] = []
@@ -89,7 +87,7 @@ async def test_a_failed_sync_goes_back_to_what_was_synced(store: EmbeddedStore, 
     assert await visible(store) == [b"a", b"b", b"c"]
 
 
-async def test_the_callbacks_find_the_end_rolled_back(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_the_callbacks_find_the_end_rolled_back(store: NamedStore, files: FailingFiles) -> None:
     fail_once(files, SyncPoint.MESSAGES)
     nexts: list[int] = []
     sent = store.broker.send_nowait(TOPIC, [message(0)])
@@ -122,7 +120,7 @@ class SlowFailure:
         self._leave.set()
 
 
-async def test_a_segment_whose_sync_failed_is_never_synced_again(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_a_segment_whose_sync_failed_is_never_synced_again(store: NamedStore, files: FailingFiles) -> None:
     """Not even by the plan that came while it failed, and names the same segment."""
     await send(store, 0, b"a")
     failure = SlowFailure(files)
@@ -146,7 +144,7 @@ async def test_a_segment_whose_sync_failed_is_never_synced_again(store: Embedded
     assert await visible(store) == [b"a", b"x", b"x", b"x", b"x"]
 
 
-async def test_what_comes_while_a_sync_fails_is_lost_too(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_what_comes_while_a_sync_fails_is_lost_too(store: NamedStore, files: FailingFiles) -> None:
     """It was written behind what is lost, so it cannot stay."""
     failure = SlowFailure(files)
     sent = [store.broker.send_nowait(TOPIC, [message(0, b"lost")])]
@@ -217,7 +215,7 @@ async def test_a_failed_syncfs_falls_back_to_each_file(opening: Opening, files: 
         assert await visible(store) == [b"a"]
 
 
-async def test_a_failure_of_one_topic_is_not_the_others(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_a_failure_of_one_topic_is_not_the_others(store: NamedStore, files: FailingFiles) -> None:
     await send(store, 0, b"a")
     await (await store.broker.send(OTHER, [message(0, b"a")])).synced()
     (folder,) = Path(store.path, "brk-0", "topics").glob("domain~other.*")
@@ -275,7 +273,7 @@ async def test_a_full_disk_cuts_back_to_the_last_message(
         assert await visible(store) == [b"a", b"b"]
 
 
-async def test_no_space_for_a_new_segment(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_no_space_for_a_new_segment(store: NamedStore, files: FailingFiles) -> None:
     def on_create(_path: str) -> None:
         raise no_space()
 
@@ -287,7 +285,7 @@ async def test_no_space_for_a_new_segment(store: EmbeddedStore, files: FailingFi
     assert await visible(store) == [b"a"]
 
 
-async def test_a_write_error(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_a_write_error(store: NamedStore, files: FailingFiles) -> None:
     await send(store, 0, b"a")
 
     def on_write(_length: int, _position: int) -> None:
@@ -305,7 +303,7 @@ async def test_a_write_error(store: EmbeddedStore, files: FailingFiles) -> None:
 # --- reading ---
 
 
-async def test_cold_messages_come_from_the_disk(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_cold_messages_come_from_the_disk(store: NamedStore, files: FailingFiles) -> None:
     await send(store, 0, b"a", b"b")
     files.cold = True
     assert store.broker.pull_nowait(TOPIC, 0) is None
@@ -313,7 +311,7 @@ async def test_cold_messages_come_from_the_disk(store: EmbeddedStore, files: Fai
     assert payloads((await store.broker.pull(TOPIC, 0, max_messages=1)).data) == [b"a"]
 
 
-async def test_a_read_error(store: EmbeddedStore, files: FailingFiles) -> None:
+async def test_a_read_error(store: NamedStore, files: FailingFiles) -> None:
     await send(store, 0, b"a")
 
     def on_read() -> None:
@@ -326,7 +324,7 @@ async def test_a_read_error(store: EmbeddedStore, files: FailingFiles) -> None:
     assert payloads((await store.broker.pull(TOPIC, 0)).data) == [b"a"]
 
 
-async def test_damage_is_named(store: EmbeddedStore) -> None:
+async def test_damage_is_named(store: NamedStore) -> None:
     await send(store, 0, b"a", b"b")
     (folder,) = Path(store.path, "brk-0", "topics").glob("domain~some_topic.*")
     with (folder / f"{0:020}.log").open("r+b") as file:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kclient.htp import TopicSettings, open_store
+from kclient.htp import TopicSettings
+from tests.unit.htp.by_name import named_store
 from tests.unit.htp.plain_messages import FRAMING, TOPIC, split
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -18,12 +19,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 WORK = """
 import sys
 import anyio
-from kclient.htp import Topic, TopicSettings, open_store
+from kclient.htp import TopicSettings
+from tests.unit.htp.by_name import named_store
 from tests.unit.htp.plain_messages import FRAMING, OVERHEAD, TOPIC, message
 
 async def main():
     settings = TopicSettings(segment_bytes=20 * (OVERHEAD + 10))
-    async with open_store("embedded:" + sys.argv[1], settings=settings) as store:
+    async with named_store("embedded:" + sys.argv[1], settings=settings) as store:
         if TOPIC.domain not in await store.manager.list_domains():
             await store.manager.create_domain(TOPIC.domain)
             await store.manager.create_topic(TOPIC)
@@ -62,7 +64,7 @@ async def test_a_killed_process_loses_nothing_that_was_synced(seed: int, tmp_pat
         process.wait()
         process.stdout.close()
         reached = max([reached, *map(int, rest[:-1])])  # the last line may be cut off
-        async with open_store(f"embedded:{tmp_path / 'data'}", settings=TopicSettings()) as store:
+        async with named_store(f"embedded:{tmp_path / 'data'}", settings=TopicSettings()) as store:
             status = await store.broker.open(TOPIC, FRAMING)
             assert status.next >= reached
             found = []

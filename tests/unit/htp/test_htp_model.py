@@ -12,8 +12,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kclient.htp import ConflictError, DirectBroker, PositionError, Store, TopicSettings, memory, open_store
+from kclient.htp import ConflictError, PositionError, TopicSettings, memory
 from tests.example_budget import examples
+from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.plain_messages import FRAMING, TOPIC, message, split
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class StoreMachine(RuleBasedStateMachine):
         return self.portal.call(function, *args)
 
     def open(self) -> None:
-        self.store: Store = open_store(self.url, settings=LAYOUT)
+        self.store: NamedStore = named_store(self.url, settings=LAYOUT)
         self.run(self.store.__aenter__)
 
     async def open_topic(self) -> None:
@@ -85,7 +86,7 @@ class StoreMachine(RuleBasedStateMachine):
         start = self.run(broker.start, TOPIC)
 
         async def pulling() -> Any:
-            if direct and isinstance(broker, DirectBroker):
+            if direct:
                 pulled = broker.pull_nowait(TOPIC, position, max_bytes=max_bytes)
                 if pulled is not None:
                     return pulled

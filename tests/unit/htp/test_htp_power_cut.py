@@ -15,10 +15,11 @@ import anyio
 import pytest
 
 from kclient.errors import KafkaError
-from kclient.htp import Broker, Store, Topic, TopicSettings, open_store
-from kclient.htp.embedded import EmbeddedStore
+from kclient.htp import Topic, TopicSettings
 from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.embedded.files import SyncPoint
+from kclient.htp.embedded.topic import EmbeddedTopic
+from tests.unit.htp.by_name import NamedBroker, NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import PowerCutFiles
 from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, split
@@ -55,11 +56,9 @@ class Machine:
                 disk._content[disk._number(str(file))] = file.read_bytes()
         return disk
 
-    def store(self, **options: object) -> EmbeddedStore:
+    def store(self, **options: object) -> NamedStore:
         path = Path(self.disk.base, "deep", "data")
-        store = open_store(f"embedded:{path}", files=self.disk, settings=LAYOUT, group_sync=self.group_sync, **options)
-        assert isinstance(store, EmbeddedStore)
-        return store
+        return named_store(f"embedded:{path}", files=self.disk, settings=LAYOUT, group_sync=self.group_sync, **options)
 
     def cut_power(self, tear: random.Random | None = None) -> None:
         """What is on now is the new life; the old one may be closed, it touches nothing any more."""
@@ -69,7 +68,7 @@ class Machine:
         self.disk = self._disk()
 
 
-def topic_folder(store: EmbeddedStore) -> Path:
+def topic_folder(store: NamedStore) -> Path:
     (folder,) = Path(store.path, "brk-0", "topics").glob("domain~some_topic.*")
     return folder
 
@@ -78,12 +77,12 @@ def content(number: int) -> bytes:
     return b"%010d" % number
 
 
-async def send(broker: Broker, first: int, count: int = 1, topic: Topic = TOPIC) -> None:
+async def send(broker: NamedBroker, first: int, count: int = 1, topic: Topic = TOPIC) -> None:
     for number in range(first, first + count):
         await (await broker.send(topic, [message(number, content(number))])).synced()
 
 
-async def read(broker: Broker, topic: Topic = TOPIC) -> dict[int, bytes]:
+async def read(broker: NamedBroker, topic: Topic = TOPIC) -> dict[int, bytes]:
     """Everything that is visible."""
     found: dict[int, bytes] = {}
     position = await broker.start(topic)
@@ -269,7 +268,7 @@ async def test_the_name_of_the_new_segment_is_needed(tmp_path: Path, monkeypatch
 
 
 async def test_the_database_syncs_each_commit(tmp_path: Path) -> None:
-    async with open_store(f"embedded:{tmp_path}/data") as store:
+    async with named_store(f"embedded:{tmp_path}/data") as store:
         manager = store.manager
         pragmas = await manager._do(  # type: ignore[attr-defined]
             lambda connection: [
@@ -292,7 +291,7 @@ class Life:
         self.visible: dict[Topic, set[int]] = {TOPIC: set(), OTHER: set()}
         self.trimmed = {TOPIC: 0, OTHER: 0}
 
-    async def work(self, store: Store, steps: int) -> None:
+    async def work(self, store: NamedStore, steps: int) -> None:
         broker = store.broker
         for _ in range(steps):
             topic = self.dice.choice([TOPIC, OTHER])
@@ -311,7 +310,7 @@ class Life:
                 await broker.close(topic)
                 await broker.open(topic, FRAMING)
 
-    async def send(self, broker: Broker, topic: Topic) -> None:
+    async def send(self, broker: NamedBroker, topic: Topic) -> None:
         numbers = range(self.next[topic], self.next[topic] + self.dice.randint(1, 3))
         self.next[topic] = numbers.stop
         sent = await broker.send(topic, [message(number, content(number)) for number in numbers])
@@ -326,7 +325,7 @@ class Life:
 
             sent.on_synced(acknowledge)
 
-    async def check(self, store: Store) -> None:
+    async def check(self, store: NamedStore) -> None:
         """After a cut."""
         for topic in (TOPIC, OTHER):
             status = await store.broker.open(topic, FRAMING)
@@ -369,7 +368,9 @@ async def test_a_close_right_after_a_round_that_covered_everything(tmp_path: Pat
         broker = store.broker
         with anyio.fail_after(10):
             await send(broker, 0)
-            log = broker._logs[TOPIC]
+            topic = broker.topic(TOPIC)
+            assert isinstance(topic, EmbeddedTopic)
+            log = topic.use()
             for number in range(1, 4):
                 # as when a roll wishes for a sync, and the round before ends in the same turn of the loop
                 unsynced = await broker.send(TOPIC, [message(number, content(number))])

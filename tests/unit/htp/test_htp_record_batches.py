@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kclient.htp import OrderError, Store, TopicSettings
+from kclient.htp import OrderError, TopicSettings
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
+from tests.unit.htp.by_name import NamedStore
 from tests.unit.htp.conftest import OpenStore
 from tests.unit.htp.plain_messages import TOPIC
 
@@ -23,7 +24,7 @@ def batch(first: int, count: int, timestamp: int) -> bytearray:
     return builder.build(base_offset=first)
 
 
-async def fill(store: Store) -> None:
+async def fill(store: NamedStore) -> None:
     await store.manager.create_domain(TOPIC.domain)
     await store.manager.create_topic(TOPIC)
     await store.broker.open(TOPIC, FRAMING)
@@ -32,7 +33,7 @@ async def fill(store: Store) -> None:
         await sent.synced()
 
 
-async def values(store: Store) -> list[bytes]:
+async def values(store: NamedStore) -> list[bytes]:
     found: list[bytes] = []
     position = await store.broker.start(TOPIC)
     while (pulled := await store.broker.pull(TOPIC, position, max_bytes=700)).data:

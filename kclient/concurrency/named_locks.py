@@ -1,0 +1,52 @@
+"""Locks by name, which exist while somebody holds them or waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable, Iterable
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+import anyio
+
+__all__ = ["NamedLocks"]
+
+K = TypeVar("K", bound=Hashable)
+
+
+class NamedLocks(Generic[K]):
+    """Lets one task at a time work on what a name stands for. Tasks of one event loop only."""
+
+    def __init__(self) -> None:
+        self._locks: dict[K, anyio.Lock] = {}
+
+    @asynccontextmanager
+    async def hold(self, *names: K) -> AsyncIterator[None]:
+        """Hold the locks of all these names; whoever wants several names them in the order that all use."""
+        held: list[K] = []
+        try:
+            for name in names:
+                await self._acquire(name)
+                held.append(name)
+            yield
+        finally:
+            self._release(held)
+
+    async def _acquire(self, name: K) -> None:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = anyio.Lock(fast_acquire=True)
+        try:
+            await lock.acquire()
+        except BaseException:
+            self._forget(name, lock)
+            raise
+
+    def _release(self, names: Iterable[K]) -> None:
+        for name in names:
+            lock = self._locks[name]
+            lock.release()
+            self._forget(name, lock)
+
+    def _forget(self, name: K, lock: anyio.Lock) -> None:
+        if not lock.locked():  # whoever waited would have been given it
+            self._locks.pop(name, None)

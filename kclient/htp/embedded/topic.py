@@ -1,0 +1,182 @@
+"""A topic of the embedded backend, as somebody holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+import anyio.lowlevel
+import anyio.to_thread
+
+from kclient.htp.loop import Signal
+from kclient.htp.port import Found, Place, Pulled, SegmentInfo, TopicSettings, TopicStatus
+from kclient.htp.waiting import pull_waiting
+
+if TYPE_CHECKING:
+    from kclient.errors import KafkaError
+    from kclient.htp.embedded.files import Files
+    from kclient.htp.embedded.log import TopicLog
+    from kclient.htp.embedded.tickets import Ticket
+    from kclient.types import Buffer
+
+
+class EmbeddedTopic:
+    """Implements `kclient.htp.port.DirectTopic`.
+
+    Args:
+        place: The topic.
+        epoch: That it was opened under.
+        log: The topic's.
+        files: The file system.
+        post: Runs a function in the event loop.
+        closing: Closes this; the broker's.
+        trimming: Trims the log of this; the broker's.
+    """
+
+    __slots__ = ("_closing", "_files", "_log", "_post", "_refusal", "_signals", "_trimming", "epoch", "place")
+
+    def __init__(
+        self,
+        place: Place,
+        epoch: int,
+        log: TopicLog,
+        files: Files,
+        post: Callable[[Callable[[], object]], None],
+        closing: Callable[[EmbeddedTopic], Awaitable[None]],
+        trimming: Callable[[EmbeddedTopic, int], Awaitable[int]],
+    ) -> None:
+        self.place: Place = place
+        self.epoch: int = epoch
+        self._log: TopicLog | None = log
+        self._refusal: Callable[[], KafkaError] | None = None
+        self._files = files
+        self._post = post
+        self._closing = closing
+        self._trimming = trimming
+        self._signals: list[Signal] = []
+
+    def use(self) -> TopicLog:
+        """The log. Raises why it may not be used any more."""
+        return self._log or self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        assert self._refusal is not None
+        raise self._refusal()  # one of its own for each call: raising an exception changes it
+
+    def give_up(self, refusal: Callable[[], KafkaError]) -> TopicLog | None:
+        """Refuse every further call with what `refusal` makes, and wake who waits; the log, if there was one."""
+        log, self._log = self._log, None
+        if log is None:
+            return None
+        self._refusal = refusal
+        signals, self._signals = self._signals, []
+        for signal in signals:
+            log.signals.remove(signal)
+            signal.fire()  # a waiting pull finds out
+        return log
+
+    async def close(self) -> None:
+        """Sync the topic and give up what is held for it."""
+        await self._closing(self)
+
+    async def configure(self, settings: TopicSettings) -> None:
+        """Change the layout."""
+        await anyio.lowlevel.checkpoint()
+        self.use().settings = settings
+
+    # --- messages ---
+
+    def send_nowait(self, messages: Sequence[Buffer]) -> Ticket:
+        """Append whole messages, all or none."""
+        return (self._log or self._refuse()).append(messages)
+
+    async def send(self, messages: Sequence[Buffer]) -> Ticket:
+        """Append whole messages, all or none."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        ticket = self.send_nowait(messages)
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+        return ticket
+
+    def pull_nowait(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled | None:
+        """The messages from a position on; None if the disk has to be asked."""
+        return (self._log or self._refuse()).pull_cached(position, max_bytes, max_messages)
+
+    async def pull(
+        self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None, wait: float = 0.0
+    ) -> Pulled:
+        """The messages from a position on; waits for one."""
+        await anyio.lowlevel.checkpoint()
+        return await pull_waiting(self, partial(self._pull, position, max_bytes, max_messages), wait)
+
+    async def _pull(self, position: int, max_bytes: int, max_messages: int | None) -> Pulled:
+        log = self.use()
+        pulled = log.pull_cached(position, max_bytes, max_messages)
+        if pulled is not None:
+            return pulled
+        for request in log.requests(position, max_bytes, max_messages):
+            with request:
+                pulled = await anyio.to_thread.run_sync(request.run, self._files.read)
+            self.use()  # it may have ended meanwhile
+            if pulled is not None:
+                return pulled
+        return Pulled(b"", position, position - 1)
+
+    async def find_by_timestamp(self, timestamp: int, *, start: int = 0) -> Found | None:
+        """The first visible message with a timestamp not below the given one."""
+        await anyio.lowlevel.checkpoint()
+        for request in self.use().searches(timestamp, start):
+            with request:
+                found = await anyio.to_thread.run_sync(request.run, self._files.read)
+            self.use()
+            if found is not None:
+                return found
+        return None
+
+    def watch(self, callback: Callable[[int], object]) -> Callable[[], None]:
+        """Have `callback(end)` called whenever the visible end has moved, and when this ends."""
+        log = self.use()
+        signal = Signal(lambda: callback(log.end), self._post)
+        log.signals.append(signal)
+        self._signals.append(signal)
+
+        def stop() -> None:
+            signal.stop()
+            if signal in self._signals:
+                self._signals.remove(signal)
+                log.signals.remove(signal)
+
+        return stop
+
+    # --- status and retention ---
+
+    def status_nowait(self) -> TopicStatus:
+        """Start, end, next ordinal and size."""
+        return self.use().status()
+
+    async def status(self) -> TopicStatus:
+        """Start, end, next ordinal and size."""
+        await anyio.lowlevel.checkpoint()
+        return self.status_nowait()
+
+    async def start(self) -> int:
+        """The first position that can be read."""
+        return (await self.status()).start
+
+    async def end(self) -> int:
+        """The position after the last visible message."""
+        return (await self.status()).end
+
+    async def segments(self) -> list[SegmentInfo]:
+        """The segments of the topic in order."""
+        await anyio.lowlevel.checkpoint()
+        return self.use().segments()
+
+    async def roll(self) -> None:
+        """Begin another segment, unless the active one is empty."""
+        await anyio.lowlevel.checkpoint()
+        self.use().roll()
+
+    async def trim(self, before: int) -> int:
+        """Drop whole segments that lie before a position."""
+        return await self._trimming(self, before)

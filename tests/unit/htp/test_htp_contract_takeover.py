@@ -1,0 +1,426 @@
+"""Who may touch a topic: incarnations and epochs, over every backend.
+
+Whoever holds an incarnation that has gone, or an epoch that a newer one has followed, reaches nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kclient.errors import KafkaError
+from kclient.htp import (
+    FencedError,
+    OpenTopic,
+    Place,
+    Store,
+    StoreClosedError,
+    Topic,
+    TopicSettings,
+    UnknownTopicError,
+    open_store,
+)
+from kclient.htp.port import CAP_FENCED_SENDS
+from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
+from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
+
+pytestmark = pytest.mark.anyio
+
+SMALL = TopicSettings(segment_bytes=2 * (OVERHEAD + 1), index_interval_bytes=50)
+OpenPlain = Callable[[], Store]
+
+
+@pytest.fixture
+def again(store_url: str) -> OpenPlain:
+    """Open the same store, as often as one likes."""
+    return lambda: open_store(store_url, settings=SMALL)
+
+
+@pytest.fixture
+async def store(again: OpenPlain) -> AsyncIterator[Store]:
+    async with again() as store:
+        await store.manager.create_domain(TOPIC.domain)
+        yield store
+
+
+async def created(store: Store, name: Topic = TOPIC) -> Place:
+    return (await store.manager.create_topic(name)).place
+
+
+async def send(topic: OpenTopic, *contents: bytes) -> None:
+    first = (await topic.status()).next
+    await (await topic.send([message(first + number, each) for number, each in enumerate(contents)])).synced()
+
+
+async def content(topic: OpenTopic) -> list[bytes]:
+    found, position = [], await topic.start()
+    while (pulled := await topic.pull(position)).data:
+        found += payloads(pulled.data)
+        position = pulled.last + 1
+    return found
+
+
+CALLS: dict[str, Callable[[OpenTopic], object]] = {
+    "send": lambda topic: topic.send([message(100)]),
+    "pull": lambda topic: topic.pull(0),
+    "waiting pull": lambda topic: topic.pull(0, wait=60),
+    "start": lambda topic: topic.start(),
+    "end": lambda topic: topic.end(),
+    "status": lambda topic: topic.status(),
+    "trim": lambda topic: topic.trim(1),
+    "find_by_timestamp": lambda topic: topic.find_by_timestamp(0),
+    "segments": lambda topic: topic.segments(),
+    "roll": lambda topic: topic.roll(),
+    "configure": lambda topic: topic.configure(TopicSettings()),
+    "send_nowait": lambda topic: topic.send_nowait([message(100)]),  # type: ignore[attr-defined]
+    "pull_nowait": lambda topic: topic.pull_nowait(0),  # type: ignore[attr-defined]
+    "status_nowait": lambda topic: topic.status_nowait(),  # type: ignore[attr-defined]
+    "watch": lambda topic: topic.watch(print),  # type: ignore[attr-defined]
+}
+
+
+async def refuses(topic: OpenTopic, error: type[KafkaError]) -> None:
+    """Every call of a topic that has ended is refused, except closing, which does nothing."""
+    for name, call in CALLS.items():
+        with pytest.raises(error):
+            outcome = call(topic)
+            assert not name.endswith("nowait")
+            await outcome  # type: ignore[misc]
+    await topic.close()
+
+
+# --- incarnations ---
+
+
+async def test_a_topic_that_is_made_anew_is_empty_at_once(store: Store) -> None:
+    old = await store.broker.open(await created(store), FRAMING, epoch=3, next_position=500)
+    await send(old, b"a", b"b", b"c")
+    await store.manager.delete_topic(TOPIC)
+    place = await created(store)
+    new = await store.broker.open(place, FRAMING, epoch=1)
+    assert await new.status() == (0, 0, 0, 0)
+    assert new.place == place
+    await refuses(old, UnknownTopicError)
+    await send(new, b"x", b"y", b"z")
+    await refuses(old, UnknownTopicError)
+    assert await new.start() == 0
+    assert await content(new) == [b"x", b"y", b"z"]
+
+
+async def test_only_the_present_incarnation_can_be_opened(store: Store, again: OpenPlain) -> None:
+    old = await created(store)
+    for wrong in (old.incarnation - 1, old.incarnation + 1, 0, -1):
+        if wrong != old.incarnation:
+            with pytest.raises(UnknownTopicError):
+                await store.broker.open(Place(TOPIC, wrong), FRAMING, epoch=1)
+    await store.broker.open(old, FRAMING, epoch=1)
+    await store.manager.delete_topic(TOPIC)
+    with pytest.raises(UnknownTopicError):
+        await store.broker.open(old, FRAMING, epoch=2)
+    new = await created(store)
+    assert new.incarnation > old.incarnation
+    for epoch in (1, 2):
+        with pytest.raises(UnknownTopicError):
+            await store.broker.open(old, FRAMING, epoch=epoch)
+    await store.aclose()
+    async with again() as store:
+        with pytest.raises(UnknownTopicError):
+            await store.broker.open(old, FRAMING, epoch=3)
+        await store.broker.open(new, FRAMING, epoch=1)
+
+
+async def test_a_reader_of_the_old_one_does_not_see_the_new_one(store: Store) -> None:
+    old = await store.broker.open(await created(store), FRAMING, epoch=1)
+
+    async def read() -> None:
+        with pytest.raises(UnknownTopicError):
+            await old.pull(0, wait=60)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        await store.manager.delete_topic(TOPIC)
+        new = await store.broker.open(await created(store), FRAMING, epoch=1)
+        await send(new, b"new")
+
+
+async def test_deleting_the_old_one_leaves_the_new_one_alone(store: Store, again: OpenPlain) -> None:
+    old = await store.broker.open(await created(store), FRAMING, epoch=1)
+    await send(old, b"old")
+    await store.manager.delete_topic(TOPIC)
+    place = await created(store)
+    new = await store.broker.open(place, FRAMING, epoch=1)
+    await send(new, b"new")
+    await store.broker.delete([old.place], epoch=1)
+    await store.broker.delete([old.place], epoch=1)
+    assert await content(new) == [b"new"]
+    await old.close()
+    await send(new, b"more")
+    await store.aclose()
+    async with again() as store:
+        assert await content(await store.broker.open(place, FRAMING, epoch=1)) == [b"new", b"more"]
+
+
+async def test_deleting_ends_whoever_has_it_open(store: Store) -> None:
+    place = await created(store)
+    topic = await store.broker.open(place, FRAMING, epoch=1)
+    await send(topic, b"a")
+    unsynced = await topic.send([message(1, b"b")])
+    await store.broker.delete([place], epoch=1)
+    await refuses(topic, UnknownTopicError)
+    await unsynced.synced()
+    await store.manager.delete_topic(TOPIC)
+    await store.broker.delete([place], epoch=1)
+    assert not await store.manager.scan("brk/")
+
+
+async def test_deleting_many(store: Store, again: OpenPlain) -> None:
+    places = [await created(store, Topic(TOPIC.domain, str(number))) for number in range(70)]
+    kept = places.pop()
+    topics = [await store.broker.open(place, FRAMING, epoch=1) for place in [*places[::2], kept]]
+    for topic in topics:
+        await send(topic, b"a", b"b", b"c")
+    await store.broker.delete([*places, *places], epoch=1)
+    for topic in topics[:-1]:
+        await refuses(topic, UnknownTopicError)
+    assert await content(topics[-1]) == [b"a", b"b", b"c"]
+    for place in places:
+        await store.manager.delete_topic(place.topic)
+    await store.aclose()
+    async with again() as store:
+        assert await content(await store.broker.open(kept, FRAMING, epoch=1)) == [b"a", b"b", b"c"]
+        await store.broker.delete([kept], epoch=1)
+        assert not await store.manager.scan("brk/")
+
+
+async def test_nothing_comes_back_when_a_trim_and_a_delete_meet(store: Store) -> None:
+    for _ in range(5):
+        place = await created(store)
+        topic = await store.broker.open(place, FRAMING, epoch=1)
+        await send(topic, b"a")
+        await send(topic, b"b")
+        await send(topic, b"c")
+
+        async def trim(topic: OpenTopic = topic) -> None:
+            with suppress(UnknownTopicError):
+                await topic.trim(3)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(trim)
+            await anyio.lowlevel.checkpoint()
+            await store.broker.delete([place], epoch=1)
+            await store.manager.delete_topic(TOPIC)
+        assert not await store.manager.scan("brk/")
+
+
+# --- epochs ---
+
+
+async def test_a_newer_epoch_ends_what_was_opened_under_older_ones(store: Store) -> None:
+    place = await created(store)
+    old = await store.broker.open(place, FRAMING, epoch=3)
+    other = await store.broker.open(await created(store, OTHER), FRAMING, epoch=3)
+    await send(old, b"a")
+    new = await store.broker.open(place, FRAMING, epoch=4)
+    assert (old.epoch, new.epoch) == (3, 4)
+    await refuses(old, FencedError)
+    with pytest.raises(FencedError) as info:
+        await old.send([message(1)])
+    assert info.value.epoch == 4
+    await send(new, b"b")
+    assert await content(new) == [b"a", b"b"]
+    await send(other, b"of the others' own")
+
+
+async def test_an_older_epoch_is_sealed_before_anybody_sends(store: Store, again: OpenPlain) -> None:
+    """What makes a take-over safe: from `open` on nothing comes in between, and closing does not forget it."""
+    assert CAP_FENCED_SENDS in store.broker.capabilities
+    place = await created(store)
+    await store.broker.open(place, FRAMING, epoch=7)
+    with pytest.raises(FencedError) as info:
+        await store.broker.open(place, FRAMING, epoch=6)
+    assert info.value.epoch == 7
+    topic = await store.broker.open(place, FRAMING, epoch=7)
+    await topic.close()
+    with pytest.raises(FencedError):
+        await store.broker.open(place, FRAMING, epoch=6)
+    topic = await store.broker.open(place, FRAMING, epoch=8)
+    await store.aclose()
+    async with again() as store:
+        with pytest.raises(FencedError) as info:
+            await store.broker.open(place, FRAMING, epoch=7)
+        assert info.value.epoch == 8
+        await send(await store.broker.open(place, FRAMING, epoch=8), b"a")
+        await send(await store.broker.open(place, FRAMING, epoch=9), b"b")
+    async with again() as store:  # sending, syncing and closing have not forgotten it either
+        with pytest.raises(FencedError):
+            await store.broker.open(place, FRAMING, epoch=8)
+
+
+async def test_the_same_epoch_gives_the_same_again(store: Store) -> None:
+    place = await created(store)
+    first = await store.broker.open(place, FRAMING, epoch=1)
+    await send(first, b"a")
+    second = await store.broker.open(place, FRAMING, epoch=1, next_position=10)
+    await send(second, b"b")
+    await send(first, b"c")
+    assert await content(first) == await content(second) == [b"a", b"b", b"c"]
+    assert (await first.status()).next == 12
+
+
+async def test_the_successor_sees_what_the_other_had_sent(store: Store) -> None:
+    place = await created(store)
+    old = await store.broker.open(place, FRAMING, epoch=1)
+    await send(old, b"a")
+    sent = await old.send([message(1, b"b")])
+    new = await store.broker.open(place, FRAMING, epoch=2)
+    assert (await new.status())[:3] == (0, 2, 2)
+    await sent.synced()
+    await send(new, b"c")
+    assert await content(new) == [b"a", b"b", b"c"]
+
+
+async def test_a_waiting_reader_of_an_older_epoch_is_told(store: Store) -> None:
+    place = await created(store)
+    old = await store.broker.open(place, FRAMING, epoch=1)
+
+    async def read() -> None:
+        with pytest.raises(FencedError):
+            await old.pull(0, wait=60)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        await store.broker.open(place, FRAMING, epoch=2)
+
+
+async def test_an_older_epoch_deletes_nothing(store: Store) -> None:
+    place, other = await created(store), await created(store, OTHER)
+    topic = await store.broker.open(place, FRAMING, epoch=5)
+    second = await store.broker.open(other, FRAMING, epoch=4)
+    await send(topic, b"a")
+    await send(second, b"a")
+    with pytest.raises(FencedError) as info:
+        await store.broker.delete([place, other], epoch=4)
+    assert info.value.epoch == 5
+    assert await content(topic) == await content(second) == [b"a"]
+    await topic.close()
+    with pytest.raises(FencedError):
+        await store.broker.delete([place], epoch=4)
+    assert await content(await store.broker.open(place, FRAMING, epoch=5)) == [b"a"]
+    await store.broker.delete([place, other], epoch=6)
+
+
+async def test_an_epoch_begins_anew_with_an_incarnation(store: Store) -> None:
+    await store.broker.open(await created(store), FRAMING, epoch=50)
+    await store.manager.delete_topic(TOPIC)
+    await send(await store.broker.open(await created(store), FRAMING, epoch=2), b"a")
+
+
+async def test_opening_and_taking_over_at_the_same_time(store: Store) -> None:
+    place = await created(store)
+    opened: dict[int, OpenTopic] = {}
+
+    async def take(epoch: int) -> None:
+        with suppress(FencedError):
+            opened[epoch] = await store.broker.open(place, FRAMING, epoch=epoch)
+
+    async with anyio.create_task_group() as group:
+        for epoch in (3, 1, 5, 2, 4, 5):
+            group.start_soon(take, epoch)
+    leader = opened.pop(5)
+    await send(leader, b"a")
+    for topic in opened.values():
+        await refuses(topic, FencedError)
+
+
+@pytest.mark.parametrize("backend", ["memory"], indirect=True)
+async def test_two_openings_of_one_store(store: Store, again: OpenPlain) -> None:
+    place = await created(store)
+    old = await store.broker.open(place, FRAMING, epoch=1)
+    await send(old, b"a")
+    async with again() as second:
+        new = await second.broker.open(place, FRAMING, epoch=2)
+        await refuses(old, FencedError)
+        await send(new, b"b")
+        with pytest.raises(FencedError):
+            await store.broker.open(place, FRAMING, epoch=1)
+        await store.broker.delete([place], epoch=2)
+        await refuses(new, UnknownTopicError)
+
+
+# --- closing ---
+
+
+async def test_what_is_closed_stays_closed(store: Store) -> None:
+    place = await created(store)
+    topic = await store.broker.open(place, FRAMING, epoch=1)
+    await topic.close()
+    await refuses(topic, UnknownTopicError)
+    again = await store.broker.open(place, FRAMING, epoch=1)
+    await refuses(topic, UnknownTopicError)
+    await send(again, b"a")
+    await topic.close()
+    assert await content(again) == [b"a"]
+    await store.aclose()
+    await refuses(again, StoreClosedError)
+
+
+async def test_opening_and_closing_at_the_same_time(store: Store) -> None:
+    place = await created(store)
+
+    async def open_and_close() -> None:
+        await (await store.broker.open(place, FRAMING, epoch=1)).close()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(open_and_close)
+    await send(await store.broker.open(place, FRAMING, epoch=1), b"a")
+
+
+async def test_settings_may_be_changed(store: Store) -> None:
+    topic = await store.broker.open(await created(store), FRAMING, epoch=1)
+    for _ in range(4):
+        await send(topic, b"a")
+    assert len(await topic.segments()) == 2
+    await topic.configure(TopicSettings())
+    for _ in range(4):
+        await send(topic, b"a")
+    assert len(await topic.segments()) == 2
+
+
+async def test_a_take_over_cancelled_at_any_point(store_url: str, tmp_path: Path) -> None:
+    """Afterwards either holds the topic whole, and nothing is lost."""
+    lives = iter(range(1000))
+
+    async def scenario(cancelled: Cancelled) -> None:
+        url = f"{store_url}{next(lives)}"
+        async with open_store(url, settings=SMALL) as store:
+            await store.manager.create_domain(TOPIC.domain)
+            place = await created(store)
+            old = await store.broker.open(place, FRAMING, epoch=1)
+            await send(old, b"a", b"b")
+            await old.send([message(2, b"c")])
+            outcome = await cancelled(store.broker.open(place, FRAMING, epoch=2, next_position=5))
+            if outcome is Outcome.FINISHED:
+                await refuses(old, FencedError)
+            new = await store.broker.open(place, FRAMING, epoch=2, next_position=5)
+            await refuses(old, FencedError)
+            await send(new, b"d")
+            assert await content(new) == [b"a", b"b", b"c", b"d"]
+            outcome = await cancelled(new.trim(5))
+            outcome = await cancelled(new.close())
+            new = await store.broker.open(place, FRAMING, epoch=2)
+            await send(new, b"e")
+            assert (await content(new))[-2:] == [b"d", b"e"]
+            await cancelled(store.broker.delete([place], epoch=2))
+            await store.broker.delete([place], epoch=2)
+            await refuses(new, UnknownTopicError)
+            await store.manager.delete_topic(TOPIC)
+            assert not await store.manager.scan("brk/")
+
+    assert await at_every_checkpoint(scenario) > 3
