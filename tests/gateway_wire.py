@@ -14,7 +14,18 @@ from kclient.net.frames import FrameAssembler
 from kclient.net.streams import ByteStream, memory_pair
 from kclient.protocol.framing import decode_response, encode_request
 from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
+)
 from kclient.protocol.messages.fetch import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
@@ -26,7 +37,16 @@ from kclient.protocol.messages.fetch import (
     ListOffsetsTopic,
 )
 from kclient.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kclient.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from kclient.protocol.messages.produce import (
+    InitProducerIdRequest,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -37,6 +57,8 @@ from kclient.protocol.messages.topics import (
     CreatableTopicConfig,
     CreatableTopicResult,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
 from kclient.protocol.registry import response_class
 from kclient.records import BatchBuilder, CompressionType, decode_records
@@ -126,6 +148,60 @@ class Wire:
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
         response = await self(request, 8)
         return response.topics[0].partitions[0]
+
+    # What administrators do; the error codes are returned
+
+    async def delete(self, *topics: str) -> int:
+        """Delete topics; the first error, 0 if there is none."""
+        wanted = [DeleteTopicState(name=name) for name in topics]
+        response = await self(DeleteTopicsRequest(topics=wanted, timeout_ms=30_000), 6)
+        return max((row.error_code for row in response.responses), key=bool)
+
+    async def delete_records(self, topic: str, before: int, partition: int = 0) -> DeleteRecordsPartitionResult:
+        wanted = DeleteRecordsPartition(partition_index=partition, offset=before)
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[wanted])], timeout_ms=30_000)
+        return (await self(request, 2)).topics[0].partitions[0]
+
+    async def alter(self, kind: int, resource: str, *changes: tuple[str, int, str | None]) -> int:
+        """Name, operation and value of each change; `kind` is 2 for a topic, 4 for a broker."""
+        rows = [
+            IncrementalAlterConfigsRequestConfig(name=name, config_operation=operation, value=value)
+            for name, operation, value in changes
+        ]
+        wanted = IncrementalAlterConfigsRequestResource(resource_type=kind, resource_name=resource, configs=rows)
+        response = await self(IncrementalAlterConfigsRequest(resources=[wanted]), 1)
+        return int(response.responses[0].error_code)
+
+    async def configs(self, kind: int, resource: str) -> dict[str, tuple[str | None, int]]:
+        """Value and source of every setting."""
+        wanted = DescribeConfigsResource(resource_type=kind, resource_name=resource, configuration_keys=None)
+        response = await self(DescribeConfigsRequest(resources=[wanted]), 4)
+        assert not response.results[0].error_code
+        return {row.name: (row.value, row.config_source) for row in response.results[0].configs}
+
+    async def commit(self, group: str, topic: str, offset: int, partition: int = 0) -> int:
+        """Commit an offset as a consumer without membership."""
+        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=[wanted])],
+        )
+        return int((await self(request, 8)).topics[0].partitions[0].error_code)
+
+    async def committed(self, group: str, topic: str, partition: int = 0) -> int:
+        """The committed offset, -1 if there is none."""
+        wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
+        row = (await self(request, 8)).groups[0].topics[0].partitions[0]
+        assert not row.error_code
+        return int(row.committed_offset)
+
+    async def producer_id(self) -> int:
+        response = await self(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
+        assert not response.error_code
+        return int(response.producer_id)
 
 
 def batch_of(

@@ -29,13 +29,16 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(row: bytes) -> Checkpoint:
-    """The checkpoint of these bytes. Raises ValueError for a format of a newer version."""
-    fields: dict[str, Any] = json.loads(row)
-    if fields["v"] != FORMAT:
-        raise ValueError(f"the checkpoint has format {fields['v']}, this version reads {FORMAT}")
-    windows = {
-        producer_id: Window(epoch, tuple(Remembered(*batch) for batch in batches), seen_ms)
-        for producer_id, epoch, seen_ms, batches in fields["producers"]
-    }
-    epochs = tuple((epoch, start) for epoch, start in fields["epochs"])
-    return Checkpoint(fields["next"], fields["start"], windows, epochs)
+    """The checkpoint of these bytes. Raises `ValueError` if they are none, or of a newer version."""
+    try:
+        fields: dict[str, Any] = json.loads(row)
+        if fields["v"] > FORMAT:
+            raise ValueError(f"it has format {fields['v']}, this version reads {FORMAT}")
+        windows = {
+            int(producer_id): Window(int(epoch), tuple(Remembered(*map(int, batch)) for batch in batches), int(seen_ms))
+            for producer_id, epoch, seen_ms, batches in fields["producers"]
+        }
+        epochs = tuple((int(epoch), int(start)) for epoch, start in fields["epochs"])
+        return Checkpoint(int(fields["next"]), int(fields["start"]), windows, epochs)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{row[:200]!r}: {error!r}") from error

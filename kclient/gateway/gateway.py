@@ -314,10 +314,13 @@ class Gateway:
         manager = self._store.manager
         found = (await manager.get([_CLUSTER_ID])).get(_CLUSTER_ID)
         if found is not None:
-            return found.value.decode()
+            try:
+                return found.value.decode()
+            except ValueError as error:
+                logger.error("the cluster id is damaged, the store gets another one: %s", error)
         made = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         try:
-            await manager.commit({_CLUSTER_ID: made.encode()}, {_CLUSTER_ID: 0})
+            await manager.commit({_CLUSTER_ID: made.encode()}, {_CLUSTER_ID: 0 if found is None else found.version})
         except ConflictError:  # another gateway over the same store was faster
             return await self._cluster_id()
         return made

@@ -149,8 +149,8 @@ class Partition:
 
     __slots__ = (
         "_appends", "_batches", "_bytes", "_checkpointing", "_core", "_idle", "_key", "_opened", "_queue", "_saving",
-        "_sending", "_stored_in", "_unsent", "config", "direct", "dirty", "index", "log", "name", "place", "state",
-        "waiters",
+        "_sending", "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index", "log", "name", "place",
+        "state", "waiters",
     )  # fmt: skip
 
     def __init__(self, core: Core, record: TopicRecord, index: int) -> None:
@@ -167,7 +167,7 @@ class Partition:
         """Whether there is more to say than the last checkpoint says."""
         self._core = core
         self._stored_in: OpenTopic | None = None
-        self._key = record.log_key(index)
+        self._key, self._start_key = record.log_key(index), record.start_key(index)
         self._opened: anyio.Event | None = None
         self._queue: deque[tuple[Buffer, BatchHeader, Ticket]] = deque()
         self._unsent: deque[tuple[Append, Buffer]] = deque()
@@ -236,7 +236,7 @@ class Partition:
         self.wake()
 
     async def _recover(self) -> None:
-        checkpoint = await self._core.partitions.read_checkpoint(self._key)
+        checkpoint, damaged = await self._read_checkpoint()
         log = PartitionLog(self._core.leader_epoch, checkpoint)
         config = self.config
         opened = await self._core.broker.open(
@@ -261,7 +261,23 @@ class Partition:
             await opened.configure(layout(self.config))
         self.log = log
         self.direct = opened if CAP_NOWAIT in self._core.broker.capabilities else None  # type: ignore[assignment]
-        self.dirty = position > (checkpoint.next_offset if checkpoint else 0)
+        self.dirty = damaged or position > (checkpoint.next_offset if checkpoint else 0)
+
+    async def _read_checkpoint(self) -> tuple[Checkpoint | None, bool]:
+        """The partition's checkpoint, and whether it is damaged: then the whole log has to tell what it can."""
+        row = await self._core.partitions.read_checkpoint(self._key)
+        if row is None:
+            return None, False
+        try:
+            return decode_checkpoint(row), False
+        except ValueError as error:
+            start = await self._core.partitions.read_start(self._start_key)
+            logger.error(
+                "%s: its checkpoint cannot be read. The whole log is read instead, from offset %d on; nothing has to "
+                "be done (%s)",
+                self, start, error,
+            )  # fmt: skip
+            return Checkpoint(start, start, {}, ()), True
 
     async def configure(self, config: TopicConfig) -> None:
         """Take over changed settings of the topic."""
@@ -463,13 +479,15 @@ class Partition:
         async with self._saving:
             await self._save(self.log.checkpoint())
 
-    async def _save(self, checkpoint: Checkpoint) -> None:
+    async def _save(self, checkpoint: Checkpoint, *, trimmed: bool = False) -> None:
         if self.state is State.GONE:  # its rows are being removed
             raise UnknownTopicOrPartitionError(f"{self} is gone")
         self._bytes = self._batches = 0
         self.dirty = False
         try:
             rows = {self._key: encode_checkpoint(checkpoint)}
+            if trimmed:
+                rows[self._start_key] = str(checkpoint.start_offset).encode()
             await self._core.manager.commit(rows, lease=self._core.lease)
         except BaseException:
             self.dirty = True
@@ -489,7 +507,7 @@ class Partition:
                 if before <= self.log.start_offset:
                     return
                 # durable first: after a crash nothing below it comes back
-                await self._save(self.log.checkpoint(start_offset=before))
+                await self._save(self.log.checkpoint(start_offset=before), trimmed=True)
                 self.log.trim(before)
                 with self._told():
                     await stored_in.trim(before)
@@ -536,14 +554,21 @@ class PartitionTable:
         found = await self._core.manager.scan(LOG_PREFIX)
         self._preread = {key: value.value for key, value in found.items()}
 
-    async def read_checkpoint(self, key: str) -> Checkpoint | None:
-        """A partition's checkpoint, if it has one."""
+    async def read_checkpoint(self, key: str) -> bytes | None:
+        """The row of a partition's checkpoint, if it has one."""
         if self._preread is not None and key in self._preread:
-            row: bytes | None = self._preread.pop(key)  # once: from then on the partition writes new ones
-        else:
-            found = (await self._core.manager.get([key])).get(key)
-            row = found.value if found is not None else None
-        return decode_checkpoint(row) if row is not None else None
+            return self._preread.pop(key)  # once: from then on the partition writes new ones
+        found = (await self._core.manager.get([key])).get(key)
+        return found.value if found is not None else None
+
+    async def read_start(self, key: str) -> int:
+        """The log start of a partition as it was trimmed last; 0 if it never was, or that cannot be read either."""
+        found = (await self._core.manager.get([key])).get(key)
+        try:
+            return 0 if found is None else int(found.value)
+        except ValueError as error:
+            logger.error("%s is damaged too, records that were deleted may be seen again: %s", key, error)
+            return 0
 
     def get(self, name: str, index: int) -> Partition | None:
         """The partition, or None where the topic or the number is unknown."""

@@ -136,7 +136,8 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = _table(
             choices=_CODECS, synonyms=_same("compression.type")),
     Setting("compression.zstd.level", _I, "3", "Level of zstd when compression.type is zstd.", -131072, 22,
             synonyms=_same("compression.zstd.level")),
-    Setting("delete.retention.ms", _L, "86400000", "How long tombstones stay in compacted topics.", 0,
+    Setting("delete.retention.ms", _L, "86400000", "Without effect until compaction is there: how long tombstones "
+            "stay in compacted topics.", 0,
             synonyms=_same("log.cleaner.delete.retention.ms")),
     Setting("file.delete.delay.ms", _L, "60000", "Without effect: HTP removes trimmed data itself.", 0,
             synonyms=_same("log.segment.delete.delay.ms")),
@@ -152,7 +153,8 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = _table(
             synonyms=_same("log.local.retention.bytes")),
     Setting("local.retention.ms", _L, "-2", "Without effect: there is no tiered storage.", -2,
             synonyms=_same("log.local.retention.ms")),
-    Setting("max.compaction.lag.ms", _L, str(LONG_MAX), "Longest time a record stays uncompacted.", 1,
+    Setting("max.compaction.lag.ms", _L, str(LONG_MAX), "Without effect until compaction is there: longest time a "
+            "record stays uncompacted.", 1,
             synonyms=_same("log.cleaner.max.compaction.lag.ms")),
     Setting("max.message.bytes", _I, "1048588", "Largest record batch accepted, after compression, in bytes.", 0,
             synonyms=_same("message.max.bytes")),
@@ -163,9 +165,11 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("message.timestamp.type", _S, "CreateTime", "CreateTime keeps the producer's timestamps, "
             "LogAppendTime stamps batches on arrival.", choices=_STAMPS,
             synonyms=_same("log.message.timestamp.type")),
-    Setting("min.cleanable.dirty.ratio", _D, "0.5", "How much of a compacted log may be dirty.", 0, 1,
+    Setting("min.cleanable.dirty.ratio", _D, "0.5", "Without effect until compaction is there: how much of a "
+            "compacted log may be dirty.", 0, 1,
             synonyms=_same("log.cleaner.min.cleanable.ratio")),
-    Setting("min.compaction.lag.ms", _L, "0", "Shortest time a record stays uncompacted.", 0,
+    Setting("min.compaction.lag.ms", _L, "0", "Without effect until compaction is there: shortest time a record stays "
+            "uncompacted.", 0,
             synonyms=_same("log.cleaner.min.compaction.lag.ms")),
     Setting("min.insync.replicas", _I, "1", "Without effect: HTP's durability stands for replication.", 1,
             synonyms=_same("min.insync.replicas")),
@@ -178,13 +182,14 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("retention.ms", _L, "604800000", "Age in milliseconds after which data goes; -1: never.", -1,
             synonyms=(("log.retention.ms", 1), ("log.retention.minutes", 60_000),
                       ("log.retention.hours", _HOUR))),
-    Setting("segment.bytes", _I, "1073741824", "Granularity of size retention in bytes; HTP's segments are "
-            "its own.", 1048576, synonyms=_same("log.segment.bytes")),
+    Setting("segment.bytes", _I, "1073741824", "Size in bytes at which a segment is closed: retention by size drops "
+            "whole segments.", 1048576, synonyms=_same("log.segment.bytes")),
     Setting("segment.index.bytes", _I, "10485760", "Without effect: HTP indexes in its own way.", 4,
             synonyms=_same("log.index.size.max.bytes")),
     Setting("segment.jitter.ms", _L, "0", "Without effect.", 0,
             synonyms=(("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR))),
-    Setting("segment.ms", _L, "604800000", "Without effect: HTP rolls segments in its own way.", 1,
+    Setting("segment.ms", _L, "604800000", "Age in milliseconds after which a segment is closed at the next append; "
+            "retention drops whole segments.", 1,
             synonyms=(("log.roll.ms", 1), ("log.roll.hours", _HOUR))),
     Setting("unclean.leader.election.enable", _B, "false", "Without effect: there are no followers.",
             synonyms=_same("unclean.leader.election.enable")),

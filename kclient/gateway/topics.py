@@ -29,7 +29,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.config import TopicConfig, check_topic_overrides
-from kclient.gateway.keys import INTENT_PREFIX, LOG_PREFIX, TOPIC_PREFIX
+from kclient.gateway.keys import INTENT_PREFIX, LOG_PREFIX, START_PREFIX, TOPIC_PREFIX
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
 from kclient.htp.port import Place, Versioned
@@ -92,6 +92,10 @@ class TopicRecord:
     def log_key(self, partition: int) -> str:
         """The key of a partition's checkpoint."""
         return f"{LOG_PREFIX}{self.topic_id.hex()}/{partition}"
+
+    def start_key(self, partition: int) -> str:
+        """The key of a partition's log start."""
+        return f"{START_PREFIX}{self.topic_id.hex()}/{partition}"
 
 
 def check_name(name: str) -> None:
@@ -335,7 +339,9 @@ class TopicCatalogue:
         for callback in core.on_topic_deleted:
             callback(record)
         logger.info("topic %s deleted", record.name)
-        await self._end(list(record.logs.values()))
+        partitions = list(record.logs.values())
+        record.logs.clear()
+        await self._end(partitions)
         try:
             await self._remove_left(record.name)
         except (KafkaError, OSError) as error:
@@ -384,7 +390,8 @@ class TopicCatalogue:
             logger.info("removing what is left of topic %s", name)
             await intent.mapping.delete(core.manager, core.broker, name, epoch=core.leader_epoch)
             if intent.topic_id is not None:
-                rows |= dict.fromkeys(await core.manager.scan(f"{LOG_PREFIX}{intent.topic_id.hex()}/"))
+                for prefix in (LOG_PREFIX, START_PREFIX):
+                    rows |= dict.fromkeys(await core.manager.scan(f"{prefix}{intent.topic_id.hex()}/"))
         await core.manager.commit(rows, lease=core.lease)
         del self._left[name]
 

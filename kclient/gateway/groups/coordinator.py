@@ -108,13 +108,29 @@ class GroupCoordinator:
 
     async def _load(self) -> None:
         now = self.core.now()
-        for value in (await self.core.manager.scan(rows.GROUPS)).values():
-            snapshot, since_ms = rows.decode_group(value.value)
+        for key, value in (await self.core.manager.scan(rows.GROUPS)).items():
+            try:
+                snapshot, since_ms = rows.decode_group(value.value)
+            except ValueError as error:
+                logger.error(
+                    "the row of group %s cannot be read: its members have to join again, which they do by themselves; "
+                    "its offsets are there (%s)",
+                    key.removeprefix(rows.GROUPS), error,
+                )  # fmt: skip
+                continue
             managed = self._create(snapshot.group_id, since_ms)
             self._perform(managed, managed.group.restore(snapshot, now))
         for key, value in (await self.core.manager.scan(rows.OFFSETS)).items():
-            group_id, partition = rows.parse_offset_key(key)
-            committed, topic_id = rows.decode_offset(value.value)
+            try:
+                group_id, partition = rows.parse_offset_key(key)
+                committed, topic_id = rows.decode_offset(value.value)
+            except ValueError as error:
+                logger.error(
+                    "the committed offset %s (group, topic, partition) cannot be read and counts as not committed: "
+                    "reset it, or its consumer begins where auto.offset.reset says (%s)",
+                    key.removeprefix(rows.OFFSETS), error,
+                )  # fmt: skip
+                continue
             record = self.core.topics.get(partition.topic)
             if record is None or record.topic_id != topic_id:
                 # the topic was deleted (and perhaps made anew) before its offsets were: they mean nothing now

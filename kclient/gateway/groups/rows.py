@@ -54,17 +54,26 @@ def encode_group(snapshot: GroupSnapshot, since_ms: int) -> bytes:
 
 
 def decode_group(value: bytes) -> tuple[GroupSnapshot, int]:
-    """A group's row, and when the group came into this state."""
-    row = json.loads(value)
-    snapshot = GroupSnapshot(
-        row["group"],
-        row["generation"],
-        row["protocol_type"],
-        row["protocol"],
-        row["leader"],
-        tuple(_parse_member(member) for member in row["members"]),
-    )
-    return snapshot, row["since"]
+    """A group's row, and when the group came into this state.
+
+    Raises:
+        ValueError: If it is none, or one of a newer version.
+    """
+    try:
+        row = json.loads(value)
+        if row["format"] > _FORMAT:
+            raise ValueError(f"it has format {row['format']}, this version reads {_FORMAT}")
+        snapshot = GroupSnapshot(
+            row["group"],
+            row["generation"],
+            row["protocol_type"],
+            row["protocol"],
+            row["leader"],
+            tuple(_parse_member(member) for member in row["members"]),
+        )
+        return snapshot, int(row["since"])
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{value[:200]!r}: {error!r}") from error
 
 
 def encode_offset(committed: CommittedOffset, topic_id: bytes) -> bytes:
@@ -82,9 +91,19 @@ def encode_offset(committed: CommittedOffset, topic_id: bytes) -> bytes:
 
 
 def decode_offset(value: bytes) -> tuple[CommittedOffset, bytes]:
-    """A committed offset's row, and the id of the topic that it was committed for."""
-    *fields, topic_id = json.loads(value)
-    return CommittedOffset(*fields), bytes.fromhex(topic_id)
+    """A committed offset's row, and the id of the topic that it was committed for.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        offset, epoch, metadata, commit_ms, expire_ms, topic_id = json.loads(value)
+        committed = CommittedOffset(
+            int(offset), int(epoch), str(metadata), int(commit_ms), None if expire_ms is None else int(expire_ms)
+        )
+        return committed, bytes.fromhex(topic_id)
+    except TypeError as error:
+        raise ValueError(f"{value[:200]!r}: {error!r}") from error
 
 
 def _member(member: MemberSnapshot) -> dict[str, Any]:

@@ -13,15 +13,6 @@ import pytest
 from kclient.errors import ErrorCode, UnknownTopicOrPartitionError
 from kclient.gateway import Gateway
 from kclient.htp import open_store
-from kclient.protocol.messages.fetch import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from kclient.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
 from kclient.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names
 from tests.slow_store import Gates
@@ -38,19 +29,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"memory:{next(names)}"
 
 
-async def delete(wire: Wire, topic: str) -> int:
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000)
-    response = await wire(request, 6)
-    return int(response.responses[0].error_code)
-
-
-async def delete_records(wire: Wire, topic: str, before: int) -> tuple[int, int]:
-    wanted = DeleteRecordsPartition(partition_index=0, offset=before)
-    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[wanted])], timeout_ms=10_000)
-    row = (await wire(request, 2)).topics[0].partitions[0]
-    return row.error_code, row.low_watermark
-
-
 async def fill(url: str, partitions: int, **configs: str) -> None:
     """A topic with a few old records in each partition."""
     async with Gateway(url, listen=None) as gateway:
@@ -64,7 +42,7 @@ async def fill(url: str, partitions: int, **configs: str) -> None:
 
 
 async def create_again(wire: Wire, partitions: int, **configs: str) -> None:
-    assert await delete(wire, "t") == 0
+    assert await wire.delete("t") == 0
     assert (await wire.create("t", partitions, **configs)).error_code == 0
 
 
@@ -107,7 +85,7 @@ async def test_what_comes_back_to_a_deleted_topic_opens_nothing(url: str) -> Non
             await opening.reached.wait()
         removing = gates.hold("delete_domain")
         other = connect(gateway)
-        group.start_soon(delete, other, "t")
+        group.start_soon(other.delete, "t")
         with anyio.move_on_after(0.3):  # it waits for whoever still opens one of them
             await removing.reached.wait()
         opening.open()
@@ -180,7 +158,7 @@ async def test_a_deletion_while_partitions_are_opened_is_finished(url: str) -> N
     async with Gateway(url, listen=None) as gateway:
         wire = connect(gateway)
         for group_id in ("a", "b"):
-            assert (await commit(wire, group_id, 3)) == 0
+            assert await wire.commit(group_id, "t", 3) == 0
         record = gateway.core.topics.get("t")
         assert record is not None
 
@@ -194,7 +172,7 @@ async def test_a_deletion_while_partitions_are_opened_is_finished(url: str) -> N
         async with anyio.create_task_group() as group:
             group.start_soon(touch)
             await create_again(wire, 30)
-        assert await committed(wire, "a") == await committed(wire, "b") == -1
+        assert await wire.committed("a", "t") == await wire.committed("b", "t") == -1
         assert not await gateway.core.manager.scan("kafka/intent/")
         assert not await gateway.core.manager.scan(f"kafka/log/{record.topic_id.hex()}")
         for partition in range(30):
@@ -202,46 +180,27 @@ async def test_a_deletion_while_partitions_are_opened_is_finished(url: str) -> N
         await wire.aclose()
 
 
-async def commit(wire: Wire, group_id: str, offset: int) -> int:
-    wanted = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-    request = OffsetCommitRequest(
-        group_id=group_id,
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        topics=[OffsetCommitRequestTopic(name="t", partitions=[wanted])],
-    )
-    return int((await wire(request, 8)).topics[0].partitions[0].error_code)
-
-
-async def committed(wire: Wire, group_id: str) -> int:
-    group = OffsetFetchRequestGroup(
-        group_id=group_id, topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-    )
-    response = await wire(OffsetFetchRequest(groups=[group]), 8)
-    return int(response.groups[0].topics[0].partitions[0].committed_offset)
-
-
 async def test_a_commit_for_the_old_one_is_none_for_the_new_one(url: str) -> None:
     """It was accepted, and is stored when the name stands for another topic."""
     await fill(url, 1)
     async with gated(url) as (gateway, wire, gates), anyio.create_task_group() as group:
-        assert await commit(wire, "g", 2) == 0
+        assert await wire.commit("g", "t", 2) == 0
         storing = gates.hold("commit")
         other = connect(gateway)
-        group.start_soon(commit, other, "g", 4)
+        group.start_soon(other.commit, "g", "t", 4)
         with anyio.fail_after(10):
             await storing.reached.wait()
         await create_again(wire, 1)
-        assert await committed(wire, "g") == -1
+        assert await wire.committed("g", "t") == -1
         storing.open()
         await anyio.wait_all_tasks_blocked()
-        assert await committed(wire, "g") == -1
-        assert await commit(wire, "g", 1) == 0
-        assert await committed(wire, "g") == 1
+        assert await wire.committed("g", "t") == -1
+        assert await wire.commit("g", "t", 1) == 0
+        assert await wire.committed("g", "t") == 1
         await other.aclose()
     async with Gateway(url, listen=None) as gateway:
         wire = connect(gateway)
-        assert await committed(wire, "g") == 1
+        assert await wire.committed("g", "t") == 1
         await wire.aclose()
 
 
@@ -259,7 +218,7 @@ async def test_deleting_by_id_does_not_delete_the_namesake(url: str) -> None:
             await other.aclose()
 
         removing = gates.hold("delete_domain")
-        group.start_soon(delete, wire, "t")
+        group.start_soon(wire.delete, "t")
         with anyio.fail_after(10):
             await removing.reached.wait()
         group.start_soon(delete_by_id)

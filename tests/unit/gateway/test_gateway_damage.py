@@ -1,0 +1,341 @@
+"""A damaged row stops only what it belongs to, and says so; a store of the first format is read and migrated."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
+from kclient.gateway.ownership import EPOCH_KEY
+from kclient.htp import open_store
+from tests.gateway_wire import Wire, batch_of, connect, names, running
+
+pytestmark = pytest.mark.anyio
+
+EARLIEST, LATEST = -2, -1
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop will do: what is read from a row has nothing to do with it."""
+    return "asyncio"
+
+
+@pytest.fixture(params=["memory", "embedded"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "embedded":
+        return f"embedded:{tmp_path / 'data'}"
+    return f"memory:{next(names)}"
+
+
+def idempotent(number: int) -> bytearray:
+    return batch_of(b"%d" % number, producer_id=7, producer_epoch=0, sequence=number)
+
+
+async def fill(url: str) -> None:
+    """Two topics with ten records each, of which the first four of `a` were deleted; a group, a setting."""
+    async with running(url) as (_, wire):
+        for topic in ("a", "b"):
+            assert (await wire.create(topic, retention_ms="-1")).error_code == 0
+            for number in range(10):
+                assert (await wire.produce(topic, idempotent(number))).base_offset == number
+            assert await wire.commit("g", topic, 6) == 0
+        assert (await wire.delete_records("a", 4)).low_watermark == 4
+        assert await wire.alter(4, "", ("num.partitions", 0, "3")) == 0
+
+
+async def damage(url: str, prefix: str, change: Callable[[bytes], bytes]) -> None:
+    """Change the rows whose keys begin with a prefix; there must be some."""
+    async with open_store(url) as store:
+        rows = await store.manager.scan(prefix)
+        assert rows, prefix
+        await store.manager.commit({key: change(row.value) for key, row in rows.items()})
+
+
+WAYS: dict[str, Callable[[bytes], bytes]] = {
+    "not JSON": lambda row: b"\x00" * len(row),
+    "empty": lambda row: b"",
+    "another object": lambda row: b'{"v": 1, "format": 1}',
+    "another type": lambda row: b"[1, 2, 3]",
+    "a number": lambda row: b"17",
+    "fields of other types": lambda row: (
+        json.dumps(
+            {name: [name] if name not in ("v", "format") else number for name, number in dict(json.loads(row)).items()}
+        ).encode()
+        if row.startswith(b"{")
+        else b"[null, null, null, null, null, null]"
+    ),
+    "a newer format": lambda row: (
+        row.replace(b'"v":1', b'"v":9').replace(b'"format": 2', b'"format": 9').replace(b'"format":1', b'"format":9')
+        if b"format" in row or b'"v"' in row
+        else b"{}"
+    ),
+}
+every_way = pytest.mark.parametrize("change", WAYS.values(), ids=WAYS)
+
+
+async def check_b(wire: Wire) -> None:
+    """Whatever was damaged: the other topic is whole."""
+    assert await wire.values("b") == [b"%d" % number for number in range(10)]
+    assert (await wire.produce("b", batch_of(b"more"))).base_offset == 10
+
+
+@every_way
+async def test_a_checkpoint(url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture) -> None:
+    """What it alone knew is found in the log: the producers, the next offset, the epochs; the log start beside it."""
+    await fill(url)
+    await damage(url, "kafka/log/", change)
+    async with running(url) as (gateway, wire):
+        assert await wire.values("a", 4) == [b"%d" % number for number in range(4, 10)]
+        assert (await wire.offset("a", EARLIEST)).offset == 4
+        assert (await wire.fetch("a", 3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await wire.produce("a", idempotent(9))).base_offset == 9, "a repeat"
+        assert (await wire.produce("a", idempotent(11))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await wire.produce("a", idempotent(10))).base_offset == 10
+        await check_b(wire)
+        assert gateway.failure is None
+    assert "a-0: its checkpoint cannot be read" in caplog.text
+    caplog.clear()
+    async with running(url) as (_, wire):
+        assert await wire.values("a", 4) == [b"%d" % number for number in range(4, 11)]
+    assert "cannot be read" not in caplog.text, "it was written anew"
+
+
+async def test_a_checkpoint_of_a_log_that_was_trimmed_to_nothing(url: str) -> None:
+    await fill(url)
+    async with running(url) as (_, wire):
+        assert (await wire.delete_records("a", 10)).low_watermark == 10
+    await damage(url, "kafka/log/", WAYS["empty"])
+    async with running(url) as (_, wire):
+        assert (await wire.offset("a", EARLIEST)).offset == (await wire.offset("a", LATEST)).offset == 10
+        assert (await wire.produce("a", batch_of(b"next"))).base_offset == 10
+
+
+@every_way
+async def test_a_topic(url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture) -> None:
+    """It is not served and not touched, until it is deleted."""
+    await fill(url)
+    async with open_store(url) as store:
+        row = (await store.manager.get(["kafka/topic/a"]))["kafka/topic/a"].value
+    await damage(url, "kafka/topic/a", change)
+    async with running(url) as (gateway, wire):
+        await check_b(wire)
+        assert "topic a is not served" in caplog.text
+        assert (await wire.metadata("a")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answer = await wire.create("a")
+        assert answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert "not served" in str(answer.error_message)
+        await gateway.apply_retention()
+        assert len(await gateway.core.manager.list_topics("a")) == 1
+    await damage(url, "kafka/topic/a", lambda _: row)
+    async with running(url) as (_, wire):
+        assert await wire.values("a", 4) == [b"%d" % number for number in range(4, 10)]
+    await damage(url, "kafka/topic/a", change)
+    async with running(url) as (gateway, wire):
+        assert await wire.delete("a") == 0
+        assert await gateway.core.manager.list_domains() == ["b"]
+        assert (await wire.create("a")).error_code == 0
+        assert (await wire.produce("a", batch_of(b"new"))).base_offset == 0
+        assert await wire.committed("g", "a") == -1
+
+
+async def test_a_topic_whose_places_are_not_there(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    await fill(url)
+    async with open_store(url) as store:
+        await store.manager.delete_domain("a")
+    async with running(url) as (_, wire):
+        await check_b(wire)
+        assert (await wire.produce("a", batch_of(b"x"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "a-0 cannot be opened" in caplog.text
+
+
+@every_way
+async def test_a_committed_offset(url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture) -> None:
+    await fill(url)
+    await damage(url, "group-offset/g/a/", change)
+    async with running(url) as (_, wire):
+        assert (await wire.committed("g", "a"), await wire.committed("g", "b")) == (-1, 6)
+        assert "the committed offset g/a/0" in caplog.text
+        assert await wire.commit("g", "a", 8) == 0
+    async with running(url) as (_, wire):
+        assert await wire.committed("g", "a") == 8
+
+
+@every_way
+async def test_a_group(url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture) -> None:
+    await fill(url)
+    async with open_store(url) as store:
+        row = {"format": 1, "group": "g", "generation": 3, "protocol_type": "consumer", "protocol": None,
+               "leader": None, "since": 1, "members": []}  # fmt: skip
+        await store.manager.commit({"group/g": change(json.dumps(row, separators=(",", ":")).encode())})
+    async with running(url) as (_, wire):
+        await check_b(wire)
+        assert "the row of group g cannot be read" in caplog.text
+        assert await wire.committed("g", "b") == 6
+
+
+async def test_the_broker_settings(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody knows how long records are to be kept: so none is removed until it is said again."""
+    await fill(url)
+    async with running(url) as (_, wire):
+        await wire.create("old", retention_bytes="0", segment_bytes="1048576")
+        await wire.produce("old", batch_of(b"old", timestamp=1))
+    await damage(url, "kafka/config/broker", WAYS["not JSON"])
+    async with running(url) as (gateway, wire):
+        assert "cannot be read" in caplog.text
+        assert await gateway.apply_retention() == 0
+        assert await wire.values("old") == [b"old"]
+        assert await wire.alter(4, "", ("num.partitions", 0, "3")) == 0
+        assert await gateway.apply_retention() == 1
+        assert await wire.values("old", 1) == []
+
+
+async def test_settings_of_another_version(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They are ignored, and kept for that version."""
+    await fill(url)
+    settings = {"num.partitions": "3", "of.the.future": "1", "fetch.max.bytes": "many"}
+    await damage(url, "kafka/config/broker", lambda _: json.dumps(settings).encode())
+    async with running(url) as (gateway, wire):
+        assert "of.the.future" in caplog.text
+        assert gateway.core.config.get_int("num.partitions") == 3
+        assert await wire.alter(4, "", ("num.partitions", 0, "4"), ("fetch.max.bytes", 0, "2000")) == 0
+    async with open_store(url) as store:
+        row = (await store.manager.get(["kafka/config/broker"]))["kafka/config/broker"]
+    assert json.loads(row.value) == {"num.partitions": "4", "of.the.future": "1", "fetch.max.bytes": "2000"}
+
+
+async def test_the_producer_ids(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(url) as (_, wire):
+        given = await wire.producer_id()
+    await damage(url, "kafka/producer-ids", WAYS["not JSON"])
+    async with running(url) as (_, wire):
+        assert await wire.producer_id() > given + 1_000_000
+        assert "producer ids is damaged" in caplog.text
+
+
+async def test_the_cluster_id(url: str) -> None:
+    await fill(url)
+    await damage(url, "kafka/cluster-id", lambda _: b"\xff\xfe")
+    async with running(url) as (gateway, wire):
+        await check_b(wire)
+        found = gateway.core.cluster_id
+    async with running(url) as (gateway, _):
+        assert gateway.core.cluster_id == found
+
+
+@pytest.mark.parametrize("epoch", ["NULL", "'much'", "-3"])
+async def test_the_lease(tmp_path: Path, epoch: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The leader epoch does not go backwards: it is recorded a second time."""
+    import sqlite3
+
+    url = f"embedded:{tmp_path / 'data'}"
+    for _ in range(3):
+        async with running(url) as (gateway, _):
+            before = gateway.core.leader_epoch
+    with sqlite3.connect(tmp_path / "data" / "mgr" / "mgr.db") as database:
+        database.execute("CREATE TABLE other AS SELECT * FROM leases")
+        database.execute("DROP TABLE leases")
+        database.execute("ALTER TABLE other RENAME TO leases")
+        database.execute(f"UPDATE leases SET epoch = {epoch}")
+    database.close()
+    async with running(url) as (gateway, _):
+        assert gateway.core.leader_epoch > before
+        assert gateway.failure is None
+
+
+async def test_the_recorded_epoch(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(url) as (gateway, _):
+        before = gateway.core.leader_epoch
+    await damage(url, EPOCH_KEY, WAYS["not JSON"])
+    async with running(url) as (gateway, _):
+        assert gateway.core.leader_epoch > before
+
+
+async def test_an_intent(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    await fill(url)
+    async with open_store(url) as store:
+        await store.manager.commit({"kafka/intent/half": b'{"mapping": "no such"}', "kafka/intent/c": b"\xff"})
+        await store.manager.create_domain("half")
+    async with running(url) as (_, wire):
+        await check_b(wire)
+        assert "topic half is not served" in caplog.text
+        assert (await wire.create("half")).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("change", [WAYS["not JSON"], WAYS["another object"], WAYS["a number"]])
+async def test_a_checkpoint_of_the_store(
+    tmp_path: Path, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"embedded:{tmp_path / 'data'}"
+    await fill(url)
+    await damage(url, "brk/", change)
+    async with running(url) as (_, wire):
+        assert await wire.values("a", 4) == [b"%d" % number for number in range(4, 10)]
+        assert (await wire.produce("a", idempotent(10))).base_offset == 10
+        await check_b(wire)
+    assert "every message is verified instead" in caplog.text
+
+
+# --- a store of the first format ---
+
+
+@pytest.fixture(params=["closed", "killed"])
+def first_format(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A data directory that the first version wrote, whose gateway was closed, or killed."""
+    with tarfile.open(Path(__file__).parent / "first_format.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    shutil.move(tmp_path / request.param, tmp_path / "data")
+    return f"embedded:{tmp_path / 'data'}"
+
+
+async def test_a_store_of_the_first_version(first_format: str, caplog: pytest.LogCaptureFixture) -> None:
+    for life in range(2):
+        async with running(first_format, config={"node.id": 1}) as (gateway, wire):
+            assert gateway.core.leader_epoch > 3, "that of the last gateway, which had node.id=7"
+            topics = {topic.name: topic for topic in (await wire.metadata(*sorted(gateway.core.topics.names()))).topics}
+            assert {name: len(topic.partitions) for name, topic in topics.items()} == {"moved.events": 1, "orders": 3}
+            assert topics["orders"].topic_id.hex() == "c1d69da761bf480bb67bc279ffdd76fb"
+            await check_first_format(wire, life)
+            assert (await wire.configs(2, "orders"))["retention.ms"] == ("-1", 1)
+            assert (await wire.configs(4, "1"))["num.partitions"] == ("4", 2)
+            assert (await wire.create("gone")).error_code == 0
+            assert await wire.delete("gone") == 0
+            for record in gateway.core.topics:
+                row: dict[str, Any] = json.loads(record.row())
+                assert len(row["incarnations"]) == record.partitions
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+async def check_first_format(wire: Wire, life: int) -> None:
+    values = [b"%c%d" % (letter, number) for number in range(12) for letter in b"ab"]
+    added = [b"later"] * life
+    assert (await wire.offset("orders", EARLIEST)).offset == 3
+    assert await wire.values("orders", 3) == [*values[3:], *added]
+    assert await wire.values("orders", 0, 1) == [b"c%d" % number for number in range(12)]
+    assert await wire.values("moved.events", 2) == [b"e2"]
+    assert (await wire.fetch("moved.events", 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    repeat = batch_of(b"a11", b"b11", timestamp=1_700_000_000_011, producer_id=11, producer_epoch=1, sequence=22)
+    assert (await wire.produce("orders", repeat)).base_offset == 22
+    assert (await wire.produce("orders", batch_of(b"later"))).base_offset == 24 + life
+    assert await wire.committed("simple", "orders", 1) == 3
+    assert [await wire.committed("readers", "orders", number) for number in range(3)] == [24, 12, 0]
+
+
+async def test_a_deletion_that_the_first_version_had_begun(url: str) -> None:
+    """Its intent names the mapping alone."""
+    async with open_store(url) as store:
+        await store.manager.create_domain("half")
+        await store.manager.commit({"kafka/intent/half": b"domain"})
+    async with Gateway(url, listen=None) as gateway:
+        assert await gateway.core.manager.list_domains() == []
+        wire = connect(gateway)
+        assert (await wire.create("half")).error_code == 0
+        await wire.aclose()

@@ -1,0 +1,197 @@
+"""Settings changed while the gateway runs: none is lost, all have their effect at once and after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway.config import BrokerConfig, TopicConfig
+from kclient.gateway.dynamic_config import READ_ONLY
+from kclient.gateway.retention import Retention
+from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+from tests.gateway_wire import Wire, batch_of, connect, names, running
+
+pytestmark = pytest.mark.anyio
+
+SET, DELETE, APPEND = 0, 1, 2
+TOPIC, BROKER = 2, 4
+
+
+@pytest.fixture(params=["memory", "embedded"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "embedded":
+        return f"embedded:{tmp_path / 'data'}"
+    return f"memory:{next(names)}"
+
+
+async def together(wires: list[Wire], kind: int, resource: str, changes: list[tuple[str, int, str | None]]) -> None:
+    """Each change in a request of its own, on a connection of its own, all at the same time."""
+
+    async def one(wire: Wire, change: tuple[str, int, str | None]) -> None:
+        assert await wire.alter(kind, resource, change) == 0
+
+    async with anyio.create_task_group() as group:
+        for wire, change in zip(wires, changes, strict=True):
+            group.start_soon(one, wire, change)
+
+
+TOPIC_CHANGES: list[tuple[str, int, str | None]] = [
+    ("retention.ms", SET, "1000"), ("retention.bytes", SET, "2000"), ("max.message.bytes", SET, "3000"),
+    ("segment.ms", SET, "4000"), ("cleanup.policy", APPEND, "compact"), ("message.timestamp.type", SET, "LogAppendTime"),
+]  # fmt: skip
+BROKER_CHANGES: list[tuple[str, int, str | None]] = [
+    ("num.partitions", SET, "2"), ("fetch.max.bytes", SET, "2000"), ("message.max.bytes", SET, "3000"),
+    ("group.max.size", SET, "4"), ("log.cleanup.policy", APPEND, "compact"), ("delete.topic.enable", SET, "false"),
+]  # fmt: skip
+
+
+async def test_of_changes_at_the_same_time_none_is_lost(url: str) -> None:
+    async with running(url) as (gateway, wire):
+        await wire.create("t")
+        wires = [connect(gateway) for _ in TOPIC_CHANGES]
+        for kind, resource, changes in ((TOPIC, "t", TOPIC_CHANGES), (BROKER, "1", BROKER_CHANGES)):
+            await together(wires, kind, resource, changes)
+        for each in wires:
+            await each.aclose()
+        await check_changes(wire)
+        record = gateway.core.topics.get("t")
+        assert record is not None
+        assert (record.config.retention_ms, record.config.compacts) == (1000, True)
+    async with running(url) as (_, wire):
+        await check_changes(wire)
+
+
+async def check_changes(wire: Wire) -> None:
+    for kind, resource, changes in ((TOPIC, "t", TOPIC_CHANGES), (BROKER, "1", BROKER_CHANGES)):
+        found = await wire.configs(kind, resource)
+        for name, operation, value in changes:
+            expected = value if operation == SET else f"delete,{value}"
+            assert found[name][0] == expected, name
+
+
+async def join(wire: Wire, group: str, session_timeout_ms: int) -> int:
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=1000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    return int((await wire(request, 5)).error_code)
+
+
+async def check_group_settings(wire: Wire) -> None:
+    assert await join(wire, "g", 500) == ErrorCode.INVALID_SESSION_TIMEOUT
+    assert await join(wire, "g", 1500) == ErrorCode.MEMBER_ID_REQUIRED
+    assert await join(wire, "g", 6000) == ErrorCode.INVALID_SESSION_TIMEOUT
+    found = await wire.configs(BROKER, "1")
+    assert (found["group.min.session.timeout.ms"], found["group.max.session.timeout.ms"]) == (("1000", 2), ("2000", 2))
+
+
+async def test_the_settings_of_groups_apply_at_once_and_after_a_restart(url: str) -> None:
+    async with running(url) as (gateway, wire):
+        assert await join(wire, "g", 6000) == ErrorCode.MEMBER_ID_REQUIRED
+        changes = [
+            ("group.min.session.timeout.ms", SET, "1000"), ("group.max.session.timeout.ms", SET, "2000"),
+            ("group.max.size", SET, "1"), ("offset.metadata.max.bytes", SET, "3"),
+            ("group.initial.rebalance.delay.ms", SET, "0"), ("offsets.retention.minutes", SET, "1"),
+            ("offsets.retention.check.interval.ms", SET, "60000"),
+        ]  # fmt: skip
+        assert await wire.alter(BROKER, "", *changes) == 0
+        await check_group_settings(wire)
+        settings = gateway.core.groups.settings
+        assert gateway.core.groups.groups["g"].group.settings is settings
+        assert (settings.group_max_size, settings.offset_metadata_max_bytes) == (1, 3)
+        assert (settings.group_initial_rebalance_delay_ms, settings.offsets_retention_minutes) == (0, 1)
+    async with running(url) as (gateway, wire):
+        assert gateway.core.groups.settings == settings
+        await check_group_settings(wire)
+        assert await wire.alter(BROKER, "", ("group.max.session.timeout.ms", DELETE, None)) == 0
+        assert await join(wire, "g", 6000) == ErrorCode.MEMBER_ID_REQUIRED
+
+
+async def test_offsets_expire_by_the_changed_time(url: str) -> None:
+    async with running(url) as (gateway, wire):
+        await wire.create("t")
+        assert await wire.commit("g", "t", 1) == 0
+        checked = anyio.Event()
+        gateway.core.groups.expire_offsets = checked.set  # type: ignore[method-assign]
+        assert await wire.alter(BROKER, "", ("offsets.retention.check.interval.ms", SET, "1")) == 0
+        with anyio.fail_after(10):
+            await checked.wait()
+
+
+async def test_retention_is_applied_at_the_changed_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    applied = anyio.Event()
+
+    async def apply(self: Retention) -> int:
+        applied.set()
+        return 0
+
+    monkeypatch.setattr(Retention, "apply", apply)
+    async with running() as (_, wire):
+        assert await wire.alter(BROKER, "", ("log.retention.check.interval.ms", SET, "1")) == 0
+        with anyio.fail_after(10):
+            await applied.wait()
+
+
+async def test_one_pass_of_retention_at_a_time() -> None:
+    """The one on demand and the one by the clock share what keeps them apart."""
+    async with running() as (gateway, wire):
+        await wire.create("t", retention_ms="1")
+        await wire.produce("t", batch_of(b"a", timestamp=1))
+        cut: list[int] = []
+
+        async def apply() -> None:
+            cut.append(await gateway.apply_retention())
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(apply)
+        assert sorted(cut) == [0, 0, 0, 0, 1]
+
+
+async def test_what_cannot_be_changed_is_refused() -> None:
+    async with running() as (_, wire):
+        for name in READ_ONLY:
+            assert await wire.alter(BROKER, "1", (name, SET, "1")) == ErrorCode.INVALID_REQUEST, name
+        assert await wire.alter(BROKER, "1", ("num.partitions", SET, "none")) == ErrorCode.INVALID_CONFIG
+        assert await wire.alter(BROKER, "2", ("num.partitions", SET, "1")) == ErrorCode.INVALID_REQUEST
+
+
+# --- what the documentation says of them ---
+
+
+class Recording(BrokerConfig):
+    """Notes which settings are read."""
+
+    def __init__(self) -> None:
+        self.read: set[str] = set()
+        super().__init__()
+
+    def topic_value(self, name: str, overrides: object) -> object:  # type: ignore[override]
+        self.read.add(name)
+        return super().topic_value(name, {})
+
+
+WITH_COMPACTION = {
+    "delete.retention.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms",
+}  # fmt: skip
+
+
+def test_a_setting_says_of_itself_whether_it_has_an_effect() -> None:
+    config = Recording()
+    TopicConfig.resolve(config, {})
+    codecs = {"compression.gzip.level", "compression.lz4.level", "compression.zstd.level"}  # one of them is read
+    for name, setting in TOPIC_SETTINGS.items():
+        effect = name in config.read | codecs
+        assert effect != setting.doc.startswith("Without effect"), f"{name}: {setting.doc}"
+        assert (name in WITH_COMPACTION) == ("compaction" in setting.doc and not effect), name
+    assert config.read >= {"segment.ms", "segment.bytes", "retention.ms"}
+    for name, setting in BROKER_SETTINGS.items():
+        assert setting.doc, name

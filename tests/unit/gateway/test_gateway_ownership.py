@@ -1,0 +1,91 @@
+"""One gateway serves a store at a time, whatever its number, and leader epochs only grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kclient.gateway import Gateway
+from kclient.gateway import gateway as gateway_module
+from kclient.htp import LeaseHeldError, open_store
+from tests.gateway_wire import batch_of, connect, names, running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["memory", "embedded"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "embedded":
+        return f"embedded:{tmp_path / 'data'}"
+    return f"memory:{next(names)}"
+
+
+def numbered(number: int) -> dict[str, Any]:
+    return {"config": {"node.id": number}}
+
+
+async def test_everything_is_served_under_another_number(url: str) -> None:
+    epochs = []
+    for life, number in enumerate((5, 5, 5, 2, 9, 2)):
+        async with running(url, **numbered(number)) as (gateway, wire):
+            if life == 0:
+                await wire.create("t")
+            assert (await wire.produce("t", batch_of(b"%d" % life))).base_offset == life
+            assert await wire.values("t") == [b"%d" % each for each in range(life + 1)]
+            topic = (await wire.metadata("t")).topics[0]
+            assert topic.partitions[0].leader_id == number
+            epochs.append(topic.partitions[0].leader_epoch)
+            assert epochs[-1] == gateway.core.leader_epoch
+    assert epochs == sorted(set(epochs))
+
+
+async def test_a_second_gateway_of_another_number_is_refused(url: str) -> None:
+    async with open_store(url) as store:
+        async with Gateway(store, listen=None, **numbered(5)) as first:
+            wire = connect(first)
+            await wire.create("t")
+            second = Gateway(store, listen=None, **numbered(2))
+            with pytest.raises(LeaseHeldError, match=r"node\.id=5 serves this store: stop it first") as info:
+                await second.start()
+            assert info.value.holder == "node-5"
+            assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
+            assert first.failure is None
+            await wire.aclose()
+        async with Gateway(store, listen=None, **numbered(2)) as third:
+            wire = connect(third)
+            assert await wire.values("t") == [b"a"]
+            await wire.aclose()
+
+
+async def test_when_the_first_has_crashed_its_lease_has_to_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(url) as store:
+        await store.manager.acquire("kafka/gateway", "node-5", 0.5)
+        with pytest.raises(LeaseHeldError, match="its lease ends in 0 s"):
+            await Gateway(store, listen=None, **numbered(2)).start()
+        async with Gateway(store, listen=None, **numbered(5)):
+            pass
+        lease = await store.manager.acquire("kafka/gateway", "node-5", 0.0)
+        async with Gateway(store, listen=None, **numbered(2)) as gateway:
+            assert gateway.core.leader_epoch > lease.epoch
+
+
+async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a crash, when the first one is still there in another process: it is fenced, and stops."""
+    monkeypatch.setattr(gateway_module, "LEASE_S", 0.3)
+    async with open_store(url) as store, Gateway(store, listen=None, **numbered(5)) as first:
+        wire = connect(first)
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        async with Gateway(store, listen=None, **numbered(5)) as second:
+            other = connect(second)
+            assert await other.values("t") == [b"a"]
+            row = await wire.produce("t", batch_of(b"by the first"))
+            assert row.error_code, "it was fenced when the second one opened the partition"
+            assert (await other.produce("t", batch_of(b"b"))).base_offset == 1
+            with pytest.raises(Exception, match="epoch"):
+                await first.wait()
+            assert await other.values("t") == [b"a", b"b"]
+            await other.aclose()
+        await wire.aclose()
