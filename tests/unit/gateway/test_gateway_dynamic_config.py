@@ -41,7 +41,8 @@ async def together(wires: list[Wire], kind: int, resource: str, changes: list[tu
 
 TOPIC_CHANGES: list[tuple[str, int, str | None]] = [
     ("retention.ms", SET, "1000"), ("retention.bytes", SET, "2000"), ("max.message.bytes", SET, "3000"),
-    ("segment.ms", SET, "4000"), ("cleanup.policy", APPEND, "compact"), ("message.timestamp.type", SET, "LogAppendTime"),
+    ("segment.ms", SET, "4000"), ("cleanup.policy", APPEND, "compact"),
+    ("message.timestamp.type", SET, "LogAppendTime"),
 ]  # fmt: skip
 BROKER_CHANGES: list[tuple[str, int, str | None]] = [
     ("num.partitions", SET, "2"), ("fetch.max.bytes", SET, "2000"), ("message.max.bytes", SET, "3000"),

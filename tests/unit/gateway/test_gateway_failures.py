@@ -1,0 +1,304 @@
+"""When the store fails under a running gateway: nothing half done, nobody left waiting, and the reason is told."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
+from kclient.gateway import topics as topics_module
+from kclient.gateway.partitions import Level, State
+from kclient.htp import StorageError, open_store
+from kclient.htp.embedded.manager import SqliteManager
+from kclient.htp.embedded.syncer import Syncer
+from kclient.htp.memory.broker import MemoryBroker
+from kclient.htp.memory.manager import MemoryManager
+from kclient.records import read_header
+from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
+from tests.slow_store import Gates
+
+pytestmark = pytest.mark.anyio
+
+EARLIEST = -2
+
+
+@pytest.fixture(params=["memory", "embedded"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "embedded":
+        return f"embedded:{tmp_path / 'data'}"
+    return f"memory:{next(names)}"
+
+
+async def failing(*_: object, **__: object) -> None:
+    raise StorageError("the disk is on fire")
+
+
+# --- threads of the store ---
+
+
+def die(*_: object) -> None:
+    raise SystemExit("killed by the test")
+
+
+async def test_the_thread_that_syncs_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by an exception that nobody thought of: the waiting append fails, and the gateway, with the reason."""
+    async with Gateway(f"embedded:{tmp_path / 'data'}", listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t")
+        assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+        partition = gateway.core.partitions.get("t", 0)
+        assert partition is not None
+        monkeypatch.setattr(Syncer, "_finish", die)
+        batch = batch_of(b"b")
+        ticket = partition.append(batch, read_header(batch))
+        with anyio.fail_after(10):
+            with pytest.raises(StorageError, match="the thread that syncs has ended: SystemExit"):
+                await gateway.wait()
+        assert isinstance(gateway.failure, StorageError)
+        assert ticket.level is Level.FAILED
+        assert "the thread that syncs has ended" in str(ticket.error)
+        with pytest.raises(StorageError, match="the thread that syncs has ended"):
+            await gateway.core.broker.open(partition.place, None, epoch=99)  # type: ignore[arg-type]
+        assert await wire.frame() is None, "connections are closed"
+    monkeypatch.undo()
+    async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
+        assert (await wire.values("t"))[0] == b"a"
+
+
+async def test_the_thread_of_the_database_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Gateway(f"embedded:{tmp_path / 'data'}", listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t")
+        manager = gateway.core.manager
+        assert isinstance(manager, SqliteManager)
+        monkeypatch.setattr(manager._writer, "_transact", die)
+        with anyio.fail_after(10):
+            with pytest.raises(StorageError, match="the thread that writes it has ended: SystemExit"):
+                await manager.commit({"a": b"1"})
+            with pytest.raises(StorageError, match="the thread that writes it has ended"):
+                await gateway.wait()
+        with pytest.raises(StorageError, match="the thread that writes it has ended"):
+            await manager.get(["a"])
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kclient-htp")]
+    monkeypatch.undo()
+    async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
+        assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
+
+
+async def test_a_round_of_syncs_that_fails_in_a_new_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any exception is a failed sync: what waited for it fails, the next round goes on."""
+    async with running(f"embedded:{tmp_path / 'data'}") as (gateway, wire):
+        await wire.create("t")
+        with monkeypatch.context() as patch:
+
+            def new(*_: object) -> None:
+                raise MemoryError("no room for the plan")
+
+            patch.setattr(Syncer, "_sync", new)
+            row = await wire.produce("t", batch_of(b"lost"))
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "no room for the plan" in str(row.error_message)
+        assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+        assert await wire.values("t") == [b"a"]
+        assert gateway.failure is None
+
+
+async def test_what_is_told_of_a_sync_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Gateway(f"embedded:{tmp_path / 'data'}", listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t")
+        partition = gateway.core.partitions.get("t", 0)
+        assert partition is not None
+        await partition.ready()
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(type(partition), "_synced", broken)
+        await wire.send(produce_request("t", batch_of(b"a")), 9)
+        with anyio.fail_after(10):
+            with pytest.raises(StorageError, match="settling a sync failed: RuntimeError"):
+                await gateway.wait()
+        await wire.aclose()
+
+
+# --- DeleteRecords ---
+
+
+async def test_deleting_records_that_cannot_be_recorded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start has not moved, for nobody, and no later checkpoint brings it back."""
+    async with running(url) as (gateway, wire):
+        await wire.create("t")
+        for number in range(6):
+            await wire.produce("t", batch_of(b"%d" % number))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(gateway.core.manager), "commit", failing)
+            assert (await wire.delete_records("t", 4)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await wire.offset("t", EARLIEST)).offset == 0
+        assert await wire.values("t") == [b"%d" % number for number in range(6)]
+        await wire.produce("t", batch_of(b"6"))
+    async with running(url) as (_, wire):
+        assert (await wire.offset("t", EARLIEST)).offset == 0
+        assert len(await wire.values("t")) == 7
+        assert (await wire.delete_records("t", 4)).low_watermark == 4
+    async with running(url) as (_, wire):
+        assert await wire.values("t", 4) == [b"4", b"5", b"6"]
+
+
+async def test_the_start_moves_when_that_is_recorded(url: str) -> None:
+    gates = Gates(open_store(url))
+    store: Any = gates.store
+    async with store, Gateway(store, listen=None) as gateway, anyio.create_task_group() as group:
+        wire, other = connect(gateway), connect(gateway)
+        await wire.create("t")
+        for number in range(6):
+            await wire.produce("t", batch_of(b"%d" % number))
+        recording = gates.hold("commit")
+        deleted = anyio.Event()
+
+        async def delete() -> None:
+            assert (await other.delete_records("t", 4)).low_watermark == 4
+            deleted.set()
+
+        group.start_soon(delete)
+        with anyio.fail_after(10):
+            await recording.reached.wait()
+        assert (await wire.offset("t", EARLIEST)).offset == 0
+        assert len(await wire.values("t")) == 6
+        # a checkpoint that is written meanwhile comes afterwards, and knows of it
+        partition = gateway.core.partitions.get("t", 0)
+        assert partition is not None
+        group.start_soon(partition.checkpoint)
+        await anyio.wait_all_tasks_blocked()
+        recording.open()
+        with anyio.fail_after(10):
+            await deleted.wait()
+        assert (await wire.offset("t", EARLIEST)).offset == 4
+        await wire.aclose()
+        await other.aclose()
+    async with running(url) as (_, wire):
+        assert (await wire.offset("t", EARLIEST)).offset == 4
+
+
+# --- deleting topics ---
+
+
+async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    async with running() as (gateway, wire):
+        core = gateway.core
+        await wire.create("t", 3)
+        await wire.produce("t", batch_of(b"old"))
+        old = core.topics.get("t")
+        assert old is not None
+        partition = core.partitions.of(old, 0)
+        assert partition is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryBroker, "delete", failing)
+            assert await wire.delete("t") == 0, "it has gone, whatever is left of it"
+            assert partition.state is State.GONE
+            assert (await wire.metadata("t")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (await wire.create("t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        with anyio.fail_after(10):
+            while await core.manager.list_domains():
+                await anyio.sleep(0.01)
+            while await core.manager.scan("kafka/intent/"):
+                await anyio.sleep(0.01)
+        assert not await core.manager.scan("kafka/log")
+        assert (await wire.create("t")).error_code == 0
+        assert await wire.values("t") == []
+
+
+async def test_the_next_start_removes_what_a_deletion_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(url) as (gateway, wire):
+        await wire.create("t", 3)
+        await wire.produce("t", batch_of(b"old"))
+        assert await wire.commit("g", "t", 1) == 0
+        for partition in gateway.core.partitions.opened():
+            await partition.checkpoint()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(gateway.core.broker), "delete", failing)
+            assert await wire.delete("t") == 0
+    async with running(url) as (gateway, wire):
+        manager = gateway.core.manager
+        assert await manager.list_domains() == []
+        assert not [key for prefix in ("kafka/intent", "kafka/log", "brk/") for key in await manager.scan(prefix)]
+        assert await wire.committed("g", "t") == -1
+        await wire.create("t")
+        assert (await wire.produce("t", batch_of(b"new"))).base_offset == 0
+    async with running(url) as (gateway, wire):
+        assert await wire.values("t") == [b"new"]
+
+
+async def test_a_deletion_that_could_not_be_recorded_has_not_happened(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(url) as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        assert await wire.commit("g", "t", 1) == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(type(gateway.core.manager), "commit", failing)
+            assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await wire.values("t") == [b"a"]
+        assert await wire.committed("g", "t") == 1
+        assert (await wire.produce("t", batch_of(b"b"))).base_offset == 1
+    async with running(url) as (_, wire):
+        assert await wire.values("t") == [b"a", b"b"]
+
+
+async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was recorded, though the store said that it was not: the topic is there."""
+    async with running() as (gateway, wire):
+        commit = MemoryManager.commit
+
+        async def done_and_failed(self: MemoryManager, writes: Any, *args: Any, **options: Any) -> int:
+            await commit(self, writes, *args, **options)
+            if "kafka/topic/t" in writes:
+                raise StorageError("the answer was lost")
+            return 0
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryManager, "commit", done_and_failed)
+            assert (await wire.create("t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await wire.create("t", 2)).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert (await wire.produce("t", batch_of(b"a"), 1)).base_offset == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryManager, "commit", done_and_failed)
+            assert await wire.delete("t") == 0
+        assert gateway.core.topics.get("t") is None
+        assert (await wire.create("t")).error_code == 0
+
+
+async def test_deleting_topics_does_not_hold_up_others(url: str) -> None:
+    """While one is being removed, others are made, and that one's name waits."""
+    gates = Gates(open_store(url))
+    store: Any = gates.store
+    async with store, Gateway(store, listen=None) as gateway, anyio.create_task_group() as group:
+        wire, deleting, waiting = connect(gateway), connect(gateway), connect(gateway)
+        await wire.create("t")
+        removing = gates.hold("delete_domain")
+        group.start_soon(deleting.delete, "t")
+        with anyio.fail_after(10):
+            await removing.reached.wait()
+        assert (await wire.create("u")).error_code == 0
+        assert await wire.delete("u") == 0
+        created = anyio.Event()
+
+        async def create(wire: Wire) -> None:
+            assert (await wire.create("t")).error_code == 0
+            created.set()
+
+        group.start_soon(create, waiting)
+        await anyio.wait_all_tasks_blocked()
+        assert not created.is_set()
+        removing.open()
+        with anyio.fail_after(10):
+            await created.wait()
+        for each in (wire, deleting, waiting):
+            await each.aclose()
