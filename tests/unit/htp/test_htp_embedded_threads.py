@@ -1,0 +1,362 @@
+"""The threads of embedded HTP: what they share out, and what becomes of those who wait when one of them dies."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from sqlalchemy import text
+
+from kclient.htp import ConflictError, Sent, StorageError, Topic, open_store
+from kclient.htp.embedded import writer as writer_module
+from kclient.htp.embedded.broker import EmbeddedBroker
+from kclient.htp.embedded.files import SyncPoint
+from kclient.htp.embedded.manager import SqliteManager
+from kclient.htp.embedded.recovery import SET_ASIDE, SET_ASIDE_MS
+from kclient.htp.embedded.syncer import Syncer
+from kclient.htp.embedded.writer import Job
+from tests.unit.htp.by_name import NamedStore, named_store
+from tests.unit.htp.conftest import prepare
+from tests.unit.htp.disks import FailingFiles, broken
+from tests.unit.htp.plain_messages import FRAMING, OTHER, TOPIC, message
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[NamedStore]:
+    async with named_store(f"embedded:{tmp_path / 'data'}") as store:
+        yield store
+
+
+def manager_of(store: NamedStore) -> SqliteManager:
+    assert isinstance(store.manager, SqliteManager)
+    return store.manager
+
+
+# --- the database ---
+
+
+def bad_sql(connection: Any) -> None:
+    connection.execute(text("INSERT INTO entries VALUES ('half', x'00', 1)"))
+    connection.execute(text("INSERT INTO no_such_table VALUES (1)"))
+
+
+def bad_code(connection: Any) -> None:
+    connection.execute(text("INSERT INTO entries VALUES ('half', x'00', 1)"))
+    raise ZeroDivisionError("a bug")
+
+
+BAD: dict[str, Callable[[SqliteManager], Any]] = {
+    "SQL": lambda manager: manager._do(bad_sql),
+    "code": lambda manager: manager._do(bad_code),
+    "a lone surrogate": lambda manager: manager.commit({"\ud800": b"x"}),
+    "another type": lambda manager: manager.commit({"half": b"x", "bad": 5.5}),  # type: ignore[dict-item]
+    "a number too large": lambda manager: manager.acquire("half", "one", 1.0, above=1 << 70),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+async def test_one_bad_job_fails_alone(store: NamedStore, bad: Callable[[SqliteManager], Any]) -> None:
+    """It shares a transaction with the others; those are done, in one transaction as ever."""
+    manager = manager_of(store)
+    writer = manager._writer
+    outcomes: dict[int, object] = {}
+
+    async def one(number: int) -> None:
+        try:
+            if number == 20:
+                outcomes[number] = await bad(manager)
+            elif number == 21:
+                outcomes[number] = await manager.commit({"half": b"x"}, {"key 0": 999})
+            else:
+                outcomes[number] = await manager.commit({f"key {number}": b"x"})
+        except Exception as error:
+            outcomes[number] = error
+
+    begun, free = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        begun.set()
+        free.wait(30)
+
+    writer.submit(Job(hold, lambda *_: lambda: None))
+    await anyio.to_thread.run_sync(begun.wait)
+    before = writer.transactions
+    async with anyio.create_task_group() as group:
+        for number in range(40):
+            group.start_soon(one, number)
+        await anyio.wait_all_tasks_blocked()
+        free.set()
+    assert isinstance(outcomes.pop(20), StorageError)
+    assert isinstance(outcomes.pop(21), ConflictError)
+    assert all(isinstance(outcome, int) for outcome in outcomes.values()), outcomes
+    assert writer.transactions == before + 1
+    assert set(await manager.scan("")) == {f"key {number}" for number in range(40)} - {"key 20", "key 21"}
+
+
+async def test_an_error_that_undoes_the_whole_transaction(store: NamedStore) -> None:
+    """SQLite itself does that for some errors: then nothing of it may be reported as done."""
+    manager = manager_of(store)
+
+    def undo(connection: Any) -> None:
+        connection.exec_driver_sql("ROLLBACK")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    outcomes: list[object] = []
+
+    async def one(call: Any) -> None:
+        try:
+            outcomes.append(await call)
+        except StorageError as error:
+            outcomes.append(error)
+
+    begun, free = threading.Event(), threading.Event()
+    manager._writer.submit(Job(lambda _: (begun.set(), free.wait(30)), lambda *_: lambda: None))
+    await anyio.to_thread.run_sync(begun.wait)
+    async with anyio.create_task_group() as group:
+        for call in (manager.commit({"a": b"1"}), manager._do(undo), manager.commit({"b": b"1"})):
+            group.start_soon(one, call)
+        await anyio.wait_all_tasks_blocked()
+        free.set()
+    assert all(isinstance(outcome, StorageError) for outcome in outcomes)
+    assert not await manager.scan("")
+    assert await manager.commit({"c": b"1"})
+
+
+async def test_the_database_is_synced_to_the_disk_itself(tmp_path: Path) -> None:
+    """On macOS fsync leaves the data in the drive's cache; the settings are there everywhere."""
+    connection = sqlite3.connect(tmp_path / "x.db")
+    writer_module._configure(connection, None)
+    found = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in
+             ("journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync")}  # fmt: skip
+    connection.close()
+    assert found == {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1, "checkpoint_fullfsync": 1}
+
+
+async def test_what_waits_for_the_database_when_its_thread_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        assert isinstance(store.manager, SqliteManager)
+        told: list[StorageError] = []
+        store.on_failure(told.append)
+        not_told: list[StorageError] = []
+        store.on_failure(not_told.append)()
+        errors: list[StorageError] = []
+
+        async def one(number: int) -> None:
+            with pytest.raises(StorageError, match="has ended: KeyboardInterrupt") as info:
+                await store.manager.commit({str(number): b"x"})
+            errors.append(info.value)
+
+        def die(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(store.manager._writer, "_transact", die)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                for number in range(10):
+                    group.start_soon(one, number)
+            while not told:
+                await anyio.sleep(0.001)
+        assert (len(errors), len(told), len(not_told)) == (10, 1, 0)
+        late: list[StorageError] = []
+        store.on_failure(late.append)
+        assert late == told
+
+
+# --- syncing ---
+
+
+async def test_what_waits_for_a_sync_when_that_thread_dies(store: NamedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await prepare(store)
+    told: list[StorageError] = []
+    store.on_failure(told.append)
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(Syncer, "_finish", die)
+    sent: list[Sent] = [await store.broker.send(topic, [message(0)]) for topic in (TOPIC, OTHER)]
+    callbacks: list[BaseException | None] = []
+    for each in sent:
+        each.on_synced(callbacks.append)
+    with anyio.fail_after(10):
+        for each in sent:
+            with pytest.raises(StorageError, match="the thread that syncs has ended: SystemExit"):
+                await each.synced()
+    assert [type(error) for error in callbacks] == [StorageError] * 2
+    assert len(told) == 1
+    for call in (store.broker.send(TOPIC, [message(1)]), store.broker.pull(TOPIC, 0), store.broker.status(OTHER)):
+        with pytest.raises(StorageError, match="the thread that syncs has ended"):
+            await call
+
+
+async def test_closing_a_store_that_has_failed_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def descriptors() -> set[str]:
+        folder = Path("/proc/self/fd")
+        if not folder.exists():
+            pytest.skip("needs /proc")
+        found = set()
+        for entry in folder.iterdir():
+            try:
+                found.add(os.readlink(entry))
+            except OSError:
+                continue
+        return {path for path in found if str(tmp_path) in path}
+
+    async with named_store(f"embedded:{tmp_path / 'data'}") as store:
+        await prepare(store)
+
+        def die(*_: object) -> None:
+            raise SystemExit
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Syncer, "_round", die)
+            sent = await store.broker.send(TOPIC, [message(0)])
+            with anyio.fail_after(10), pytest.raises(StorageError):
+                await sent.synced()
+        assert descriptors()
+    assert not descriptors()
+    async with named_store(f"embedded:{tmp_path / 'data'}") as store:
+        assert (await store.broker.open(TOPIC, FRAMING)).next in (0, 1), "never told that it was synced"
+
+
+async def test_cleaning_up_fails_in_a_new_way(store: NamedStore, caplog: pytest.LogCaptureFixture) -> None:
+    broker = store.store.broker
+    assert isinstance(broker, EmbeddedBroker)
+    done = threading.Event()
+
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    broker._syncer.chore(fail)
+    broker._syncer.chore(done.set)
+    await anyio.to_thread.run_sync(done.wait, 10)
+    assert "cleaning up failed" in caplog.text
+    assert "a bug" in caplog.text
+
+
+class ForgetfulSystem(FailingFiles):
+    """As Linux reports errors of writing back: once per descriptor, to those that were open when it failed.
+
+    Somebody else has been told already, so that a descriptor opened later hears of nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: dict[int, int] = {}
+        self.failures = 0
+
+    def open_directory(self, path: str) -> int:
+        fd = super().open_directory(path)
+        self.opened[fd] = self.failures
+        return fd
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        fd = super().open(path, create=create)
+        self.opened[fd] = self.failures
+        return fd
+
+    @property
+    def syncs_everything(self) -> bool:
+        return True
+
+    def sync(self, fd: int, point: SyncPoint) -> None:
+        self.synced.append((fd, point))
+
+    def sync_everything(self, fd: int, point: SyncPoint) -> None:
+        self.synced.append((fd, point))
+        if self.opened[fd] != self.failures:
+            self.opened[fd] = self.failures
+            raise broken()
+
+
+async def test_syncfs_misses_no_error_of_before_a_file_was_opened(tmp_path: Path) -> None:
+    """Writing back fails before the only file of the round is opened: its descriptor would not be told."""
+    files = ForgetfulSystem()
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync="filesystem") as store:
+        await prepare(store)
+        files.failures += 1
+        await (await store.broker.send(TOPIC, [message(0)])).synced()
+        points = [point for _, point in files.synced[-3:]]
+        assert points == [SyncPoint.EVERYTHING, SyncPoint.MESSAGES, SyncPoint.SEGMENT], "each one by itself then"
+        await (await store.broker.send(TOPIC, [message(1)])).synced()
+        assert files.synced[-1][1] is SyncPoint.EVERYTHING
+    assert len({fd for fd, point in files.synced if point is SyncPoint.EVERYTHING}) == 1
+
+
+# --- what is set aside ---
+
+
+def orphan(folder: Path, name: str, age_ms: int) -> Path:
+    path = folder / (name + SET_ASIDE)
+    path.write_bytes(b"messages after a gap")
+    path.touch()
+    ForgetfulAge.ages[str(path)] = age_ms
+    return path
+
+
+class ForgetfulAge(FailingFiles):
+    """Files that are as old as a test says."""
+
+    ages: dict[str, int] = {}
+
+    def changed_ms(self, path: str) -> int:
+        now = time.time_ns() // 1_000_000
+        return now - self.ages[path] if path in self.ages else super().changed_ms(path)
+
+
+async def test_what_was_set_aside_goes_after_a_week(tmp_path: Path) -> None:
+    """When the topic is opened, and when retention drops something, which an old one is due for as well."""
+    url, options = f"embedded:{tmp_path / 'data'}", {"files": ForgetfulAge()}
+    async with named_store(url, **options) as store:
+        await prepare(store)
+    (folder,) = (tmp_path / "data" / "brk-0" / "topics").glob("domain~some_topic.*")
+    old = orphan(folder, f"{5:020}.log", SET_ASIDE_MS + 60_000)
+    young = orphan(folder, f"{9:020}.log", SET_ASIDE_MS - 60_000)
+    async with named_store(url, **options) as store:
+        await store.broker.open(TOPIC, FRAMING)
+        assert (old.exists(), young.exists()) == (False, True)
+        ForgetfulAge.ages[str(young)] = SET_ASIDE_MS + 1
+        await (await store.broker.send(TOPIC, [message(0)])).synced()
+        await store.broker.trim(TOPIC, 1)
+        await store.broker.delete(Topic("domain", "other"))
+    assert not young.exists()
+
+
+async def test_a_segment_that_was_given_up_is_not_set_aside(tmp_path: Path) -> None:
+    """Whoever sent what is in it was told that it is lost."""
+    files = FailingFiles()
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync="each") as store:
+        await prepare(store)
+        remove = files.remove
+
+        def fail_once(point: SyncPoint) -> None:
+            files.on_sync = None
+            raise broken()
+
+        def refuse(path: str) -> None:
+            if path.endswith(".log") and Path(path).exists():
+                raise broken()
+            remove(path)
+
+        files.on_sync = fail_once
+        files.remove = refuse  # type: ignore[method-assign]
+        with pytest.raises(StorageError):
+            await (await store.broker.send(TOPIC, [message(0, b"lost")])).synced()
+        files.remove = remove  # type: ignore[method-assign]
+        await (await store.broker.send(TOPIC, [message(0, b"kept")])).synced()
+    names = [path.name for path in (tmp_path / "data" / "brk-0" / "topics").rglob("*") if path.is_file()]
+    assert not [name for name in names if name.endswith(SET_ASIDE)]
