@@ -329,7 +329,7 @@ async def test_what_was_set_aside_goes_after_a_week(tmp_path: Path) -> None:
     async with named_store(url, **options) as store:
         await store.broker.open(TOPIC, FRAMING)
         assert (old.exists(), young.exists()) == (False, True)
-        ForgetfulAge.ages[str(young)] = SET_ASIDE_MS + 1
+        ForgetfulAge.ages[str(young)] = SET_ASIDE_MS + 60_000
         await (await store.broker.send(TOPIC, [message(0)])).synced()
         await store.broker.trim(TOPIC, 1)
         await store.broker.delete(Topic("domain", "other"))
