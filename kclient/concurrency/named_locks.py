@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable, Iterable
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 __all__ = ["NamedLocks"]
 
 K = TypeVar("K", bound=Hashable)
+
+_AT_ONCE: Final = 256
+"""Locks that are taken in one turn of the event loop."""
 
 
 class NamedLocks(Generic[K]):
@@ -27,6 +31,8 @@ class NamedLocks(Generic[K]):
             for name in names:
                 await self._acquire(name)
                 held.append(name)
+                if len(held) % _AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
             yield
         finally:
             self._release(held)

@@ -21,8 +21,6 @@ BROKER: Final = "brk-0"
 _DOMAIN: Final = "domain"
 _AT_ONCE: Final = 64
 """Creations in flight at a time: enough for the manager to merge them into few commits."""
-_DELETED_AT_ONCE: Final = 256
-"""Places in one deletion: few commits, and the loop is not held up for long."""
 
 
 class Mapping(Protocol):
@@ -102,8 +100,7 @@ class DomainMapping:
         """Remove a topic's places and all messages in them; what is not there any more is no error."""
         with suppress(UnknownDomainError):
             places = [info.place for info in await manager.list_topics(topic)]
-            for begin in range(0, len(places), _DELETED_AT_ONCE):
-                await broker.delete(places[begin : begin + _DELETED_AT_ONCE], epoch=epoch)
+            await broker.delete(places, epoch=epoch)
             await manager.delete_domain(topic)
 
 

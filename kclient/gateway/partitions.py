@@ -226,6 +226,7 @@ class Partition:
             assert self._opened is not None
             self._opened.set()
         if self.state is State.GONE:
+            self._stored_in = self.direct = None
             return
         queued, self._queue = self._queue, deque()
         for batch, header, ticket in queued:
@@ -385,12 +386,13 @@ class Partition:
                 append, batch = self._unsent.popleft()
                 try:
                     sent = await self.stored_in.send((batch,))
-                except HtpError as error:
+                except KafkaError as error:
                     self._unsent.clear()
                     self._fail(append, error)
                     await self._resume_at_end()
                 else:
-                    self._stored(append, sent)
+                    if append.state is AppendState.PREPARED:  # not if the partition has gone meanwhile
+                        self._stored(append, sent)
         finally:
             self._sending = False
 
@@ -448,7 +450,7 @@ class Partition:
         failure: KafkaError = KafkaStorageError(f"{self} could not be written: {error}")
         if isinstance(error, FencedError):
             failure = NotLeaderOrFollowerError(f"{self} is led by a newer gateway: {error}")
-        elif isinstance(error, UnknownTopicError):
+        elif isinstance(error, UnknownTopicError | UnknownTopicOrPartitionError):
             failure = UnknownTopicOrPartitionError(f"{self} is gone: {error}")
         for undone in self.log.failed(append, error):
             for ticket in self._appends.pop(undone):
@@ -512,12 +514,17 @@ class Partition:
                 with self._told():
                     await stored_in.trim(before)
 
+    @property
+    def busy(self) -> bool:
+        """Whether it is being opened, or its checkpoint written."""
+        return self._saving.locked() or (self._opened is not None and not self._opened.is_set())
+
     async def left(self) -> None:
         """Until nothing is under way any more of a partition that has gone: its rows and places may be removed."""
         if self._opened is not None:
             await self._opened.wait()
         async with self._saving:
-            self._stored_in = self.direct = None  # whoever deletes the place ends it
+            return
 
     def drop(self) -> None:
         """The topic is deleted: whoever waits is told."""
@@ -529,6 +536,8 @@ class Partition:
 
     def _end(self, error: KafkaError) -> None:
         self.state = State.GONE
+        self._stored_in = self.direct = None  # whoever deletes the place, or closes the store, ends it
+        self._unsent.clear()
         if self._opened is not None:
             self._opened.set()
         queued, self._queue = self._queue, deque()

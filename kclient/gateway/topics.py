@@ -362,7 +362,8 @@ class TopicCatalogue:
             if number % _ENDED_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
         for partition in partitions:
-            await partition.left()
+            if partition.busy:
+                await partition.left()
 
     async def _delete_damaged(self, name: str) -> None:
         """A topic whose row cannot be read: it goes with all that lies where its mapping would have put it."""

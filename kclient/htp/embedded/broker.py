@@ -14,7 +14,7 @@ import anyio.lowlevel
 from kclient.concurrency import NamedLocks
 from kclient.htp.embedded.handles import OpenFiles
 from kclient.htp.embedded.log import TopicLog
-from kclient.htp.embedded.recovery import Checkpoint, recover
+from kclient.htp.embedded.recovery import Checkpoint, Recovered, recover
 from kclient.htp.embedded.services import Services
 from kclient.htp.embedded.syncer import Outcome, Syncer
 from kclient.htp.embedded.topic import EmbeddedTopic
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+_AT_ONCE: Final = 256
+"""Logs that are given up in one turn of the event loop."""
 CHECKPOINT_PREFIX: Final = "brk/"
 """Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
 
@@ -122,8 +124,8 @@ class EmbeddedBroker:
                     f"{path} holds messages of a topic that {self._directory.manager_path} has never heard of: "
                     "was it replaced by an older one? Restore both from one backup"
                 )
-            if incarnation is None or incarnation not in known:
-                self._syncer.chore(partial(self._files.remove_tree, path))
+        swept = [path for path, number in found.items() if number is None or number not in known]
+        self._syncer.chore(partial(self._remove_trees, swept))
         try:
             self._syncer.start()
         except OSError as error:
@@ -270,11 +272,13 @@ class EmbeddedBroker:
         self, place: Place, framing: Framing, settings: TopicSettings, next_position: int, sealed: Checkpoint
     ) -> TopicLog:
         path = self._directory.topic_path(place)
+
+        def find() -> Recovered:
+            self._directory.make_topic(path)
+            return recover(self._files, path, framing, settings.index_interval_bytes, sealed)
+
         try:
-            await anyio.to_thread.run_sync(self._directory.make_topic, path)
-            recovered = await anyio.to_thread.run_sync(
-                recover, self._files, path, framing, settings.index_interval_bytes, sealed
-            )
+            recovered = await anyio.to_thread.run_sync(find)
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
         if next_position > recovered.next:
@@ -302,9 +306,11 @@ class EmbeddedBroker:
                 log.key = None
                 logs.append(log)
         with anyio.CancelScope(shield=True):
-            for log in logs:
+            for number, log in enumerate(logs, 1):
                 await self._idle(log)
                 log.release()
+                if number % _AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
 
     async def _close(self, topic: EmbeddedTopic) -> None:
         await anyio.lowlevel.checkpoint()
@@ -336,14 +342,15 @@ class EmbeddedBroker:
                 except OSError as error:
                     raise StorageError(f"{len(wanted)} topics cannot be deleted: {error}") from error
                 await self._manager.commit(dict.fromkeys(self._key(place) for place in wanted))
-                for path in deleted:
-                    self._syncer.chore(partial(self._files.remove_tree, path))
+                self._syncer.chore(partial(self._remove_trees, deleted))
 
     async def _check_fences(self, places: Sequence[Place], epoch: int) -> None:
-        rows = await self._manager.get([self._key(place) for place in places])
-        for place in places:
-            row = rows.get(self._key(place))
-            fence = self._checkpoint_of(place, row.value).fence if row is not None else -1
+        fences = {place: self._held[place.incarnation].epoch for place in places if place.incarnation in self._held}
+        unknown = {self._key(place): place for place in places if place not in fences}
+        if unknown:
+            rows = await self._manager.get(unknown)
+            fences |= {unknown[key]: self._checkpoint_of(unknown[key], row.value).fence for key, row in rows.items()}
+        for place, fence in fences.items():
             if fence > epoch:
                 raise _fenced(place, epoch, fence)
 
@@ -379,7 +386,13 @@ class EmbeddedBroker:
         reason = f"{self._directory.path}: the thread that syncs has ended: {error!r}; open the store again"
         self._post(lambda: self._failed(StorageError(reason)))
 
+    def _remove_trees(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._files.remove_tree(path)
+
     async def _idle(self, log: TopicLog) -> None:
+        if log.idle:
+            return
         idle = anyio.Event()
         log.when_idle(idle.set)
         await idle.wait()

@@ -9,6 +9,7 @@ brk-0/topics/    a directory per topic: NAME.INCARNATION, for people and for the
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -188,10 +189,14 @@ class DataDirectory:
         targets = []
         for path in paths:
             target = path + _DELETED
-            if self._files.exists(target):  # deleted, opened again, and now deleted a second time
-                self._files.remove_tree(target)
             with contextlib.suppress(FileNotFoundError):
-                self._files.rename(path, target)
+                try:
+                    self._files.rename(path, target)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                    self._files.remove_tree(target)  # deleted, opened again, and now deleted a second time
+                    self._files.rename(path, target)
                 targets.append(target)
         if targets:
             self._files.sync_directory(self.topics_path, SyncPoint.DELETED)

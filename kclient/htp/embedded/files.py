@@ -96,8 +96,15 @@ class Files:
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all in it; that it does not exist is no error."""
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+        try:
+            for entry in Path(path).iterdir():
+                entry.unlink()
+            Path(path).rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:  # not as flat as a topic's directory is
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
 
     def open_directory(self, path: str) -> int:
         """Open a directory, to sync it or its file system."""
