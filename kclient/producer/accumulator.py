@@ -2,7 +2,8 @@
 
 Threads append (`append`, `append_many`), the sender's task asks what is ready and takes it away (`ready`, `drain`).
 All of it is guarded by one lock, which is never held during I/O, compression or a user's code. The accumulator
-neither waits nor has a clock of its own: where there is no room, `append` answers FULL, and the caller waits. (Only the
+neither waits nor has a clock of its own: where there is no room, `append` answers FULL, and where nothing is known of
+the topic NO_METADATA; the caller waits. (Only the
 appender, the fast path in `kclient.records`, stamps records without a timestamp by itself.)
 
 A batch is *ready* when it holds `batch.size` bytes, or has waited `linger.ms`. Unlike Java's, a full batch goes on
@@ -19,7 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Literal
 
 from kclient.errors import ClosedError, RecordTooLargeError
-from kclient.producer.answers import FULL, Drained, Full, Ready
+from kclient.producer.answers import FULL, NO_METADATA, Drained, Full, NoMetadata, Ready
 from kclient.producer.batch import ProducerBatch
 from kclient.producer.delivery import Delivery
 from kclient.producer.memory import Memory
@@ -118,7 +119,7 @@ class Accumulator:
         timestamp: int | None = None,
         headers: Headers = (),
         callback: DeliveryCallback | None = None,
-    ) -> Delivery | Literal[Full.FULL]:
+    ) -> Delivery | Literal[Full.FULL, NoMetadata.NO_METADATA]:
         """Add a record.
 
         Args:
@@ -131,7 +132,7 @@ class Accumulator:
             callback: Called with the outcome.
 
         Returns:
-            The handle, or FULL if there is no room now.
+            The handle; FULL if there is no room now, NO_METADATA if nothing is known of the topic (any more).
 
         Raises:
             RecordTooLargeError: The record alone exceeds `max.request.size` or `buffer.memory`.
@@ -147,7 +148,10 @@ class Accumulator:
         need = size_of_record(key, value, headers) + SLACK
         index = -1
         with self.lock:
-            batch = self._room(topic, key, partition, need)
+            topics = self._find(topic)
+            if topics is None:
+                return NO_METADATA
+            batch = self._room(topics, key, partition, need)
             if batch is not None:
                 # under the same lock, or the batch might be drained empty
                 assert batch.builder is not None
@@ -168,7 +172,7 @@ class Accumulator:
         timestamp: int,
         values: Sequence[Buffer | None],
         start: int = 0,
-    ) -> tuple[ProducerBatch, int, int] | Literal[Full.FULL]:
+    ) -> tuple[ProducerBatch, int, int] | Literal[Full.FULL, NoMetadata.NO_METADATA]:
         """Add values without keys, as many as fit into one batch.
 
         Args:
@@ -179,7 +183,8 @@ class Accumulator:
             start: Position of the first one to add.
 
         Returns:
-            The batch, the index of the first record in it and how many were added (at least one); or FULL.
+            The batch, the index of the first record in it and how many were added (at least one); or FULL or
+            NO_METADATA, as for `append`.
 
         Raises:
             RecordTooLargeError: The first record alone exceeds `max.request.size` or `buffer.memory`.
@@ -188,7 +193,10 @@ class Accumulator:
         need = size_of_record(None, values[start]) + SLACK
         first = taken = 0
         with self.lock:
-            batch = self._room(topic, None, partition, need)
+            topics = self._find(topic)
+            if topics is None:
+                return NO_METADATA
+            batch = self._room(topics, None, partition, need)
             if batch is not None:
                 assert batch.builder is not None
                 first = batch.builder.count
@@ -199,6 +207,15 @@ class Accumulator:
             self._wake()
         return FULL if batch is None else (batch, first, taken)
 
+    def _find(self, topic: str) -> TopicQueues | None:
+        """The queues of a topic; None if nothing is known of it and nothing was sent to it."""
+        if self._closed is not None:
+            raise self._closed
+        found = self._topics.get(topic)
+        if found is None and self.snapshot is not None and topic in self.snapshot.topics:
+            found = self._topic(topic)
+        return found
+
     def _topic(self, topic: str) -> TopicQueues:
         sticky = StickyChoice(self.settings.batch_size, self._random)
         made = self._topics[topic] = TopicQueues(topic, sticky, self._growth)
@@ -207,10 +224,9 @@ class Accumulator:
         self.appender.topics[topic] = made.slots
         return made
 
-    def _room(self, topic: str, key: Buffer | None, partition: int | None, need: int) -> ProducerBatch | None:
+    def _room(self, topics: TopicQueues, key: Buffer | None, partition: int | None, need: int) -> ProducerBatch | None:
         """An open batch with room for a record of `need` bytes, or None if memory is short."""
         self._check_size(need)
-        topics = self._topics.get(topic) or self._topic(topic)
         if partition is None and key is not None and not self.settings.ignore_keys:
             partition = partition_for_key(key, topics.slots.partitions)
         may_switch = partition is None
@@ -243,8 +259,6 @@ class Accumulator:
                 return batch
 
     def _check_size(self, need: int) -> None:
-        if self._closed is not None:
-            raise self._closed
         total = need + HEADER_SIZE
         for limit, name in (
             (self.settings.max_request_size, "max.request.size"),
@@ -300,9 +314,20 @@ class Accumulator:
         return True
 
     def update(self, snapshot: ClusterSnapshot) -> None:
-        """Go by new metadata from now on."""
+        """Go by new metadata from now on; topics that are gone from them and hold no records are forgotten."""
         with self.lock:
             self._go_by(snapshot)
+            gone = self._topics.keys() - snapshot.topics.keys()
+            if gone:
+                for topic in gone - {batch.tp.topic for batch in self._incomplete}:
+                    del self._topics[topic]
+                    self.appender.topics.pop(topic, None)
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics of the records whose fate is open."""
+        with self.lock:
+            return {batch.tp.topic for batch in self._incomplete}
 
     def _go_by(self, snapshot: ClusterSnapshot) -> None:
         if snapshot is not self.snapshot:
@@ -465,7 +490,9 @@ class Accumulator:
     def unmute(self, tp: TopicPartition) -> None:
         """The partition's batch has come back; the next may leave."""
         with self.lock:
-            self._topics[tp.topic].queue(tp.partition, self.snapshot).muted = False
+            topics = self._topics.get(tp.topic)
+            if topics is not None:  # it was given up, and its topic is gone meanwhile
+                topics.queue(tp.partition, self.snapshot).muted = False
 
     # ------------------------------------------------------------------ coming back
 

@@ -20,6 +20,15 @@ class Full(Enum):
 FULL: Final = Full.FULL
 
 
+class NoMetadata(Enum):
+    """The answer of an append to a topic, or a partition of it, that is not known yet."""
+
+    NO_METADATA = "no metadata"
+
+
+NO_METADATA: Final = NoMetadata.NO_METADATA
+
+
 @dataclass(slots=True)
 class Ready:
     """What may be sent now."""

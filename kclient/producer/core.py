@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
@@ -28,7 +29,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.producer.accumulator import Accumulator
-from kclient.producer.answers import FULL, Full
+from kclient.producer.answers import FULL, NO_METADATA, Full, NoMetadata
 from kclient.producer.delivery import Deliveries, Delivery, wait_for_batches
 from kclient.producer.dispatcher import Dispatcher
 from kclient.producer.interfaces import ProducerRecord
@@ -38,7 +39,7 @@ from kclient.producer.settings import ProducerPlan
 from kclient.producer.transactions import TransactionManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kclient.concurrency import TaskHandle
     from kclient.config import ProducerConfig
@@ -47,15 +48,6 @@ if TYPE_CHECKING:
     from kclient.types import Headers, PartitionInfo
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
-
-
-class NoMetadata(Enum):
-    """The answer of an append to a topic that is not known yet."""
-
-    NO_METADATA = "no metadata"
-
-
-NO_METADATA: Final = NoMetadata.NO_METADATA
 
 
 class ProducerCore:
@@ -88,6 +80,8 @@ class ProducerCore:
         self.supervisor: Supervisor = Supervisor("producer", on_failure=self._on_failure)
         self._failure: BaseException | None = None
         self._counts: dict[str, int] = {}
+        self._awaited: Counter[str] = Counter()
+        """Topics that calls wait for."""
         self._transactions = TransactionManager() if self.plan.idempotent else None
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
@@ -124,6 +118,7 @@ class ProducerCore:
             config,
             self.supervisor,
             metadata_max_idle=config.metadata_max_idle_ms / 1000,
+            in_use=lambda: self.accumulator.topics | self._awaited.keys(),
             clock=self.clock,
         )
         sender = self._sender = Sender(
@@ -211,6 +206,8 @@ class ProducerCore:
     ) -> Delivery | Literal[Full.FULL, NoMetadata.NO_METADATA]:
         """Append a record if that is possible now.
 
+        The headers are a list or a tuple (see `as_headers`), since they may be read several times.
+
         Raises:
             KafkaError: The record can never be appended, or the producer cannot take any.
         """
@@ -218,6 +215,12 @@ class ProducerCore:
         if count is None:
             self.check()
             check_topic(topic)
+            # what is wrong anyway must not be waited for
+            check_headers(headers)
+            if partition is not None:
+                check_partition(partition)
+            if timestamp is not None:
+                check_timestamp(timestamp)
             return NO_METADATA
         key_bytes, value_bytes = key, value
         plan = self.plan
@@ -226,17 +229,19 @@ class ProducerCore:
         if plan.value_serializer is not None and not serialized:
             value_bytes = _serialize(plan.value_serializer, topic, value, headers)
         if partition is not None:
-            if not isinstance(partition, int):
-                raise _no_partition(partition)
-            if not 0 <= partition < count:
-                return self._unknown_partition(topic, partition, count)
+            if check_partition(partition) >= count:
+                return NO_METADATA
         elif plan.partitioner is not None:
             partition = plan.partitioner.partition(topic, key, key_bytes, value, value_bytes, self.cluster.snapshot)
+            if not isinstance(partition, int) or not 0 <= partition < count:
+                name = type(plan.partitioner).__name__
+                raise ValueError(f"{name} chose the partition {partition!r} of {topic!r}, which has {count}")
+        if timestamp is not None:
+            check_timestamp(timestamp)
         try:
             return self.accumulator.append(topic, value_bytes, key_bytes, partition, timestamp, headers, on_delivery)
         except (TypeError, ValueError, OverflowError) as error:
             check_headers(headers)
-            check_timestamp(timestamp)
             if not isinstance(error, TypeError):
                 raise
             raise SerializationError(f"{error}; set key_serializer or value_serializer, or send bytes") from error
@@ -255,11 +260,11 @@ class ProducerCore:
         if count is None:
             self.check()
             check_topic(topic)
+            if partition is not None:
+                check_partition(partition)
             return NO_METADATA
-        if partition is not None and not isinstance(partition, int):
-            raise _no_partition(partition)
-        if partition is not None and not 0 <= partition < count:
-            self._unknown_partition(topic, partition, count)
+        if partition is not None and check_partition(partition) >= count:
+            return NO_METADATA
         plan = self.plan
         serialized = serialized or plan.value_serializer is None
         if keys is not None or plan.partitioner is not None or not serialized:
@@ -270,8 +275,8 @@ class ProducerCore:
                 result = self.accumulator.append_many(topic, partition, timestamp, values, len(into))
             except TypeError as error:
                 raise SerializationError(f"{error}; set value_serializer, or send bytes") from error
-            if result is FULL:
-                return FULL
+            if result is FULL or result is NO_METADATA:
+                return result
             into.add(*result)
         return None
 
@@ -293,17 +298,27 @@ class ProducerCore:
             into.add(result.batch, result.index, 1)
         return None
 
-    def _unknown_partition(self, topic: str, partition: int, count: int) -> Literal[NoMetadata.NO_METADATA]:
-        raise UnknownTopicOrPartitionError(f"Topic {topic!r} has no partition {partition}: it has {count}")
-
     def intercept(self, record: ProducerRecord) -> ProducerRecord:
         """Let the interceptors see a record; what they raise is logged."""
         for interceptor in self.plan.interceptors:
             try:
-                record = interceptor.on_send(record)
+                seen = interceptor.on_send(record)
+                if not isinstance(seen, ProducerRecord):
+                    raise TypeError(f"on_send returns the record to send, a ProducerRecord; not {seen!r}")
+                record = seen
             except Exception:  # the user's code: the record is sent as it was, as in Java
                 logger.exception("%s.on_send raised", type(interceptor).__name__)
         return record
+
+    @contextmanager
+    def intercepted(self) -> Iterator[None]:
+        """The interceptors have seen a record: if it is not appended in the block, they are told why."""
+        try:
+            yield
+        except BaseException as error:
+            cause = error if isinstance(error, KafkaError) else _not_sent(error)
+            self.acknowledgement(None)(None, cause)
+            raise
 
     def acknowledgement(self, callback: DeliveryCallback | None) -> DeliveryCallback:
         """The callback that tells the interceptors, then the user."""
@@ -345,8 +360,8 @@ class ProducerCore:
 
     # ------------------------------------------------------------------ waiting, in the loop
 
-    async def load_topic(self, topic: str, timeout: float) -> ClusterSnapshot:
-        """Wait until the partitions of a topic are known; asking may create it.
+    async def load_topic(self, topic: str, timeout: float, partition: int | None = None) -> ClusterSnapshot:
+        """Wait until the partitions of a topic are known, or one that it may have got lately; asking may create it.
 
         Raises:
             KafkaTimeoutError: They are not known within `timeout` seconds; the text says what was tried.
@@ -361,14 +376,39 @@ class ProducerCore:
                 raise error
             return topic in self._counts
 
-        cluster.track([topic])
+        self._awaited[topic] += 1
+        deadline = self.clock() + timeout
         try:
-            return await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {topic!r}")
+            cluster.track([topic], create=False)  # but it is in use now, so asking creates it
+            snapshot = await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {topic!r}")
+            if partition is not None:
+                snapshot = await self._grown(topic, partition, deadline, timeout)
         except KafkaTimeoutError as late:
             error = topic_error(cluster.snapshot, topic)
             if error is None:
                 raise
             raise KafkaTimeoutError(f"{late.message}: {error}") from error
+        finally:
+            self._awaited[topic] -= 1
+            self._awaited = +self._awaited
+        return snapshot
+
+    async def _grown(self, topic: str, partition: int, deadline: float, timeout: float) -> ClusterSnapshot:
+        """Ask for the topic again and again, ever less often, until it has a partition."""
+        cluster = self.cluster
+        attempts = 0
+        while (count := self._counts.get(topic, 0)) <= partition:
+            left = deadline - self.clock()
+            if left <= 0:
+                text = f"The partition {partition} of topic {topic!r} did not appear within {in_seconds(timeout)}"
+                raise UnknownTopicOrPartitionError(f"{text} (max.block.ms): the topic has {count} partitions")
+            attempts += 1
+            delay = cluster.retry_backoff.seconds(attempts) if attempts > 1 else 0.0
+            await anyio.sleep(min(delay, left))
+            self.check()
+            with anyio.move_on_after(max(deadline - self.clock(), 0.0)):
+                await cluster.refresh(timeout=timeout)
+        return cluster.snapshot
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The topic's partitions, fetched if they are not known."""
@@ -473,12 +513,27 @@ def _column(given: Any, name: str) -> Sequence[Any]:
     return list(given)
 
 
+def as_headers(headers: Any) -> Headers:
+    """Headers that may be read several times; what is in them is looked at later.
+
+    Raises:
+        TypeError: They are no collection of pairs.
+    """
+    if isinstance(headers, tuple | list):
+        return headers
+    if headers is None:
+        return ()
+    if isinstance(headers, _NO_HEADERS) or not isinstance(headers, Iterable):
+        check_headers(headers)
+    return list(headers)
+
+
 def check_headers(headers: Any) -> None:
-    """Raise `TypeError` if these cannot be a record's headers: called when a send failed, to say why."""
+    """Raise `TypeError` if these cannot be a record's headers."""
     expected = "headers are a sequence of pairs of str and bytes (or None), as in [('trace', b'1')]"
     if isinstance(headers, Mapping):
         raise TypeError(f"{expected}; not {type(headers).__name__}: give list(headers.items())")
-    if not isinstance(headers, Iterable) or isinstance(headers, str | bytes | bytearray | memoryview):
+    if not isinstance(headers, Iterable) or isinstance(headers, _NO_HEADERS):
         raise TypeError(f"{expected}; not {type(headers).__name__}")
     for header in headers:
         if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
@@ -488,13 +543,13 @@ def check_headers(headers: Any) -> None:
 
 
 def check_timestamp(timestamp: Any) -> None:
-    """Raise if this cannot be a record's timestamp: called when a send failed, to say why."""
-    expected = "a record's timestamp is a whole number of milliseconds since the epoch, or None for now"
+    """Raise if this cannot be the timestamp of a record to be sent."""
+    expected = "a record's timestamp is a whole number of milliseconds since the epoch, 0 or more, or None for now"
     if isinstance(timestamp, datetime):
         raise TypeError(f"{expected}; not a datetime: give int(when.timestamp() * 1000)")
-    if timestamp is not None and not isinstance(timestamp, int):
+    if not isinstance(timestamp, int):
         raise TypeError(f"{expected}; not {type(timestamp).__name__}")
-    if timestamp is not None and not -1 <= timestamp < 2**63:
+    if not 0 <= timestamp < 2**63:
         raise ValueError(f"{expected}; not {timestamp}")
 
 
@@ -505,5 +560,26 @@ def _wrapped(error: BaseException) -> KafkaError:
     return wrapped
 
 
-def _no_partition(given: object) -> TypeError:
-    return TypeError(f"a partition is a whole number, or None for the partitioner's choice; not {given!r}")
+def _not_sent(error: BaseException) -> KafkaError:
+    """What kept a record from being sent, as the interceptors are told."""
+    text = str(error) if isinstance(error, Exception) else "the call was cancelled or interrupted"
+    wrapped = KafkaError(f"The record was not sent: {text or repr(error)}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def check_partition(partition: Any) -> int:
+    """The number of a partition.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is negative.
+    """
+    if not isinstance(partition, int):
+        raise TypeError(f"a partition is a whole number, or None for the partitioner's choice; not {partition!r}")
+    if partition < 0:
+        raise ValueError(f"a partition's number is 0 or more, or None for the partitioner's choice; not {partition}")
+    return partition
+
+
+_NO_HEADERS = (str, bytes, bytearray, memoryview, Mapping)

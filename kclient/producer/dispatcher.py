@@ -85,6 +85,8 @@ class Dispatcher:
         while True:
             now = self._clock()
             actions = self._sender.poll(now, self._connected)
+            if actions.leaderless:
+                self._cluster.track(actions.leaderless, create=False)
             if actions.refresh:
                 self._cluster.request_update()
             if actions.init_producer_id:
@@ -203,6 +205,7 @@ class Dispatcher:
         self._sender.on_failure(request, error, now)
 
     def _on_response(self, request: InFlight, response: ProduceResponse, version: int, now: float) -> None:
+        self._sender.metrics.throttled(response.throttle_time_ms / 1000)
         pause = requested_pause(response, version)
         if pause:
             # the connection would hold requests back too, but in the accumulator batches can still fill up

@@ -29,6 +29,7 @@ class ProducerMetrics:
     latency_max: float = 0.0
     batch_size_max: int = 0
     throttle_time: float = 0.0
+    throttle_time_max: float = 0.0
 
     def request(self, batches: Iterable[ProducerBatch], now: float) -> None:
         """A request goes out."""
@@ -46,6 +47,11 @@ class ProducerMetrics:
         self.responses += 1
         self.latency += seconds
         self.latency_max = max(self.latency_max, seconds)
+
+    def throttled(self, seconds: float) -> None:
+        """An answer said for how long the broker holds the producer back; 0 if it does not."""
+        self.throttle_time += seconds
+        self.throttle_time_max = max(self.throttle_time_max, seconds)
 
     def sent(self, batch: ProducerBatch) -> None:
         """The broker has a batch."""
@@ -81,5 +87,6 @@ class ProducerMetrics:
             "record-queue-time-max": self.queue_time_max * 1000,
             "request-latency-avg": self.latency * 1000 / max(self.responses, 1),
             "request-latency-max": self.latency_max * 1000,
-            "produce-throttle-time-max": self.throttle_time * 1000,
+            "produce-throttle-time-avg": self.throttle_time * 1000 / max(self.responses, 1),
+            "produce-throttle-time-max": self.throttle_time_max * 1000,
         }

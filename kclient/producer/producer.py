@@ -12,9 +12,9 @@ from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
 from kclient.concurrency import current_backend
 from kclient.config import ProducerConfig
 from kclient.errors import DeliveryError, IllegalStateError, SerializationError
-from kclient.producer.answers import FULL
+from kclient.producer.answers import FULL, NO_METADATA
 from kclient.producer.arrow import rows_of
-from kclient.producer.core import NO_METADATA, ProducerCore
+from kclient.producer.core import ProducerCore, as_headers
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
 
@@ -152,9 +152,10 @@ class Producer:
             topic: Topic to send to.
             value: The value: bytes, or what the value serializer takes; None is a tombstone.
             key: The key, likewise; None for none.
-            partition: The partition; None leaves it to the partitioner.
-            timestamp: Milliseconds since the epoch; None is now.
-            headers: Pairs of str and bytes (or None).
+            partition: The partition; None leaves it to the partitioner. One that the topic does not have is waited
+                for, up to `max.block.ms`: it may be new.
+            timestamp: Milliseconds since the epoch, 0 or more; None is now.
+            headers: Pairs of str and bytes (or None); any iterable will do.
             on_delivery: Called with `(RecordMetadata, None)` or `(None, error)` when the fate is known.
 
         Returns:
@@ -162,11 +163,13 @@ class Producer:
 
         Raises:
             KafkaTimeoutError: The topic's metadata did not come within `max.block.ms`.
+            UnknownTopicOrPartitionError: The topic has no such partition, and got none within `max.block.ms`.
             BufferExhaustedError: No room became free within `max.block.ms`.
             RecordTooLargeError: The record exceeds `max.request.size`.
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
             TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called.
+            ValueError: The partition or the timestamp is negative.
         """
         core = self._core
         if self._fast is not None and on_delivery is None and not core.woken:
@@ -201,17 +204,41 @@ class Producer:
             self._yielded = core.clock()
         if core.outcomes.callbacks_due:
             core.outcomes.run_callbacks()
-        if core.plan.interceptors:
-            record = core.intercept(ProducerRecord(topic, value, key, partition, timestamp, headers))
-            topic, value, key = record.topic, record.value, record.key
-            partition, timestamp, headers = record.partition, record.timestamp, record.headers
-            on_delivery = core.acknowledgement(on_delivery)
+        headers = as_headers(headers)
+        if not core.plan.interceptors:
+            return await self._append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
+        record = core.intercept(ProducerRecord(topic, value, key, partition, timestamp, headers))
+        with core.intercepted():
+            return await self._append(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                record.timestamp,
+                as_headers(record.headers),
+                core.acknowledgement(on_delivery),
+                serialized,
+            )
+
+    async def _append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+        on_delivery: DeliveryCallback | None,
+        serialized: bool,
+    ) -> Delivery:
+        """Append a record; waits while that is not possible."""
+        core = self._core
         result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
         if isinstance(result, Delivery):
             return result
         deadline = core.clock() + core.max_block
         while not isinstance(result, Delivery):
-            await self._until_possible(result, topic, deadline)
+            await self._until_possible(result, topic, partition, deadline)
             result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
         return result
 
@@ -265,7 +292,7 @@ class Producer:
             core.outcomes.run_callbacks()
         deadline = core.clock() + core.max_block
         while (why := core.append_many(topic, values, keys, partition, deliveries, serialized)) is not None:
-            await self._until_possible(why, topic, deadline)
+            await self._until_possible(why, topic, partition, deadline)
         return deliveries
 
     async def send_arrow(self, topic: str | None, data: Any) -> Deliveries:
@@ -300,12 +327,12 @@ class Producer:
                 deliveries.add(delivery.batch, delivery.index, 1)
         return deliveries
 
-    async def _until_possible(self, why: Any, topic: str, deadline: float) -> None:
+    async def _until_possible(self, why: Any, topic: str, partition: int | None, deadline: float) -> None:
         """Wait until an append may succeed that did not."""
         core = self._core
         left = deadline - core.clock()
         if why is NO_METADATA:
-            await core.load_topic(topic, max(left, 0.0))
+            await core.load_topic(topic, max(left, 0.0), partition)
             return
         assert why is FULL
         if left <= 0:

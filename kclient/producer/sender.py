@@ -70,7 +70,9 @@ class Actions:
     init_producer_id: bool = False
     """Ask any broker for a producer id."""
     refresh: bool = False
-    """Fetch metadata: a leader is not known, or a broker said that it is not the one."""
+    """Fetch metadata: a leader is not known, a broker said that it is not the one, or did not answer."""
+    leaderless: set[str] = field(default_factory=set)
+    """Topics with records for a partition whose leader is not known; these must be among what is fetched."""
     wake_at: float = inf
     """Call `poll` again at this time at the latest."""
 
@@ -132,6 +134,7 @@ class Sender:
         busy = {node for node, requests in self._in_flight.items() if requests}
         ready = self.accumulator.ready(snapshot, now, busy)
         actions.wake_at = min(actions.wake_at, ready.next_at)
+        actions.leaderless = ready.unknown_leaders
         actions.refresh = self._refresh or bool(ready.unknown_leaders)
         self._refresh = False
         more = bool(ready.nodes)
@@ -270,6 +273,7 @@ class Sender:
     def on_failure(self, request: InFlight, error: KafkaError, now: float) -> None:
         """The connection broke, or the answer makes no sense: nobody knows whether the batches were stored."""
         self._remove(request)
+        self._refresh = True  # others may lead by now
         for batch in request.batches.values():
             self._handle_error(batch, error, PartitionOutcome(error.code or 0), now, answered=False)
             self._unmute(batch)

@@ -59,6 +59,7 @@ from kclient.records.arguments import (
     header_pair,
     integer,
     milliseconds,
+    negative_timestamp,
     partition_or_none,
     record_too_large,
 )

@@ -290,6 +290,13 @@ def milliseconds(timestamp: Any) -> int:
     return number
 
 
+def negative_timestamp(timestamp: int) -> ValueError:
+    """The exception for a record to be sent whose timestamp is before the epoch, or -1, which stands for none."""
+    return ValueError(
+        f"a record's timestamp is 0 or more milliseconds since the epoch, or None for now; not {timestamp}"
+    )
+
+
 def bad_timestamp(timestamp: int) -> ValueError:
     """The exception for a timestamp before the epoch, or beyond 64 bits."""
     return ValueError(f"{_TIMESTAMP}, not {shown(timestamp)}")

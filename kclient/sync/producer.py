@@ -16,8 +16,9 @@ from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
 from kclient.cluster.client_state import ClientState
 from kclient.config import ProducerConfig
 from kclient.errors import ClosedError, DeliveryError, IllegalStateError, SerializationError
+from kclient.producer.answers import NO_METADATA
 from kclient.producer.arrow import rows_of
-from kclient.producer.core import NO_METADATA, ProducerCore
+from kclient.producer.core import ProducerCore, as_headers
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
 from kclient.sync.portal import Portal, get_portal
@@ -172,9 +173,10 @@ class Producer:
             topic: Topic to send to.
             value: The value: bytes, or what the value serializer takes; None is a tombstone.
             key: The key, likewise; None for none.
-            partition: The partition; None leaves it to the partitioner.
-            timestamp: Milliseconds since the epoch; None is now.
-            headers: Pairs of str and bytes (or None).
+            partition: The partition; None leaves it to the partitioner. One that the topic does not have is waited
+                for, up to `max.block.ms`: it may be new.
+            timestamp: Milliseconds since the epoch, 0 or more; None is now.
+            headers: Pairs of str and bytes (or None); any iterable will do.
             on_delivery: Called with `(RecordMetadata, None)` or `(None, error)` when the fate is known.
 
         Returns:
@@ -182,11 +184,13 @@ class Producer:
 
         Raises:
             KafkaTimeoutError: The topic's metadata did not come within `max.block.ms`.
+            UnknownTopicOrPartitionError: The topic has no such partition, and got none within `max.block.ms`.
             BufferExhaustedError: No room became free within `max.block.ms`.
             RecordTooLargeError: The record exceeds `max.request.size`.
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
             TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called.
+            ValueError: The partition or the timestamp is negative.
         """
         return self._send(topic, value, key, partition, timestamp, headers, on_delivery)
 
@@ -208,11 +212,35 @@ class Producer:
             check_callback(on_delivery, "on_delivery")
         if core.outcomes.callbacks_due:
             core.outcomes.run_callbacks()
-        if core.plan.interceptors:
-            record = core.intercept(ProducerRecord(topic, value, key, partition, timestamp, headers))
-            topic, value, key = record.topic, record.value, record.key
-            partition, timestamp, headers = record.partition, record.timestamp, record.headers
-            on_delivery = core.acknowledgement(on_delivery)
+        headers = as_headers(headers)
+        if not core.plan.interceptors:
+            return self._append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
+        record = core.intercept(ProducerRecord(topic, value, key, partition, timestamp, headers))
+        with core.intercepted():
+            return self._append(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                record.timestamp,
+                as_headers(record.headers),
+                core.acknowledgement(on_delivery),
+                serialized,
+            )
+
+    def _append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+        on_delivery: DeliveryCallback | None,
+        serialized: bool,
+    ) -> Delivery:
+        """Append a record; waits while that is not possible."""
+        core = self._core
         if self._portal is None:
             self.start()
         result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
@@ -220,7 +248,7 @@ class Producer:
             return result
         deadline = core.clock() + core.max_block
         while not isinstance(result, Delivery):
-            self._until_possible(result, topic, deadline)
+            self._until_possible(result, topic, partition, deadline)
             result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
         return result
 
@@ -274,7 +302,7 @@ class Producer:
         self._running()
         deadline = core.clock() + core.max_block
         while (why := core.append_many(topic, values, keys, partition, deliveries, serialized)) is not None:
-            self._until_possible(why, topic, deadline)
+            self._until_possible(why, topic, partition, deadline)
         return deliveries
 
     def send_arrow(self, topic: str | None, data: Any) -> Deliveries:
@@ -309,13 +337,13 @@ class Producer:
                 deliveries.add(delivery.batch, delivery.index, 1)
         return deliveries
 
-    def _until_possible(self, why: Any, topic: str, deadline: float) -> None:
+    def _until_possible(self, why: Any, topic: str, partition: int | None, deadline: float) -> None:
         """Wait until an append may succeed that did not."""
         core = self._core
         portal = self._running()
         left = deadline - core.clock()
         if why is NO_METADATA:
-            portal.call(core.load_topic, topic, max(left, 0.0))
+            portal.call(core.load_topic, topic, max(left, 0.0), partition)
             return
         if left <= 0:
             core.check()

@@ -163,7 +163,8 @@ cdef class Appender:
             key: The key's bytes, or None.
             partition: The partition; None takes that of the key, or else the sticky one.
             timestamp: Milliseconds since the epoch; None is now.
-            headers: Pairs of str and bytes or None.
+            headers: Pairs of str and bytes or None, in a list or tuple; with others, which might be read only once,
+                nothing is appended.
 
         Returns:
             The handle, or None if nothing was appended.
@@ -191,8 +192,12 @@ cdef class Appender:
         if found is None:
             return None
         slots = <TopicSlots?>found
+        if not isinstance(headers, (tuple, list)):
+            return None
         # What may run other code comes before the lock, which that code would wait for in vain if it sends.
         stamp = kclient_now() if timestamp is None else _milliseconds(timestamp)
+        if stamp < 0:
+            raise negative_timestamp(stamp)
         if not _simple_field(key, &key_field):
             key = _exactly_bytes(as_bytes(key, "key"))
             _set_field(key, &key_field)

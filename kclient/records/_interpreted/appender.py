@@ -18,6 +18,7 @@ from kclient.records.arguments import (
     check_topic,
     integer,
     milliseconds,
+    negative_timestamp,
     partition_or_none,
 )
 from kclient.records.bounds import INT32_MAX
@@ -157,7 +158,8 @@ class Appender:
             key: The key's bytes, or None.
             partition: The partition; None takes that of the key, or else the sticky one.
             timestamp: Milliseconds since the epoch; None is now.
-            headers: Pairs of str and bytes or None.
+            headers: Pairs of str and bytes or None, in a list or tuple; with others, which might be read only once,
+                nothing is appended.
 
         Returns:
             The handle, or None if nothing was appended.
@@ -167,10 +169,12 @@ class Appender:
             ValueError: The timestamp is before the epoch, or beyond 64 bits.
         """
         slots = self.topics.get(check_topic(topic))
-        if slots is None:
+        if slots is None or not isinstance(headers, tuple | list):
             return None
         # What may run other code comes before the lock, which that code would wait for in vain if it sends.
         timestamp = int(time() * 1000) if timestamp is None else milliseconds(timestamp)
+        if timestamp < 0:
+            raise negative_timestamp(timestamp)
         key = None if key is None else as_bytes(key, "key")
         value = None if value is None else as_bytes(value, "value")
         encoded = encode_headers(headers)

@@ -19,7 +19,6 @@ from kclient.errors import (
     DeliveryError,
     ErrorCode,
     IllegalStateError,
-    InvalidTopicError,
     KafkaError,
     KafkaTimeoutError,
     NotYetSupportedError,
@@ -28,7 +27,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.producer import Partitioner, Producer, ProducerInterceptor, ProducerRecord
-from kclient.protocol.messages import InitProducerIdRequest, MetadataRequest, ProduceRequest
+from kclient.protocol.messages import InitProducerIdRequest, ProduceRequest
 from kclient.protocol.registry import ApiKey
 from kclient.records import read_header
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
@@ -70,10 +69,6 @@ async def test_partitions_are_where_the_partitioner_says() -> None:
             await producer.send("t", b"%d" % number, partition=number)
         await producer.flush()
         assert [kafka.values("t", n) for n in range(4)] == [[b"0"], [b"1"], [b"2"], [b"3"]]
-        with pytest.raises(UnknownTopicOrPartitionError, match="no partition 4: it has 4"):
-            await producer.send("t", b"x", partition=4)
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await producer.send("t", b"x", partition=-1)
 
 
 async def test_send_batch_keeps_order_and_tells_each_place() -> None:
@@ -140,6 +135,8 @@ async def test_records_gather_while_the_broker_asks_for_a_pause() -> None:
         kafka.before_produce = lambda request: times.append(anyio.current_time())
         kafka.faults.append(Fault(throttle_ms=200))
         await (await producer.send("t", b"a"))
+        assert producer.metrics()["produce-throttle-time-max"] == 200
+        assert producer.metrics()["produce-throttle-time-avg"] == 200
         for value in (b"b", b"c", b"d"):
             last = await producer.send("t", value)
             await anyio.wait_all_tasks_blocked()
@@ -148,6 +145,8 @@ async def test_records_gather_while_the_broker_asks_for_a_pause() -> None:
         assert kafka.values() == [b"a", b"b", b"c", b"d"]
         assert len(times) == 2, "what came during the pause is one request"
         assert times[1] - times[0] >= 0.2
+        assert producer.metrics()["produce-throttle-time-max"] == 200
+        assert producer.metrics()["produce-throttle-time-avg"] == 100
 
 
 async def test_old_brokers_have_paused_before_they_answer() -> None:
@@ -235,27 +234,72 @@ async def test_round_robin_by_name() -> None:
         assert [m.partition for m in metadata] == [0, 1, 2, 0, 1, 2]
 
 
-async def test_interceptors_see_records_and_outcomes() -> None:
-    seen: list[Any] = []
+class Counting(ProducerInterceptor):
+    """Notes what it is shown and told."""
 
-    class Stamp(ProducerInterceptor):
-        def on_send(self, record: ProducerRecord) -> ProducerRecord:
-            record.headers = [*record.headers, ("seen", b"1")]
-            return record
+    def __init__(self) -> None:
+        self.sent = 0
+        self.told: list[Any] = []
 
-        def on_acknowledgement(self, metadata: Any, error: Any) -> None:
-            seen.append((metadata.offset if metadata else None, error))
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        self.sent += 1
+        record.headers = [*record.headers, ("seen", b"1")]
+        return record
 
-    class Broken(ProducerInterceptor):
-        def on_send(self, record: ProducerRecord) -> ProducerRecord:
-            raise RuntimeError("my fault")
+    def on_acknowledgement(self, metadata: Any, error: Any) -> None:
+        assert (metadata is None) != (error is None)
+        self.told.append(error or metadata.offset)
 
+
+class Broken(ProducerInterceptor):
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        raise RuntimeError("my fault")
+
+
+class Forgetful(ProducerInterceptor):
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        return None  # type: ignore[return-value]
+
+
+async def test_interceptors_see_records_and_outcomes(caplog: pytest.LogCaptureFixture) -> None:
+    counting = Counting()
     async with FakeKafka() as kafka:
-        async with producing(kafka, interceptor_classes=[Broken, Stamp()]) as producer:
+        async with producing(kafka, interceptor_classes=[Broken, Forgetful, counting]) as producer:
             await producer.send("t", b"a")
             await producer.send_batch("t", [b"b"])
-        assert seen == [(0, None), (1, None)]
+        assert counting.told == [0, 1]
         assert kafka.values() == [b"a", b"b"]
+    assert "my fault" in caplog.text
+    assert "ProducerRecord; not None" in caplog.text
+
+
+async def test_interceptors_are_told_once_of_each_record_whatever_becomes_of_it() -> None:
+    """As in the Java client: also where `send` raises, so that who counts comes to the right sum."""
+    counting = Counting()
+    async with FakeKafka({"t": 2}) as kafka:
+        async with producing(
+            kafka, interceptor_classes=[counting], max_block_ms=500, max_request_size=1000
+        ) as producer:
+            await producer.send("t", b"good", partition=0)
+            with pytest.raises(KafkaTimeoutError):
+                await producer.send("nowhere", b"a")
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await producer.send("t", b"a", partition=2)
+            with pytest.raises(RecordTooLargeError):
+                await producer.send_batch("t", [b"good", b"x" * 1000, b"never seen"], partition=0)
+            with pytest.raises(SerializationError):
+                await producer.send("t", "text")
+            with pytest.raises(ValueError, match="0 or more"):
+                await producer.send("t", b"a", partition=-1)
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await producer.send("nowhere", b"a")
+        kinds = [type(outcome) for outcome in counting.told]
+        assert counting.sent == len(counting.told) == 8
+        assert kinds.count(int) == 2
+        wrapped = [outcome for outcome in counting.told if type(outcome) is KafkaError]
+        assert ["0 or more" in str(wrapped[0]), "cancelled" in str(wrapped[1])] == [True, True]
+        assert kafka.values("t", 0) == [b"good", b"good"]
 
 
 # --------------------------------------------------------------------------- callbacks and failures
@@ -472,50 +516,6 @@ async def test_a_request_without_answer_is_sent_again() -> None:
         assert (await (await producer.send("t", b"a"))).offset == 0
         assert kafka.values() == [b"a"]
         assert kafka.brokers[1].connects >= 2
-
-
-# --------------------------------------------------------------------------- metadata
-
-
-async def test_a_topic_is_created_when_asked_for() -> None:
-    async with FakeKafka({}) as kafka, producing(kafka) as producer:
-        kafka.auto_create = 2
-        assert len(await producer.partitions_for("new")) == 2
-        await (await producer.send("newer", b"a"))
-
-
-async def test_an_unknown_topic_times_out_and_says_why() -> None:
-    async with FakeKafka() as kafka, producing(kafka, max_block_ms=1000) as producer:
-        with pytest.raises(KafkaTimeoutError, match=r"'nowhere'.*UNKNOWN_TOPIC_OR_PARTITION"):
-            await producer.send("nowhere", b"a")
-
-
-async def test_an_invalid_topic_fails_at_once() -> None:
-    async with FakeKafka() as kafka, producing(kafka) as producer:
-        kafka.topic_errors["no good"] = ErrorCode.INVALID_TOPIC_EXCEPTION
-        with pytest.raises(InvalidTopicError, match="no good"):
-            await producer.send("no good", b"a")
-
-
-async def test_nobody_there_is_told_with_every_address() -> None:
-    async with FakeKafka(brokers=2) as kafka:
-        for broker in kafka.brokers.values():
-            broker.down = True
-        async with producing(kafka, max_block_ms=1000) as producer:
-            with pytest.raises(KafkaTimeoutError) as caught:
-                await producer.send("t", b"a")
-        for broker in kafka.brokers.values():
-            assert f"nobody listens at {broker.host}" in str(caught.value)
-
-
-async def test_metadata_are_asked_for_once_for_many_waiters() -> None:
-    async with FakeKafka() as kafka, producing(kafka) as producer:
-        async with anyio.create_task_group() as group:
-            for _ in range(10):
-                group.start_soon(producer.send, "t", b"a")
-        await producer.flush()
-        assert kafka.count(MetadataRequest) <= 3
-        assert len(kafka.values()) == 10
 
 
 # --------------------------------------------------------------------------- memory

@@ -171,6 +171,21 @@ def test_headers_that_send(face: Face) -> None:
     assert setup.values(2) == [b"inner", b"outer"]
 
 
+def test_headers_that_can_be_read_only_once_are_left_to_the_caller(face: Face) -> None:
+    setup = Setup(face)
+    once = iter([("h", b"x")])
+    assert setup.appender.append("t", b"v", headers=once) is None
+    assert list(once) == [("h", b"x")], "nothing was taken from it"
+
+
+def test_times_that_no_record_is_sent_with(face: Face) -> None:
+    setup = Setup(face)
+    for timestamp in (-1, -2, -(2**63)):
+        with pytest.raises(ValueError, match=r"timestamp|time in milliseconds"):
+            setup.appender.append("t", b"v", timestamp=timestamp)
+    assert setup.appender.append("t", b"v", timestamp=0) is not None
+
+
 def test_threads(face: Face) -> None:
     setup = Setup(face, limit=1 << 20)
     handles: list[list[Any]] = [[] for _ in range(4)]

@@ -1,0 +1,207 @@
+"""What the producer knows of topics: waited for, refreshed while they are in use, forgotten when they are not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kclient.config import ProducerConfig
+from kclient.errors import (
+    ErrorCode,
+    InvalidTopicError,
+    KafkaTimeoutError,
+    UnknownTopicOrPartitionError,
+)
+from kclient.producer import Producer
+from kclient.producer.core import ProducerCore
+from kclient.protocol.messages import MetadataRequest, ProduceRequest
+from tests.fake_kafka import FakeKafka
+
+pytestmark = pytest.mark.anyio
+
+FAST = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
+
+
+@asynccontextmanager
+async def producing(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Producer]:
+    async with Producer(bootstrap_servers=kafka.bootstrap, **{**FAST, **settings}) as producer:
+        yield producer
+
+
+class Clock:
+    """The time that a producer goes by: `ahead` seconds later than it is."""
+
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+class TimedProducer(Producer):
+    """A producer with a clock of its own."""
+
+    def __init__(self, kafka: FakeKafka, clock: Clock, **given: Any) -> None:
+        settings = {**FAST, "bootstrap_servers": kafka.bootstrap, **given}
+        super().__init__(**settings)
+        self._core = ProducerCore(ProducerConfig.parse(**settings), clock)
+        self._fast = self._core.accumulator.appender.append
+
+
+def asked(kafka: FakeKafka) -> list[str]:
+    """The topics of the last request for metadata."""
+    (request,) = [message for _, message in kafka.requests if isinstance(message, MetadataRequest)][-1:]
+    return [topic.name or "" for topic in request.topics or ()]
+
+
+async def test_a_topic_is_created_when_asked_for() -> None:
+    async with FakeKafka({}) as kafka, producing(kafka) as producer:
+        kafka.auto_create = 2
+        assert len(await producer.partitions_for("new")) == 2
+        await (await producer.send("newer", b"a"))
+
+
+async def test_an_unknown_topic_times_out_and_says_why() -> None:
+    async with FakeKafka() as kafka, producing(kafka, max_block_ms=1000) as producer:
+        with pytest.raises(KafkaTimeoutError, match=r"'nowhere'.*UNKNOWN_TOPIC_OR_PARTITION"):
+            await producer.send("nowhere", b"a")
+
+
+async def test_an_invalid_topic_fails_at_once() -> None:
+    async with FakeKafka() as kafka, producing(kafka) as producer:
+        kafka.topic_errors["no good"] = ErrorCode.INVALID_TOPIC_EXCEPTION
+        with pytest.raises(InvalidTopicError, match="no good"):
+            await producer.send("no good", b"a")
+
+
+async def test_nobody_there_is_told_with_every_address() -> None:
+    async with FakeKafka(brokers=2) as kafka:
+        for broker in kafka.brokers.values():
+            broker.down = True
+        async with producing(kafka, max_block_ms=1000) as producer:
+            with pytest.raises(KafkaTimeoutError) as caught:
+                await producer.send("t", b"a")
+        for broker in kafka.brokers.values():
+            assert f"nobody listens at {broker.host}" in str(caught.value)
+
+
+async def test_metadata_are_asked_for_once_for_many_waiters() -> None:
+    async with FakeKafka() as kafka, producing(kafka) as producer:
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(producer.send, "t", b"a")
+        await producer.flush()
+        assert kafka.count(MetadataRequest) <= 3
+        assert len(kafka.values()) == 10
+
+
+# --------------------------------------------------------------------------- partitions that are new
+
+
+async def test_a_partition_that_the_topic_has_got_meanwhile_is_waited_for() -> None:
+    async with FakeKafka({"t": 2}, brokers=2) as kafka, producing(kafka) as producer:
+        await (await producer.send("t", b"a", partition=1))
+        kafka.grow("t", 3)
+        assert (await (await producer.send("t", b"b", partition=2))).partition == 2, "it is there already"
+
+        async def soon() -> None:
+            await anyio.sleep(0.05)
+            kafka.grow("t", 5)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(soon)
+            deliveries = await producer.send_batch("t", [b"c", b"d"], partition=4)
+        assert [metadata.partition for metadata in await deliveries] == [4, 4]
+
+
+async def test_a_partition_that_never_comes_is_told_after_max_block_ms() -> None:
+    async with FakeKafka({"t": 2}) as kafka, producing(kafka, max_block_ms=100) as producer:
+        begun = anyio.current_time()
+        for send in (lambda: producer.send("t", b"x", partition=2), lambda: producer.send_batch("t", [b"x"], None, 2)):
+            with pytest.raises(UnknownTopicOrPartitionError, match=r"partition 2 of topic 't'.*0\.1 s.*2 partitions"):
+                await send()
+        assert anyio.current_time() - begun >= 0.2
+        assert kafka.count(MetadataRequest) < 100, "ever less often"
+        for send in (
+            lambda: producer.send("t", b"x", partition=-1),
+            lambda: producer.send_batch("t", [b"x"], None, -1),
+        ):
+            with pytest.raises(ValueError, match="0 or more"):
+                await send()
+
+
+# --------------------------------------------------------------------------- topics that nobody uses
+
+
+async def test_an_idle_producer_sends_again_after_the_leader_moved() -> None:
+    clock = Clock()
+    async with FakeKafka({"t": 1, "u": 1}, brokers=2) as kafka, TimedProducer(kafka, clock) as producer:
+        await (await producer.send("t", b"a"))
+        await (await producer.send("u", b"a"))
+        cluster = producer._core.cluster
+        clock.ahead += 290
+        await (await producer.send("u", b"b"))
+        clock.ahead += 20
+        await cluster.refresh()
+        assert asked(kafka) == ["u"]
+        assert set(cluster.snapshot.topics) == {"u"}, "what is not refreshed leaves the snapshot too"
+        kafka.move("t", 0, 2)
+        with anyio.fail_after(10):
+            assert (await (await producer.send("t", b"b"))).offset == 1
+        assert kafka.count(ProduceRequest) == 4, "at once to the new leader"
+
+
+async def test_records_that_wait_keep_their_topic_in_use() -> None:
+    clock = Clock()
+    async with FakeKafka({"t": 1}, brokers=2) as kafka, TimedProducer(kafka, clock, linger_ms=400_000) as producer:
+        delivery = await producer.send("t", b"a")
+        clock.ahead += 301
+        await producer._core.cluster.refresh()
+        assert asked(kafka) == ["t"]
+        kafka.move("t", 0, 2)
+        await producer.flush(timeout=10)
+        assert (await delivery).offset == 0
+
+
+async def test_what_is_forgotten_takes_no_memory() -> None:
+    clock = Clock()
+    names = [f"t{number}" for number in range(20)]
+    async with FakeKafka(dict.fromkeys(names, 1)) as kafka, TimedProducer(kafka, clock) as producer:
+        for name in names:
+            await (await producer.send(name, b"a"))
+        clock.ahead += 301
+        await producer._core.cluster.refresh()
+        accumulator = producer._core.accumulator
+        assert (accumulator._topics, accumulator.appender.topics) == ({}, {})
+        await (await producer.send("t0", b"b"))
+        assert kafka.values("t0") == [b"a", b"b"]
+
+
+# --------------------------------------------------------------------------- topics that are deleted
+
+
+async def test_a_deleted_topic_is_not_created_again_by_the_refresh_but_by_the_next_send() -> None:
+    async with FakeKafka({"other": 1}) as kafka, producing(kafka) as producer:
+        kafka.auto_create = 2
+        await (await producer.send("t", b"a"))
+        kafka.delete("t")
+        for _ in range(3):
+            await producer._core.cluster.refresh()
+        await producer.partitions_for("another")
+        assert "t" not in kafka.ids
+        await (await producer.send("t", b"b", partition=0))
+        assert kafka.values("t") == [b"b"]
+
+
+async def test_who_waited_in_vain_creates_nothing_later() -> None:
+    async with FakeKafka({"other": 1}) as kafka, producing(kafka, max_block_ms=50) as producer:
+        with pytest.raises(KafkaTimeoutError):
+            await producer.send("t", b"a")
+        await producer._core.cluster.refresh()  # what was asked while it waited has been answered
+        kafka.auto_create = 1
+        await producer._core.cluster.refresh()
+        assert "t" not in kafka.ids
