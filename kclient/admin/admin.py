@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from kclient.admin.configs import ConfigOperations
 from kclient.admin.groups import GroupOperations
 from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.cluster import Cluster
+from kclient.cluster import Cluster, warn_unclosed
 from kclient.concurrency import Supervisor, current_backend
 from kclient.config import AdminConfig, ConfigSource
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
@@ -51,8 +52,23 @@ class Admin(GroupOperations, ConfigOperations):
         self._cluster = Cluster(self._config, self._supervisor, allow_auto_topic_creation=False)
         self._started = False
         self._closed = False
+        self._pid = os.getpid()
         self._nested = False
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
+
+    def __repr__(self) -> str:
+        config = getattr(self, "_config", None)  # there is none where a setting was wrong, and a traceback shows locals
+        return f"<Admin {','.join(config.bootstrap_servers)}>" if config is not None else "<Admin, not made>"
+
+    def __del__(self) -> None:
+        self._forgotten(self, "`async with`, or `await admin.close()`")
+
+    def _forgotten(self, face: object, remedy: str) -> None:
+        """The face was dropped: warn if it was not closed, and let the tasks end. In any thread, by the collector."""
+        if getattr(self, "_started", False) and not self._closed and self._pid == os.getpid():
+            self._closed = True
+            self._supervisor.retire(self._cluster.aclose)
+            warn_unclosed(face, remedy)
 
     async def start(self) -> None:
         """Makes the client ready; `async with` does it, and on trio nothing else. The first call that needs a broker

@@ -11,6 +11,8 @@ from kclient.errors import KafkaError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from kclient.concurrency import Supervisor, TaskHandle
+
 C = TypeVar("C")
 T = TypeVar("T")
 
@@ -21,6 +23,7 @@ async def first_answer(
     *,
     patience: float,
     nobody: Callable[[list[tuple[C, KafkaError]]], KafkaError],
+    supervisor: Supervisor,
 ) -> T:
     """The first answer of several candidates; what the others are asked is cancelled then.
 
@@ -33,16 +36,16 @@ async def first_answer(
         patience: Seconds to wait for an answer before the next one is asked as well; doubled each time, so that
             where all of them are slow few are asked.
         nobody: Makes the error for the case that none could be reached.
+        supervisor: Runs the questions.
 
     Raises:
         KafkaError: What `nobody` made; or at once an error that one of them answered, or that is not retriable, since
             the others would say the same.
     """
     race = _Race[C, T](ask)
-    async with anyio.create_task_group() as group:
+    try:
         for candidate in candidates:
-            race.running += 1
-            group.start_soon(race.run, candidate)
+            race.start(candidate, supervisor)
             with anyio.move_on_after(patience) as waited:
                 await race.news()
             if race.decided:
@@ -51,7 +54,9 @@ async def first_answer(
                 patience *= 2
         while race.running and not race.decided:
             await race.news()
-        group.cancel_scope.cancel()
+    finally:
+        for task in list(race.running):
+            task.cancel()
     if race.error is not None:
         raise race.error
     if not race.answers:
@@ -63,7 +68,7 @@ class _Race(Generic[C, T]):
     """Who has answered, and who has failed."""
 
     def __init__(self, ask: Callable[[C], Awaitable[T]]) -> None:
-        self.running = 0
+        self.running: set[TaskHandle] = set()
         self.answers: list[T] = []
         self.failures: list[tuple[C, KafkaError]] = []
         self.error: Exception | None = None
@@ -74,15 +79,22 @@ class _Race(Generic[C, T]):
     def decided(self) -> bool:
         return bool(self.answers) or self.error is not None
 
-    async def run(self, candidate: C) -> None:
+    def start(self, candidate: C, supervisor: Supervisor) -> None:
+        task = supervisor.spawn(self._run, candidate, name="ask")
+        self.running.add(task)
+        task.on_done(self._over)
+
+    async def _run(self, candidate: C) -> None:
         try:
             self.answers.append(await self._ask(candidate))
-        except Exception as error:  # noqa: BLE001  (raised by `first_answer`, where nobody makes a group of it)
+        except Exception as error:  # noqa: BLE001  (whoever wants the answer raises it)
             if isinstance(error, KafkaError) and error.retriable and error.code is None:
                 self.failures.append((candidate, error))
             else:
                 self.error = error
-        self.running -= 1
+
+    def _over(self, task: TaskHandle) -> None:
+        self.running.discard(task)
         self._news.set()
 
     async def news(self) -> None:

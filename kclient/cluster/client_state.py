@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import Enum
 
 from kclient.errors import IllegalStateError
@@ -40,3 +41,15 @@ _TRANSITIONS = {
     ClientState.CLOSING: {ClientState.CLOSED},
     ClientState.CLOSED: set[ClientState](),
 }
+
+
+def warn_unclosed(client: object, remedy: str, lost: str = "") -> None:
+    """Warn that a client was dropped without `close`; to be called by its `__del__`.
+
+    Args:
+        client: Who was dropped.
+        remedy: What to do instead, as the end of the sentence.
+        lost: What is lost with it, as a sentence's middle part.
+    """
+    text = f"{client!r} was not closed{f': {lost}' if lost else ''}; use {remedy}"
+    warnings.warn(text, ResourceWarning, stacklevel=2, source=client)

@@ -214,12 +214,15 @@ class Cluster:
 
         Raises:
             KafkaTimeoutError: The condition was not met in time.
+            ClosedError: The client was closed meanwhile.
+            Exception: The failure of the client's tasks.
         """
         self._check_open()
         seconds = self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
         with anyio.move_on_after(seconds):
             while not met(self.metadata.snapshot):
                 self._check_open()
+                self._supervisor.check()
                 if self._error is not None and not self._error.retriable:
                     raise self._error
                 await self._news.wait()
@@ -229,6 +232,15 @@ class Cluster:
         raise KafkaTimeoutError(f"{what} did not arrive within {in_seconds(seconds)}{reason}") from self._error
 
     async def _keep_fresh(self) -> None:
+        try:
+            await self._update_when_due()
+        finally:
+            # also where the client failed or the loop ends: nothing is sent any more, and nobody waits in vain
+            for link in self._links:
+                link.hang_up()
+            self._news.set()
+
+    async def _update_when_due(self) -> None:
         while not self._closed:
             now = self.clock()
             with self._leaving():
@@ -368,7 +380,9 @@ class Cluster:
             return await ask(await link.get(wait=False))
 
         links = self._links.to_ask(nodes.values(), channel, bootstrap=bootstrap)
-        return await first_answer(links, through, patience=PATIENCE, nobody=nobody_answered)
+        return await first_answer(
+            links, through, patience=PATIENCE, nobody=nobody_answered, supervisor=self._supervisor
+        )
 
     async def _open(self, address: Address) -> Connection:
         opened = await Connection.open(address, self.config, supervisor=self._supervisor, login=self._login)

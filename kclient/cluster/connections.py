@@ -237,13 +237,15 @@ class BrokerLink:
         except BaseException:  # the owner has ended: there will be no attempt
             self.link.abandoned()
             raise
+        # where the loop ends before the task's first step, it tells nobody
+        attempt.task.on_done(lambda _: attempt.end(error=_given_up(self.address)))
         self._attempt = attempt
         return attempt
 
     async def _connect(self, attempt: _Attempt) -> None:
         """Make an attempt. What becomes of it is told to those who wait; no outcome fails the task or its owner."""
         connection: Connection | None = None
-        error: BaseException = ClosedError(f"Connecting to {self.address} was given up: the client was closed")
+        error: BaseException = _given_up(self.address)
         try:
             connection = await self._opener(self.address)
         except Exception as failure:  # noqa: BLE001  (those who wait raise it)
@@ -289,6 +291,11 @@ class BrokerLink:
         attempts = [] if error is None else [(str(self.address), error)]
         return BrokerConnectionError(f"Broker {self.address} cannot be reached", attempts=attempts)
 
+    def hang_up(self) -> None:
+        """Close the connection at once; a new one may be opened."""
+        if self.current is not None:
+            self.current.close()
+
     async def aclose(self, error: KafkaError | None = None) -> None:
         """Close the connection and end the attempt to make one; no new one is opened.
 
@@ -309,6 +316,10 @@ class BrokerLink:
         connection, self.current = self.current, None
         if connection is not None:
             await connection.aclose()
+
+
+def _given_up(address: Address) -> ClosedError:
+    return ClosedError(f"Connecting to {address} was given up: the client was closed")
 
 
 def _again(error: KafkaError) -> KafkaError:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVarTuple, cast
 
 import anyio
-from anyio.abc import TaskGroup
 
-from kclient.concurrency.backend import current_backend, named_backend
+from kclient.concurrency.backend import LoopHandle, current_backend, named_backend
 from kclient.concurrency.completion import Completion
 from kclient.errors import ClosedError, IllegalStateError
 
@@ -93,6 +94,8 @@ class Supervisor:
         self._on_failure = on_failure
         self._handles: set[TaskHandle] = set()
         self._host: _Host | None = None
+        self._loop: LoopHandle | None = None
+        self._last_task: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> bool:
@@ -112,6 +115,7 @@ class Supervisor:
             raise IllegalStateError(f"{self.name} was started before")
         self._host = _TrioHost(self.name) if current_backend() == "trio" else _AsyncioHost(self.name)
         await self._host.open(self._host_ended)
+        self._loop = LoopHandle()
         self.state = SupervisorState.RUNNING
 
     def spawn(
@@ -139,13 +143,13 @@ class Supervisor:
         handle = TaskHandle(name or str(getattr(function, "__qualname__", "task")))
         self._handles.add(handle)
         try:
-            with named_backend():
-                self._host.group.start_soon(
-                    self._run, handle, function, args, on_error, name=f"{self.name}: {handle.name}"
-                )
+            self._host.spawn(
+                partial(self._run, handle, function, args, on_error), f"{self.name}: {handle.name}", handle
+            )
         except BaseException:  # the task will never run, and so never take its handle back
             self._handles.discard(handle)
             raise
+        handle.on_done(self._handles.discard)
         return handle
 
     def check(self) -> None:
@@ -184,6 +188,25 @@ class Supervisor:
         finally:
             self.state = SupervisorState.CLOSED
 
+    def retire(self, finish: Callable[[], Awaitable[object]]) -> None:
+        """Close although nobody waits for it, because the object that owns this was dropped; from any thread.
+
+        On asyncio a task of its own awaits `finish()` first, and what that raises is lost. On trio it does nothing:
+        there the owner's block closes.
+        """
+        if self._loop is not None and isinstance(self._host, _AsyncioHost):
+            self._loop.post(partial(self._begin_retirement, finish))
+
+    def _begin_retirement(self, finish: Callable[[], Awaitable[object]]) -> None:
+        async def run() -> None:
+            with contextlib.suppress(Exception):
+                await finish()
+            await self.aclose()
+
+        if self.state is SupervisorState.RUNNING:
+            with named_backend():
+                self._last_task = asyncio.get_running_loop().create_task(run(), name=f"{self.name}: retires")
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -218,7 +241,6 @@ class Supervisor:
             self.fail(error)
             raise
         finally:
-            self._handles.discard(handle)
             handle._done.set_result(None)
 
     def _handle_error(self, error: Exception, on_error: Callable[[Exception], object] | None) -> None:
@@ -250,12 +272,13 @@ class Supervisor:
 class _Host:
     """Where the tasks of a supervisor live: the face of the two hosts below."""
 
-    group: TaskGroup
-
     def __init__(self, name: str) -> None:
         self.name = name
 
     async def open(self, ended: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
         raise NotImplementedError
 
     def check_may_close(self, handles: set[TaskHandle]) -> None:
@@ -266,33 +289,48 @@ class _Host:
 
 
 class _AsyncioHost(_Host):
-    """A task group inside a task of its own, so that anyone may close it."""
+    """Tasks of the loop, and one more that notices when the loop ends; anyone may close it.
+
+    They are no anyio task group's: that starts a coroutine inside of another one, and where a loop ends before its
+    first step, Python complains of a coroutine that was never awaited.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._ready = anyio.Event()
         self._stop = anyio.Event()
-        self._stopped = anyio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
 
     async def open(self, ended: Callable[[], None]) -> None:
         # asyncio keeps only weak references to tasks
-        self._task = asyncio.get_running_loop().create_task(self._hold(ended), name=f"{self.name}: supervisor")
+        self._task = asyncio.get_running_loop().create_task(self._watch(ended), name=f"{self.name}: supervisor")
         try:
             await self._ready.wait()
-        except BaseException:  # cancelled while it starts: the task that holds the group must not stay behind
+        except BaseException:  # cancelled while it starts: the task that watches must not stay behind
             self._stop.set()
             raise
 
-    async def _hold(self, ended: Callable[[], None]) -> None:
+    async def _watch(self, ended: Callable[[], None]) -> None:
         try:
-            async with anyio.create_task_group() as group:
-                self.group = group
-                self._ready.set()
-                await self._stop.wait()
-                group.cancel_scope.cancel()
+            self._ready.set()
+            await self._stop.wait()
         finally:
-            self._stopped.set()
             ended()
+
+    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
+        loop = asyncio.get_running_loop()
+        with named_backend():
+            task = loop.create_task(run(), name=name)
+        self._tasks.add(task)
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            handle._done.set_result(None)  # also where the loop ended it before its first step
+            if not task.cancelled() and task.exception() is not None:
+                self._error = self._error or task.exception()
+
+        task.add_done_callback(over)
 
     def check_may_close(self, handles: set[TaskHandle]) -> None:
         current = asyncio.current_task()
@@ -306,10 +344,9 @@ class _AsyncioHost(_Host):
         self._stop.set()
         # the tasks have been cancelled: what is left is their clean-up, and leaving it behind helps nobody
         with anyio.CancelScope(shield=True):
-            await self._stopped.wait()
-        error = None if self._task.cancelled() or not self._task.done() else self._task.exception()
-        if error is not None and not isinstance(first_leaf(error), Exception):
-            raise first_leaf(error)
+            await asyncio.wait([self._task, *self._tasks])
+        if self._error is not None:
+            raise first_leaf(self._error)
 
 
 class _TrioHost(_Host):
@@ -323,6 +360,9 @@ class _TrioHost(_Host):
         self._owner = trio.lowlevel.current_task()
         self._nursery = self._owner.child_nurseries[-1]
         self._closed = False
+
+    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
+        self.group.start_soon(run, name=name)
 
     def check_may_close(self, handles: set[TaskHandle]) -> None:
         import trio

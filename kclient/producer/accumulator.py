@@ -580,6 +580,11 @@ class Accumulator:
             return list(self._incomplete)
 
     @property
+    def open_records(self) -> int:
+        """How many records are not acknowledged, in about: it takes no lock, for the garbage collector."""
+        return sum(batch.records for batch in list(self._incomplete))
+
+    @property
     def queued(self) -> bool:
         """Whether batches wait to be sent."""
         return bool(self._active)

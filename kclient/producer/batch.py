@@ -132,6 +132,11 @@ class ProducerBatch:
         self.size = self.builder.size
         self.runs = self.builder.timestamp_runs
 
+    @property
+    def records(self) -> int:
+        """How many records it has, also while it is filled."""
+        return self.builder.count if self.state is BatchState.OPEN and self.builder is not None else self.count
+
     def encode(self) -> Buffer:
         """The bytes to send, with the producer's id, epoch and sequence as they are now."""
         assert self.builder is not None
@@ -186,8 +191,7 @@ class ProducerBatch:
 
     def fail(self, error: KafkaError, record_errors: dict[int, KafkaError] | None = None) -> None:
         """Give the batch up."""
-        if self.state is BatchState.OPEN and self.builder is not None:
-            self.count = self.builder.count
+        self.count = self.records
         self.error, self.record_errors = error, record_errors
         self._finish(BatchState.FAILED)
 

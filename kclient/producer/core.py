@@ -7,17 +7,26 @@ waiting: `NO_METADATA` (call `load_topic` in the loop) or `FULL` (wait until the
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, check_topic, in_seconds
-from kclient.cluster import ClientState, Cluster, ClusterSnapshot, cluster_addresses, topic_error
+from kclient.cluster import (
+    ClientState,
+    Cluster,
+    ClusterSnapshot,
+    cluster_addresses,
+    topic_error,
+    warn_unclosed,
+)
 from kclient.concurrency import Supervisor, Wakeup
 from kclient.errors import (
     BufferExhaustedError,
@@ -79,6 +88,8 @@ class ProducerCore:
         self.accumulator: Accumulator = Accumulator(self.plan.accumulator, self.outcomes, self._wake, clock, time.time)
         self.supervisor: Supervisor = Supervisor("producer", on_failure=self._on_failure)
         self._failure: BaseException | None = None
+        self._forgotten = False
+        self._pid = os.getpid()
         self._counts: dict[str, int] = {}
         self._awaited: Counter[str] = Counter()
         """Topics that calls wait for."""
@@ -157,14 +168,34 @@ class ProducerCore:
         self._failure = error
         cause = error if isinstance(error, KafkaError) else _wrapped(error)
         self.accumulator.close(cause)
-        self._gave_up(sum(batch.count for batch in self.accumulator.abort(cause)))
-        if not isinstance(error, ClosedError):  # on trio a cancelled scope around the producer ends its tasks
+        ended = isinstance(error, ClosedError)  # a loop that ends takes the tasks with it
+        lost = sum(batch.count for batch in self.accumulator.abort(cause))
+        self._gave_up(lost, _LOOP_ENDED if ended else "the producer failed")
+        if not ended:
             logger.error("the producer failed: %r", error)
 
-    def _gave_up(self, count: int) -> None:
+    def _gave_up(self, count: int, why: str) -> None:
         self.unsent += count
         if count:
-            logger.warning("%d records were not sent", count)
+            logger.warning("%d records were not sent: %s (%r)", count, why, self)
+
+    def forgotten(self, face: object, remedy: str) -> None:
+        """The face was dropped: warn if it was not closed, and let the tasks send what is there and end.
+
+        It runs in the garbage collector, so in any thread, whatever lock that holds.
+        """
+        if self._forgotten or self.state is not ClientState.RUNNING or self._pid != os.getpid():
+            return
+        self._forgotten = True
+        pending = self.accumulator.open_records
+        if self.unsent:
+            lost = f"{self.unsent} records were not sent"
+        elif pending:
+            lost = f"{pending} records are not acknowledged yet, and lost if the program ends before they are"
+        else:
+            lost = ""
+        self.supervisor.retire(partial(self.finish, None))
+        warn_unclosed(face, remedy, lost)
 
     def disable(self, error: KafkaError) -> None:
         """Make every call raise from now on, without touching a lock that a lost thread may hold (after a fork)."""
@@ -464,7 +495,7 @@ class ProducerCore:
     async def _end(self) -> None:
         if self._sender is not None:
             error = ClosedError("The producer was closed before the record was acknowledged")
-            self._gave_up(self._sender.abort(error))
+            self._gave_up(self._sender.abort(error), "the producer was closed before they were acknowledged")
         if self._dispatcher is not None:
             self._dispatcher.stop()
         for task in self._tasks:
@@ -582,4 +613,5 @@ def check_partition(partition: Any) -> int:
     return partition
 
 
+_LOOP_ENDED = "its event loop ended before the producer was closed; use `async with`, `with`, or `close`"
 _NO_HEADERS = (str, bytes, bytearray, memoryview, Mapping)

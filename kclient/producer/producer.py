@@ -64,6 +64,11 @@ class Producer:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
         return f"<Producer {core!r}>" if core is not None else "<Producer, not made>"
 
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.forgotten(self, "`async with`, or `await producer.close()`")
+
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:

@@ -54,6 +54,13 @@ class Admin:
         self._starting = threading.Lock()
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"<sync.{repr(self._admin)[1:]}" if hasattr(self, "_admin") else "<sync.Admin, not made>"
+
+    def __del__(self) -> None:
+        if hasattr(self, "_admin"):
+            self._admin._forgotten(self, "`with`, or `admin.close()`")
+
     def start(self) -> None:
         """Makes the client ready; `with` and the first call do it."""
         if self._portal is not None:

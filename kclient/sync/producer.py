@@ -24,7 +24,7 @@ from kclient.producer.interfaces import ProducerRecord
 from kclient.sync.portal import Portal, get_portal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from kclient.config import ConfigSource
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from kclient.types import Headers, PartitionInfo
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
+
+_REMEDY = "`with`, or `producer.close()`"
 
 
 class Producer:
@@ -60,7 +62,7 @@ class Producer:
         if self._core.plain:
             # for the object, `send` is the compiled append itself; what it cannot do it leaves to `_send`
             appender = self._core.accumulator.appender
-            appender.fallback = self._send
+            appender.fallback = _weakly(self)
             self.send = appender.send  # type: ignore[method-assign]
         self._portal: Portal | None = None
         self._pid = os.getpid()
@@ -69,6 +71,11 @@ class Producer:
     def __repr__(self) -> str:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
         return f"<sync.Producer {core!r}>" if core is not None else "<sync.Producer, not made>"
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.forgotten(self, _REMEDY)
 
     # ------------------------------------------------------------------ life
 
@@ -389,6 +396,19 @@ class Producer:
     def metrics(self) -> dict[str, float]:
         """Figures since the start under the names of Java's metrics; times in milliseconds, sizes in bytes."""
         return self._core.figures()
+
+
+def _weakly(producer: Producer) -> Callable[..., Delivery]:
+    """The long way of `send`, without keeping the producer alive: the tasks of one that was dropped still know this."""
+    reference = weakref.ref(producer)
+
+    def send(*arguments: Any) -> Delivery:
+        found = reference()
+        if found is None:
+            raise ClosedError("The producer is gone: keep the producer, not its `send` alone")
+        return found._send(*arguments)
+
+    return send
 
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()

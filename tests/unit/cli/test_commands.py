@@ -126,9 +126,10 @@ def test_a_wrong_line_says_which_and_what_was_sent(shell: Shell) -> None:
 
 
 def test_a_line_that_the_client_refuses_is_named(shell: Shell) -> None:
-    outcome = shell("produce", "t", stdin='{"value": "a"}\n{"value": "b", "partition": 9}\n')
+    lines = '{"value": "a"}\n{"value": "b", "partition": 9}\n'
+    outcome = shell("produce", "t", "--config", "max.block.ms=1000", stdin=lines)
     assert outcome.code == 1
-    assert "line 2 is refused: Topic 't' has no partition 9" in outcome.err
+    assert "line 2 is refused: The partition 9 of topic 't' did not appear within 1 s" in outcome.err
     assert "the 1 records before it were sent" in outcome.err
     large = json.dumps({"value": "x" * 2_000_000})
     assert "line 1 is refused: " in shell("produce", "t", stdin=f"{large}\n").err

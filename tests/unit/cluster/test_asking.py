@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from kclient.cluster.asking import first_answer
+from kclient.concurrency import Supervisor
 from kclient.errors import (
     AuthenticationError,
     BrokerConnectionError,
@@ -49,8 +50,9 @@ class Crowd:
         return name
 
     async def first(self, names: Iterable[str], patience: float = 60) -> str:
-        with anyio.fail_after(20):
-            return await first_answer(names, self.ask, patience=patience, nobody=nobody)
+        async with Supervisor("race") as supervisor:
+            with anyio.fail_after(20):
+                return await first_answer(names, self.ask, patience=patience, nobody=nobody, supervisor=supervisor)
 
 
 async def test_the_first_that_answers_is_enough() -> None:
@@ -96,3 +98,17 @@ async def test_a_cancelled_question_ends_all() -> None:
         await crowd.first(["hung 1", "hung 2"], patience=0.01)
     assert scope.cancelled_caught
     assert sorted(crowd.cancelled) == ["hung 1", "hung 2"]
+
+
+async def test_an_owner_that_fails_leaves_nobody_waiting() -> None:
+    crowd = Crowd()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group, Supervisor("race") as supervisor:
+
+            async def use() -> None:
+                with pytest.raises(BrokerConnectionError, match="nobody"):
+                    await first_answer(["hung"], crowd.ask, patience=60, nobody=nobody, supervisor=supervisor)
+
+            group.start_soon(use)
+            await anyio.wait_all_tasks_blocked()
+            supervisor.fail(RuntimeError("the owner failed"))

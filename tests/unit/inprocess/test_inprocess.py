@@ -286,7 +286,8 @@ def test_another_process_joins(tmp_path: Path, long: bool) -> None:
 
 
 FORGETFUL = """
-import sys, kclient.sync
+import sys, warnings, kclient.sync
+warnings.simplefilter("ignore", ResourceWarning)  # it is told, and rightly so
 producer = kclient.sync.Producer(bootstrap_servers=sys.argv[1])
 print(producer.send("t", b"x").result().offset)
 """
