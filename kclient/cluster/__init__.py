@@ -10,6 +10,7 @@ from kclient.cluster.cluster import Cluster as Cluster
 from kclient.cluster.config import ClusterConfig as ClusterConfig
 from kclient.cluster.coordinators import GROUP as GROUP
 from kclient.cluster.coordinators import TRANSACTION as TRANSACTION
+from kclient.cluster.metadata import ZERO_ID as ZERO_ID
 from kclient.cluster.metadata import ClusterSnapshot as ClusterSnapshot
 from kclient.cluster.metadata import MetadataCache as MetadataCache
 from kclient.cluster.metadata import PartitionMetadata as PartitionMetadata

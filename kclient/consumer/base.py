@@ -136,12 +136,17 @@ class ConsumerBase:
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Return nothing of these partitions until `resume`; the membership in the group goes on.
 
+        What was fetched of them is kept while nobody else needs its room (`fetch.max.bytes`); else it is fetched again
+        when they go on.
+
         Raises:
             IllegalStateError: A partition is not assigned.
             ClosedError: The consumer was closed.
         """
         self._core.check_open()
-        self._core.pause(as_partitions(partitions))
+        wanted = as_partitions(partitions)
+        self._hand_out.settle()
+        self._core.pause(wanted)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Undo `pause`.

@@ -10,6 +10,7 @@ from kclient.records import iter_headers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kclient.consumer.fetch_budget import Frame
     from kclient.consumer.subscription import PartitionState
     from kclient.errors import KafkaError
     from kclient.types import Buffer, TopicPartition
@@ -27,6 +28,7 @@ class Chunk:
         "data",
         "epoch",
         "error",
+        "frame",
         "index",
         "next_offset",
         "records",
@@ -41,6 +43,8 @@ class Chunk:
         self.version: int = state.version
         self.data: Buffer = data
         self.size: int = len(data)
+        self.frame: Frame | None = None
+        """The response whose memory it holds; None for an error."""
         self.start_offset: int = state.fetch_offset
         """The offset that was asked for; the first batch may begin before it."""
         self.next_offset: int = state.fetch_offset
@@ -91,12 +95,15 @@ class Chunk:
         return chunk
 
     @classmethod
-    def failure(cls, state: PartitionState, error: KafkaError, go_on_at: int | None = None) -> Self:
+    def failure(
+        cls, state: PartitionState, error: KafkaError, go_on_at: int | None = None, epoch: int | None = None
+    ) -> Self:
         """A chunk that stands for an error, and for where to go on if it is not to be raised."""
         chunk = cls(state)
         chunk.error = error
         if go_on_at is not None:
             chunk.next_offset = go_on_at
+            chunk.epoch = epoch
         return chunk
 
     def place_behind(self, count: int) -> tuple[int, int | None]:

@@ -12,12 +12,14 @@ import anyio
 from kclient.concurrency import Completion, Wakeup
 from kclient.consumer.group import ConsumerGroupMetadata
 from kclient.consumer.group_driver import CHANNEL
-from kclient.consumer.offsets import COMMIT_MAX_VERSION, commit_error, commit_request
-from kclient.errors import KafkaError, KafkaTimeoutError, RetriableCommitFailedError
+from kclient.consumer.offsets import COMMIT_MAX_VERSION, commit_request, read_commit
+from kclient.errors import KafkaError, KafkaTimeoutError, RetriableCommitFailedError, UnknownTopicOrPartitionError
+from kclient.protocol.errors import EncodeError
 
 if TYPE_CHECKING:
     from kclient.consumer.core import ConsumerCore
     from kclient.consumer.interfaces import CommitCallback
+    from kclient.consumer.offsets import CommitAnswer
     from kclient.types import OffsetAndMetadata, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
@@ -32,8 +34,10 @@ class Commit:
     """Until when to try again; one attempt is made in any case."""
     callback: CommitCallback | None = None
     automatic: bool = False
-    """Whether it is an auto commit, whose failure is logged and tried again."""
+    """Whether it is an auto commit: a failure is logged, and partitions that do not exist any more are left out."""
     done: Completion[None] = field(default_factory=Completion)
+    problem: KafkaError | None = None
+    """Why the last attempt failed."""
     abandoned: bool = False
     """Nobody waits any more: no further attempts."""
     looking: anyio.CancelScope | None = None
@@ -53,6 +57,8 @@ class Committer:
         self._core = core
         self._queue: deque[Commit] = deque()
         self._current: Commit | None = None
+        self.handing_over: Commit | None = None
+        """The commit that a rebalance waits for, over several polls if need be."""
         self._wakeup = Wakeup()
 
     @property
@@ -72,51 +78,56 @@ class Committer:
             CommitFailedError: The consumer lost its partitions meanwhile.
             KafkaTimeoutError: It did not succeed in time; the text says why.
         """
+        self._core.check()
         if not offsets:
-            return
+            return None
         commit = Commit(offsets, self._core.clock() + timeout)
         self.put(commit)
         try:
-            with anyio.fail_after(timeout):
-                await commit.done.wait()
-        except KafkaError:
-            raise
-        except TimeoutError:
-            raise self._core.lookups.late("The commit", timeout) from None
+            with anyio.move_on_after(timeout):
+                return await commit.done.wait()
         finally:
             if not commit.done.done:
                 commit.abandon()
+        raise self._core.lookups.late("The commit", timeout, commit.problem)
+
+    def give_up_handing_over(self) -> None:
+        """The rebalance waits no longer."""
+        commit, self.handing_over = self.handing_over, None
+        if commit is not None and not commit.done.done:
+            commit.abandon()
 
     async def drained(self) -> None:
         """Wait until every commit asked for so far is through."""
-        for commit in ([self._current] if self._current else []) + list(self._queue):
+        for commit in self._pending():
             try:
                 await commit.done.wait()
             except KafkaError:
                 continue
 
     def fail(self, error: BaseException) -> None:
-        """The task has died: nobody will commit any more."""
-        for commit in ([self._current] if self._current else []) + list(self._queue):
+        """The task has died, or ends: nobody will commit any more."""
+        for commit in self._pending():
             commit.done.set_error(error)
         self._queue.clear()
+
+    def _pending(self) -> list[Commit]:
+        return ([] if self._current is None else [self._current]) + list(self._queue)
 
     async def run(self) -> None:
         """Work the queue off until cancelled."""
         while True:
             while self._queue:
                 commit = self._current = self._queue.popleft()
-                try:
-                    await self._work(commit)
-                finally:
-                    self._current = None
+                await self._work(commit)
+                self._current = None  # not if that failed: `fail` tells whoever waits for it
             await self._wakeup.wait()
 
     async def _work(self, commit: Commit) -> None:
         try:
             await self._attempts(commit)
-        except KafkaError as error:
-            self._finish(commit, error)
+        except (KafkaError, EncodeError) as error:
+            self._finish(commit, error if isinstance(error, KafkaError) else KafkaError(str(error)))
         else:
             self._finish(commit, None)
 
@@ -129,6 +140,7 @@ class Committer:
             except KafkaError as error:
                 if not error.retriable:
                     raise
+                commit.problem = error
                 attempts += 1
                 delay = core.cluster.retry_backoff.seconds(attempts)
                 if commit.abandoned or core.clock() + delay >= commit.deadline:
@@ -139,15 +151,17 @@ class Committer:
 
     async def _attempt(self, commit: Commit) -> None:
         core = self._core
+        coordinator = core.group()
         node = None
         with anyio.CancelScope() as commit.looking:
             if not commit.abandoned:
-                node = await self._coordinator(max(commit.deadline - core.clock(), core.plan.default_timeout / 10))
+                patience = max(commit.deadline - core.clock(), core.plan.default_timeout / 10)
+                node = await core.lookups.coordinator(patience)
         commit.looking = None
         if node is None:
             raise KafkaTimeoutError("Nobody waits for the commit any more")
-        coordinator = core.group()
         with core.lock:
+            epoch = coordinator.coordinator_epoch
             identity = ConsumerGroupMetadata(coordinator.settings.group_id)
             if core.subscriptions.uses_group:
                 identity = coordinator.commit_identity()
@@ -156,18 +170,32 @@ class Committer:
             response = await core.cluster.request(node, request, max_version=COMMIT_MAX_VERSION, channel=CHANNEL)
         except KafkaError as error:
             with core.lock:
-                coordinator.lose_coordinator(f"a commit failed: {error}", core.clock())
+                coordinator.lose_coordinator(f"a commit failed: {error}", core.clock(), epoch)
             core.group_wakeup.set()
             raise
-        code = commit_error(response)
-        if code:
-            with core.lock:
-                refused = coordinator.commit_refused(code, identity, core.clock())
+        self._heed(commit, read_commit(response), identity, epoch)
+
+    def _heed(self, commit: Commit, answer: CommitAnswer, identity: ConsumerGroupMetadata, epoch: int) -> None:
+        """Take in what the coordinator answered.
+
+        Raises:
+            KafkaError: It is not committed.
+        """
+        core = self._core
+        coordinator = core.group()
+        with core.lock:
+            if answer.code:
+                refused = coordinator.commit_refused(answer.code, identity, epoch, core.clock())
+            else:
+                coordinator.answered(epoch)
+        if answer.code:
             core.group_wakeup.set()
             raise refused
-
-    async def _coordinator(self, timeout: float) -> int:
-        return await self._core.lookups.coordinator(timeout)
+        if answer.unknown:
+            told = ", ".join(map(str, answer.unknown[:5]))
+            if not commit.automatic:
+                raise UnknownTopicOrPartitionError(f"{told}: such partitions do not exist (any more)")
+            logger.info("auto commit: %s does not exist (any more)", told)
 
     def _finish(self, commit: Commit, error: KafkaError | None) -> None:
         core = self._core
@@ -175,18 +203,26 @@ class Committer:
         core.metrics.failed_commits += error is not None
         if error is None:
             core.on_commit(commit.offsets)
-        if commit.automatic and error is not None:
-            logger.warning("auto commit of %d partitions failed: %s", len(commit.offsets), error)
-            if error.retriable:
-                core.auto_commit.failed(core.clock(), core.config.retry_backoff_ms / 1000)
+        if commit.automatic:
+            self._note(commit, error)
         if commit.callback is not None:
             shown = error
             if error is not None and error.retriable and not isinstance(error, KafkaTimeoutError):
                 shown = RetriableCommitFailedError(f"The offsets were not committed, and may be later: {error}")
                 shown.__cause__ = error
-            core.callbacks.append((commit.callback, commit.offsets, shown))
+            core.callbacks.append((commit.callback, (commit.offsets, shown)))
         if error is None:
             commit.done.set_result(None)
         else:
             commit.done.set_error(error)
         core.look()
+
+    def _note(self, commit: Commit, error: KafkaError | None) -> None:
+        """An auto commit is through: log a failure, once until one succeeds, and say when to try again."""
+        auto_commit = self._core.auto_commit
+        if error is None:
+            auto_commit.succeeded()
+            return
+        level = logging.DEBUG if auto_commit.failures else logging.WARNING
+        logger.log(level, "auto commit of %d partitions failed: %s", len(commit.offsets), error)
+        auto_commit.failed(self._core.clock(), again=error.retriable)

@@ -13,7 +13,7 @@ from kclient.arguments import as_partition, as_partitions
 from kclient.concurrency import Wakeup, current_backend
 from kclient.consumer import polling
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, close_timeout, deadline_of
-from kclient.consumer.polling import Call, CommitNow, Drain, Left, Script, Wait
+from kclient.consumer.polling import Await, Call, Script, Wait
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
@@ -146,12 +146,8 @@ class Consumer(ConsumerBase):
             case Call(function, arguments):
                 result = function(*arguments)
                 return await result if inspect.isawaitable(result) else result
-            case CommitNow(offsets, timeout):
-                return await core.committer.commit(offsets, timeout)
-            case Drain(timeout):
-                return await core.drained(timeout)
-            case Left(timeout):
-                return await core.left(timeout)
+            case Await(function, arguments):
+                return await function(*arguments)
 
     # ------------------------------------------------------------------ what to read
 
@@ -270,7 +266,8 @@ class Consumer(ConsumerBase):
         """
         self._core.check()
         self._core.group()
-        return await self._core.lookups.committed(as_partitions(partitions), self._seconds(timeout))
+        core = self._core
+        return await core.interruptible(core.lookups.committed, as_partitions(partitions), self._seconds(timeout))
 
     # ------------------------------------------------------------------ positions
 
@@ -283,7 +280,8 @@ class Consumer(ConsumerBase):
         """
         self._check()
         self._hand_out.settle()
-        return await self._core.position(as_partition(partition), self._seconds(timeout))
+        core = self._core
+        return await core.interruptible(core.position, as_partition(partition), self._seconds(timeout))
 
     # ------------------------------------------------------------------ looking
 
@@ -299,7 +297,8 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return await self._core.offsets_for_times(timestamps, self._seconds(timeout))
+        core = self._core
+        return await core.interruptible(core.offsets_for_times, timestamps, self._seconds(timeout))
 
     async def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -309,7 +308,9 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return await self._core.offsets_at(as_partitions(partitions), EARLIEST_TIMESTAMP, self._seconds(timeout))
+        core = self._core
+        wanted = as_partitions(partitions)
+        return await core.interruptible(core.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
 
     async def end_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -319,7 +320,9 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return await self._core.offsets_at(as_partitions(partitions), LATEST_TIMESTAMP, self._seconds(timeout))
+        core = self._core
+        wanted = as_partitions(partitions)
+        return await core.interruptible(core.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of a topic.
@@ -328,8 +331,9 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: Nothing is known of it in time.
             InvalidTopicError: The name is empty.
         """
-        self._core.check()
-        return await self._core.lookups.partitions_for(topic, self._seconds(timeout))
+        core = self._core
+        core.check()
+        return await core.interruptible(core.lookups.partitions_for, topic, self._seconds(timeout))
 
     async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that may be described, with their partitions.
@@ -337,5 +341,6 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: No broker answered in time.
         """
-        self._core.check()
-        return await self._core.lookups.list_topics(self._seconds(timeout))
+        core = self._core
+        core.check()
+        return await core.interruptible(core.lookups.list_topics, self._seconds(timeout))

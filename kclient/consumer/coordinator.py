@@ -75,6 +75,8 @@ class GroupCoordinator:
         self.coordinator_state: CoordinatorState = CoordinatorState.UNKNOWN
         self.coordinator: int | None = None
         """Node id of the coordinator, while it is known."""
+        self.coordinator_epoch: int = 0
+        """Grows whenever the coordinator is found: what went wrong at an earlier one says nothing of this one."""
         self.error: KafkaError | None = None
         """Why the group refused this member; the next poll raises it."""
         self.metadata: ConsumerGroupMetadata = ConsumerGroupMetadata(
@@ -87,6 +89,7 @@ class GroupCoordinator:
         self._leader = GroupLeader()
         self._heartbeats = Heartbeats(settings.heartbeat_interval, settings.session_timeout)
         self._topics: frozenset[str] | None = None
+        self._by_pattern = False
         self._owned: tuple[TopicPartition, ...] = ()
         self._lost = False
         self._lost_error: KafkaError | None = None
@@ -103,6 +106,13 @@ class GroupCoordinator:
         self._joining: GroupRequest | None = None
         self._heartbeat: GroupRequest | None = None
         self._lookup_at = self._join_at = 0.0
+        self._coordinator_failures = 0
+        """How often a coordinator was not found, or failed, since one answered as such."""
+        self._join_failures = 0
+        self._refreshes = 0
+        self._refresh: int | None = None
+        """The refresh of the metadata that joining waits for."""
+        self._refresh_sent = False
         self._last_poll: float | None = None
         self._waiting = False
         self._receivers: dict[RequestKind, Callable[[Any, float], None]] = {
@@ -114,8 +124,15 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------ what the user does
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """These topics are subscribed from now on; the next poll joins, or joins again."""
+    def subscribe(self, topics: Iterable[str], *, by_pattern: bool = False) -> None:
+        """These topics are subscribed from now on; the next poll joins, or joins again.
+
+        Args:
+            topics: The topics.
+            by_pattern: Whether they are what matches a pattern now: then nobody joins before the metadata are fresh. So
+                a new topic makes the group rebalance once, and not once for each member that finds it.
+        """
+        self._by_pattern = by_pattern
         new = frozenset(topics)
         if new != self._topics:
             self._topics = new
@@ -172,6 +189,10 @@ class GroupCoordinator:
         self._owned = tuple(owned)
         self._lost = False
         self._join_reason = self._rejoin_reason or "joining"
+        if self._by_pattern:
+            self._refreshes += 1
+            self._refresh = self._refreshes
+            self._refresh_sent = False
         self._start_joining(now)
 
     def completed(self, done: Complete, *, gave_up: bool) -> None:
@@ -231,18 +252,27 @@ class GroupCoordinator:
             ) from self._lost_error
         return self.metadata
 
-    def commit_refused(self, code: int, identity: ConsumerGroupMetadata, now: float) -> KafkaError:
-        """A commit was answered with an error code: what to raise (retriable or not), with the state adjusted."""
+    def commit_refused(self, code: int, identity: ConsumerGroupMetadata, epoch: int, now: float) -> KafkaError:
+        """A commit was answered with an error code: what to raise (retriable or not), with the state adjusted.
+
+        Args:
+            code: The error code.
+            identity: As whom it was made; the consumer may be somebody else by now.
+            epoch: The `coordinator_epoch` when it was sent.
+            now: Monotonic time in seconds.
+        """
+        present = identity == self.metadata and identity.generation_id >= 0 and self.state not in _ABSENT
         if code in _COORDINATOR_GONE:
-            self.lose_coordinator(f"a commit was answered with {ErrorCode(code).name}", now)
+            self.lose_coordinator(f"a commit was answered with {ErrorCode(code).name}", now, epoch)
         elif code in _MEMBERSHIP_GONE:
-            if identity == self.metadata and identity.generation_id >= 0 and self.state in _BEATING:
+            if present and self.state in _BEATING:
                 self._lose_membership(code)
             return self._too_late(code)
         elif code == ErrorCode.FENCED_INSTANCE_ID and identity.generation_id >= 0:
-            return self._fence()
+            return self._fence() if present else self._fenced()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
+            if present:
+                self.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
             return error_for(code, "The offsets cannot be committed while the group rebalances: poll, then commit")
         return error_for(code)
 
@@ -276,15 +306,29 @@ class GroupCoordinator:
         self._check_poll_interval(now)
         requests: list[GroupRequest] = []
         wake_at = min(
+            self._plan_heartbeat(now, requests),  # may lose the coordinator, so it comes before looking for one
             self._plan_lookup(now, requests),
             self._plan_join(now, requests),
-            self._plan_heartbeat(now, requests),
             self._poll_deadline,
         )
         if self._leave is not None and not self._leave_sent:
             self._leave_sent = True
             requests.append(self._leave)
-        return Todo(requests, wake_at)
+        refresh = None
+        if self._refresh is not None and not self._refresh_sent:
+            self._refresh_sent = True
+            refresh = self._refresh
+        return Todo(requests, wake_at, refresh)
+
+    def refreshed(self, number: int) -> None:
+        """The metadata that `next` asked for are there, and `subscribe` knows of them; or they cannot be had."""
+        if number == self._refresh:
+            self._refresh = None
+
+    def answered(self, epoch: int) -> None:
+        """The coordinator did what it was asked: it is the one, and well."""
+        if epoch == self.coordinator_epoch:
+            self._coordinator_failures = 0
 
     def received(self, request: GroupRequest, response: Any, now: float) -> None:
         """The answer to a request that `next` gave out."""
@@ -319,8 +363,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------------ the coordinator
 
     def _plan_lookup(self, now: float, requests: list[GroupRequest]) -> float:
-        needed = self._wanted or self.state not in _ABSENT
-        if not needed or self.coordinator_state is CoordinatorState.KNOWN or self._lookup is not None:
+        if not self._needs_coordinator or self.coordinator_state is CoordinatorState.KNOWN or self._lookup is not None:
             return inf
         if now < self._lookup_at:
             return self._lookup_at
@@ -328,6 +371,10 @@ class GroupCoordinator:
         self._lookup = self._requests.find_coordinator()
         requests.append(self._lookup)
         return inf
+
+    @property
+    def _needs_coordinator(self) -> bool:
+        return self._wanted or self.state not in _ABSENT
 
     def _on_lookup(self, response: Any, now: float) -> None:
         try:
@@ -337,25 +384,42 @@ class GroupCoordinator:
             return
         self._know(CoordinatorState.KNOWN)
         self.coordinator = node
+        self.coordinator_epoch += 1
         logger.debug("group %s: the coordinator is node %d", self.settings.group_id, node)
 
     def _lookup_refused(self, error: KafkaError, now: float) -> None:
         self._know(CoordinatorState.UNKNOWN)
-        self._lookup_at = now + self.settings.retry_backoff
-        if not error.retriable:
+        self._tell(f"it was not found: {error}")
+        self._look_up_later(now)
+        if not error.retriable and self._needs_coordinator:
             self._fail(error)
 
-    def lose_coordinator(self, reason: str, now: float) -> None:
-        """The coordinator cannot be reached or is another broker by now: look it up again."""
-        if self.coordinator_state is not CoordinatorState.KNOWN:
+    def lose_coordinator(self, reason: str, now: float, epoch: int | None = None) -> None:
+        """The coordinator cannot be reached or is another broker by now: look it up again.
+
+        Args:
+            reason: Why, for the log.
+            now: Monotonic time in seconds.
+            epoch: The `coordinator_epoch` of which that is known; nothing happens if another was found since.
+        """
+        if self.coordinator_state is not CoordinatorState.KNOWN or epoch not in {None, self.coordinator_epoch}:
             return
-        logger.info("group %s: looking for the coordinator again: %s", self.settings.group_id, reason)
         self._know(CoordinatorState.UNKNOWN)
         self.coordinator = None
-        self._lookup_at = now + self.settings.retry_backoff
         self._heartbeat = None
+        self._tell(reason)
+        self._look_up_later(now)
         if self.state in {MemberState.JOINING, MemberState.SYNCING}:
-            self._start_joining(now + self.settings.retry_backoff)
+            self._start_joining(self._lookup_at)
+
+    def _tell(self, reason: str) -> None:
+        """Say why the coordinator is looked for, once until one has answered."""
+        level = logging.DEBUG if self._coordinator_failures else logging.INFO
+        logger.log(level, "group %s: looking for the coordinator again: %s", self.settings.group_id, reason)
+
+    def _look_up_later(self, now: float) -> None:
+        self._coordinator_failures += 1
+        self._lookup_at = now + self.settings.retry_backoff.seconds(self._coordinator_failures)
 
     # ------------------------------------------------------------------ joining
 
@@ -369,12 +433,18 @@ class GroupCoordinator:
         if self._joining is not None or self.coordinator is None:
             return inf
         if self.state is MemberState.JOINING:
+            if self._refresh is not None:
+                return inf
             if now < self._join_at:
                 return self._join_at
+            try:
+                self._joining = self._requests.join(
+                    self.coordinator, self.metadata, self._topics or (), self._owned, self._join_reason
+                )
+            except KafkaError as error:
+                self._fail(error)
+                return inf
             self._rejoin_reason = None
-            self._joining = self._requests.join(
-                self.coordinator, self.metadata, self._topics or (), self._owned, self._join_reason
-            )
         elif self.state is MemberState.SYNCING:
             self._joining = self._requests.sync(self.coordinator, self.metadata, self._protocol_name, self._assignments)
         else:
@@ -395,6 +465,7 @@ class GroupCoordinator:
             self._joined(response, now)
 
     def _joined(self, response: Any, now: float) -> None:
+        self._coordinator_failures = self._join_failures = 0
         self.metadata = replace(self.metadata, generation_id=response.generation_id, member_id=response.member_id)
         self._protocol_name = response.protocol_name
         self._heartbeats.start(now)
@@ -451,7 +522,9 @@ class GroupCoordinator:
         if code in _COORDINATOR_GONE:
             self.lose_coordinator(f"joining was answered with {ErrorCode(code).name}", now)
         elif code in _TRY_AGAIN:
-            self._start_joining(now + self.settings.retry_backoff)
+            # a group that rebalances again wants this member soon, however often
+            self._join_failures = self._join_failures + 1 if code != ErrorCode.REBALANCE_IN_PROGRESS else 1
+            self._start_joining(now + self.settings.retry_backoff.seconds(self._join_failures))
         elif code in _MEMBERSHIP_GONE:
             if self._owned:
                 self._lose_membership(code)
@@ -488,6 +561,7 @@ class GroupCoordinator:
             self.lose_coordinator(f"a heartbeat was answered with {ErrorCode(code).name}", now)
         elif code in {ErrorCode.NONE, *_TRY_AGAIN}:
             self._heartbeats.answered(now)
+            self._coordinator_failures = 0
             if code == ErrorCode.REBALANCE_IN_PROGRESS and self.state in {MemberState.STABLE, MemberState.COMPLETING}:
                 self.request_rejoin("the group rebalances")
         elif self.state not in _BEATING:
@@ -537,7 +611,7 @@ class GroupCoordinator:
     def _forget_member(self, *, keep_id: bool = False) -> None:
         member_id = self.metadata.member_id if keep_id else ""
         self.metadata = replace(self.metadata, generation_id=-1, member_id=member_id)
-        self._joining = self._heartbeat = self._complete = None
+        self._joining = self._heartbeat = self._complete = self._refresh = None
         self._leader.dismiss()
 
     def _depart(self, reason: str) -> None:
@@ -567,15 +641,18 @@ class GroupCoordinator:
 
     def _fence(self) -> KafkaError:
         """Another consumer has the same instance id."""
-        error = FencedInstanceIdError(
-            f"Another consumer joined group {self.settings.group_id!r} with group.instance.id "
-            f"{self.settings.group_instance_id!r}; each consumer needs one of its own"
-        )
+        error = self._fenced()
         self._forget_member()
         self.error = self._lost_error = error
         if self.state is not MemberState.FENCED:
             self._go(MemberState.FENCED)
         return error
+
+    def _fenced(self) -> FencedInstanceIdError:
+        return FencedInstanceIdError(
+            f"Another consumer joined group {self.settings.group_id!r} with group.instance.id "
+            f"{self.settings.group_instance_id!r}; each consumer needs one of its own"
+        )
 
     def _too_late(self, code: int) -> CommitFailedError:
         error = CommitFailedError(

@@ -7,25 +7,25 @@ coroutines of the second half belong to the event loop. Background tasks (`group
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import anyio
 
 from kclient.arguments import by_partition
-from kclient.cluster import ClientState, Cluster, cluster_addresses, topic_error
-from kclient.concurrency import Supervisor, Wakeup
+from kclient.cluster import ZERO_ID, ClientState, Cluster, cluster_addresses, topic_error
+from kclient.concurrency import LoopHandle, Supervisor, Wakeup
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
 from kclient.consumer.fetch_driver import FetchDriver
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.group import Complete, ConsumerGroupMetadata
 from kclient.consumer.group_driver import GroupDriver
-from kclient.consumer.list_offsets import OffsetSearch
 from kclient.consumer.lookups import Lookups
 from kclient.consumer.metrics import ConsumerMetrics
 from kclient.consumer.offsets import AutoCommit
@@ -42,16 +42,18 @@ from kclient.errors import (
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection, Generator
 
     from kclient.concurrency import TaskHandle
     from kclient.config import ConsumerConfig
-    from kclient.consumer.interfaces import CommitCallback, RebalanceListener
+    from kclient.consumer.interfaces import RebalanceListener
     from kclient.consumer.reset import ResetPolicy
     from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Timestamps, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _POLL_INTERVAL = 1.0
 """Seconds for which records are iterated over without looking at anything else."""
@@ -82,7 +84,7 @@ class ConsumerCore:
         self.coordinator: GroupCoordinator | None = (
             None if plan.group is None else GroupCoordinator(plan.group, plan.assignors)
         )
-        self.auto_commit: AutoCommit = AutoCommit(plan.auto_commit_interval)
+        self.auto_commit: AutoCommit = AutoCommit(plan.auto_commit_interval, plan.retry_backoff)
         self.metrics: ConsumerMetrics = ConsumerMetrics()
         self.listener: RebalanceListener | None = None
         self.attention: bool = False
@@ -91,9 +93,8 @@ class ConsumerCore:
         """Wakes the user who waits in poll; set by the face, called in the loop's thread."""
         self.errors: deque[KafkaError] = deque()
         """What the next poll has to raise."""
-        self.callbacks: deque[tuple[CommitCallback, dict[TopicPartition, OffsetAndMetadata], KafkaError | None]]
-        self.callbacks = deque()
-        """Callbacks of asynchronous commits that are due."""
+        self.callbacks: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        """What the user is to be told of: callbacks, interceptors and listeners, with their arguments."""
         self.poll_due: float = 0.0
         """When iterating has to go through poll again although there are records at hand."""
         self.taking: tuple[Complete, set[TopicPartition]] | None = None
@@ -103,6 +104,11 @@ class ConsumerCore:
         self.fetch_wakeup: Wakeup = Wakeup()
         self._failure: BaseException | None = None
         self._woken = False
+        self._loop: LoopHandle | None = None
+        self._scopes: set[anyio.CancelScope] = set()
+        """Around the calls that `wakeup` ends."""
+        self._transient: Counter[str] = Counter()
+        """Topics that calls under way ask for."""
         self._changed = anyio.Event()
         self._cluster: Cluster | None = None
         self._tasks: set[TaskHandle] = set()
@@ -160,9 +166,11 @@ class ConsumerCore:
         self._failure = error
 
     def wakeup(self) -> None:
-        """End the present or next wait in `poll` with `WakeupError`."""
+        """End the present or next wait with `WakeupError`."""
         self._woken = self.attention = True
         self.notify()
+        if self._loop is not None:
+            self._loop.post(self._interrupt)
 
     def take_wakeup(self) -> None:
         """Raise `WakeupError` if `wakeup` was called."""
@@ -196,7 +204,7 @@ class ConsumerCore:
             self.listener = listener
             if self._cluster is not None:
                 self.match_pattern()
-            coordinator.subscribe(self.subscriptions.topics)
+            coordinator.subscribe(self.subscriptions.topics, by_pattern=True)
         self.wake()
 
     def match_pattern(self) -> None:
@@ -205,7 +213,7 @@ class ConsumerCore:
         hidden = self.config.exclude_internal_topics
         names = [name for name, topic in snapshot.topics.items() if not (hidden and topic.is_internal)]
         if self.subscriptions.match(names):
-            self.group().subscribe(self.subscriptions.topics)
+            self.group().subscribe(self.subscriptions.topics, by_pattern=True)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions."""
@@ -213,7 +221,7 @@ class ConsumerCore:
         with self.lock:
             if wanted or self.subscriptions.kind is SubscriptionKind.ASSIGNED:
                 self.subscriptions.assign(wanted)
-            self.moved()
+            self.assigned()
         self.wake()
 
     def seek(self, tp: TopicPartition, offset: int, epoch: int | None) -> None:
@@ -236,6 +244,26 @@ class ConsumerCore:
         """Under the lock: positions were chosen or given up; what was fetched or complained of is out of date."""
         self.fetcher.drop_stale()
         self.errors = deque(error for error in self.errors if not self._answered(error))
+
+    def assigned(self) -> None:
+        """Under the lock: other partitions are read from now on."""
+        self.moved()
+        if self._cluster is not None:
+            self._recognise_topics()
+
+    def _recognise_topics(self) -> None:
+        """Under the lock: see by their ids which topics were deleted and created again."""
+        snapshot = self.cluster.snapshot
+        for state in self.subscriptions:
+            topic_id = snapshot.topic_id(state.tp.topic)
+            if topic_id == ZERO_ID or state.recognise(topic_id):
+                continue
+            if state.state is PositionState.VALID:
+                self.fetcher.made_anew(state)
+            elif state.state is PositionState.RESETTING:
+                self.subscriptions.reset(state.tp, state.policy)
+            else:
+                state.attempt = None  # what was committed is of the deleted one
 
     def _answered(self, error: KafkaError) -> bool:
         """Whether the user has sought a position meanwhile, where there was none."""
@@ -284,6 +312,9 @@ class ConsumerCore:
                 self.coordinator.polled(now)
                 if self.coordinator.state is not before:
                     self.group_wakeup.set()
+            if self.fetcher.crowded:
+                self.fetcher.drop_paused()
+                self.fetch_wakeup.set()
             if self.auto_commit.polled(now) and self.coordinator is not None:
                 self._auto_commit(now)
             self.poll_due = min(now + _POLL_INTERVAL, self.auto_commit.due)
@@ -313,6 +344,7 @@ class ConsumerCore:
                 or self._failure
                 or self.errors
                 or self.callbacks
+                or self.fetcher.crowded
                 or self.state is not ClientState.RUNNING
                 or (
                     coordinator is not None
@@ -347,6 +379,7 @@ class ConsumerCore:
             raise ClosedError("The consumer was closed; make a new one")
         if self.state is not ClientState.NEW:
             raise IllegalStateError("The consumer was started before; make a new one")
+        self._loop = LoopHandle()
         await self.supervisor.start()
         try:
             cluster = self._cluster = Cluster(
@@ -411,7 +444,7 @@ class ConsumerCore:
         self._failure = error
         self.attention = True
         self.committer.fail(error)
-        self.changed()
+        self._interrupt()
         self.notify()
 
     # ------------------------------------------------------------------ the loop: news
@@ -420,6 +453,41 @@ class ConsumerCore:
         """Wake the coroutines that wait in `until`."""
         news, self._changed = self._changed, anyio.Event()
         news.set()
+
+    async def change(self) -> None:
+        """Wait until background tasks have changed something, or there are new metadata."""
+        await self._changed.wait()
+
+    def _interrupt(self) -> None:
+        """End the calls that wait, unless the wakeup was taken meanwhile."""
+        if self._woken or self._failure is not None:
+            for scope in self._scopes:
+                scope.cancel()
+        self.changed()
+
+    async def interruptible(self, function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
+        """Await a call that `wakeup` may end, or the failure of a background task.
+
+        Raises:
+            WakeupError: `wakeup` was called.
+            KafkaError: What the call raised, or the stored failure.
+        """
+        self.take_wakeup()
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                return await function(*arguments)
+            finally:
+                self._scopes.discard(scope)
+        self.check()
+        self._woken = False
+        raise WakeupError("wakeup() was called")
+
+    async def settled(self, commit: Commit, until: float) -> bool:
+        """Wait until a commit is through, whatever its outcome; False if it was not by a time."""
+        with anyio.move_on_after(max(until - self.clock(), 0)), contextlib.suppress(Exception):
+            await commit.done.wait()  # what went wrong is logged, and raised by the committer's failure
+        return commit.done.done
 
     async def until(self, met: Callable[[], bool], timeout: float, what: str) -> None:
         """Wait until a condition holds that background tasks bring about.
@@ -444,7 +512,9 @@ class ConsumerCore:
         """Wait until the coordinator knows that this member left, or the time is over."""
         coordinator = self.group()
         try:
-            await self.until(lambda: not coordinator.leaving, max(timeout, _LAST_WORDS), "Leaving the group")
+            await self.until(
+                lambda: not coordinator.leaving or self._woken, max(timeout, _LAST_WORDS), "Leaving the group"
+            )
         except KafkaError as error:
             logger.info("%s", error)
 
@@ -467,16 +537,27 @@ class ConsumerCore:
         """The first records at or after some times."""
         self.check()
         wanted = by_partition(timestamps, _as_timestamp, "timestamps")
-        return await self.lookups.search(OffsetSearch(wanted), timeout)
+        return await self.lookups.search(wanted, timeout)
 
     async def offsets_at(
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout: float
     ) -> dict[TopicPartition, int]:
         """Where partitions begin or end."""
         self.check()
-        search = OffsetSearch(dict.fromkeys(partitions, timestamp))
-        found = await self.lookups.search(search, timeout)
+        found = await self.lookups.search(dict.fromkeys(partitions, timestamp), timeout)
         return {tp: 0 if offset is None else offset.offset for tp, offset in found.items()}
+
+    @contextlib.contextmanager
+    def interest(self, topics: Collection[str]) -> Generator[None, None, None]:
+        """Have metadata of some topics for as long as a call takes; they are not kept up to date behind it."""
+        self._transient.update(topics)
+        self.cluster.track(topics)
+        try:
+            yield
+        finally:
+            self._transient.subtract(topics)
+            self._transient = +self._transient
+            self.fetch_wakeup.set()
 
     def topics_of_interest(self) -> set[str]:
         """The topics whose metadata are needed."""
@@ -485,13 +566,14 @@ class ConsumerCore:
             topics |= self.subscriptions.topics
             if self.coordinator is not None:
                 topics |= self.coordinator.group_topics
-        return topics
+        return topics | set(self._transient)
 
     def _on_metadata(self) -> None:
         """There are new metadata."""
         snapshot = self.cluster.snapshot
         now = self.clock()
         with self.lock:
+            self._recognise_topics()
             if self.subscriptions.kind is SubscriptionKind.PATTERN:
                 self.match_pattern()
             if self.coordinator is not None:
@@ -514,7 +596,11 @@ class ConsumerCore:
         return {tp: consumed[tp] for tp in partitions if tp in consumed}
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Offsets were committed: tell the interceptors."""
+        """Offsets were committed: the interceptors are told where the user is."""
+        if self.plan.interceptors:
+            self.callbacks.append((self._tell_interceptors, (offsets,)))
+
+    def _tell_interceptors(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         for interceptor in self.plan.interceptors:
             try:
                 interceptor.on_commit(offsets)

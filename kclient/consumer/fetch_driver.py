@@ -1,32 +1,28 @@
-"""Sends fetches, finds positions, and hands in what the brokers answer."""
+"""Sends fetches, and hands in what the brokers answer."""
 
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 from kclient.cluster import version_for
-from kclient.consumer.list_offsets import OffsetSearch
-from kclient.consumer.lookups import unanswered
-from kclient.consumer.reset import LATEST, ResetKind
-from kclient.consumer.subscription import PositionState, SubscriptionKind
-from kclient.errors import BrokerConnectionError, KafkaError, NoOffsetForPartitionError
+from kclient.consumer.positions import PositionFinder
+from kclient.consumer.subscription import SubscriptionKind
+from kclient.errors import KafkaError
 from kclient.protocol.messages import FetchRequest
 from kclient.types import Node
 
 if TYPE_CHECKING:
     from kclient.consumer.core import ConsumerCore
     from kclient.consumer.fetcher import FetchNews, FetchPlan
-    from kclient.consumer.subscription import PartitionState
     from kclient.net.connection import Connection, Pending
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.fetcher")
 
 _CHANNELS = ("fetch", "fetch-2")
 """A connection for each lane: a fetch that waits at the broker for new data delays all behind it."""
-_GRACE = 5.0
-"""Seconds that a fetch may take beyond `fetch.max.wait.ms` and the time for any request."""
+_GRACE = 1.0
+"""Seconds that a fetch may take beyond `fetch.max.wait.ms`, where that is not less than `request.timeout.ms`."""
 
 
 class FetchDriver:
@@ -35,7 +31,7 @@ class FetchDriver:
     def __init__(self, core: ConsumerCore) -> None:
         self._core = core
         self._fetcher = core.fetcher
-        self._positions_under_way = False
+        self._positions = PositionFinder(core)
         self._tracked: set[str] = set()
 
     async def run(self) -> None:
@@ -45,7 +41,7 @@ class FetchDriver:
             # What falls due between here and the wait has not been looked at: it must not be slept over.
             now = core.clock()
             self._track()
-            self._start_finding_positions()
+            self._positions.start()
             self.send_fetches()
             with core.lock:
                 times = [self._fetcher.next_retry(now), core.subscriptions.next_retry(now)]
@@ -61,8 +57,8 @@ class FetchDriver:
             cluster.request_update(urgent=True)
         cluster.metadata.all_topics = all_topics
         topics = self._core.topics_of_interest()
-        if topics - self._tracked:
-            cluster.track(topics)
+        if topics != self._tracked:
+            cluster.track_only(topics)
         self._tracked = topics
 
     # ------------------------------------------------------------------ fetching
@@ -76,6 +72,8 @@ class FetchDriver:
             plans, leaderless = self._fetcher.plan(core.cluster.snapshot, core.clock())
         if leaderless:
             core.cluster.request_update()
+        if self._fetcher.crowded:
+            core.look()  # the next poll makes room
         for plan in plans:
             link = core.cluster.link(plan.node_id, _CHANNELS[plan.lane])
             connection = None if link is None else link.usable
@@ -94,7 +92,7 @@ class FetchDriver:
 
     def _send(self, plan: FetchPlan, connection: Connection) -> None:
         """Send a fetch; its answer is handled in a callback, without any task."""
-        timeout = self._core.config.request_timeout_ms / 1000 + plan.request.max_wait_ms / 1000 + _GRACE
+        timeout = max(self._core.config.request_timeout_ms / 1000, plan.request.max_wait_ms / 1000 + _GRACE)
         try:
             version = version_for(connection, FetchRequest, plan.max_version)
             pending = connection.send_nowait(plan.request, version, timeout=timeout)
@@ -141,117 +139,7 @@ class FetchDriver:
             self._fetcher.failed(plan, core.clock())
             if not error.retriable and core.running:
                 core.errors.append(error)
-        if isinstance(error, BrokerConnectionError) and core.running:
-            core.cluster.request_update()
+        if core.running:
+            core.cluster.request_update()  # whatever it was, another broker may lead by now
         core.fetch_wakeup.set()
         core.look()
-
-    # ------------------------------------------------------------------ positions
-
-    def _start_finding_positions(self) -> None:
-        core = self._core
-        now = core.clock()
-        with core.lock:
-            due = core.subscriptions.without_position(now) or core.subscriptions.resetting(now)
-        if due and not self._positions_under_way:
-            self._positions_under_way = True
-            core.spawn(self._find_positions, name="positions")
-
-    async def _find_positions(self) -> None:
-        core = self._core
-        try:
-            await self._use_committed()
-            await self._do_resets()
-        finally:
-            self._positions_under_way = False
-            core.fetch_wakeup.set()
-            core.changed()
-            core.look()
-
-    async def _use_committed(self) -> None:
-        """Begin at the committed offsets, or where `auto.offset.reset` says."""
-        core = self._core
-        with core.lock:
-            states = core.subscriptions.without_position(core.clock())
-            versions = {state.tp: state.version for state in states}
-        if not states:
-            return
-        if core.coordinator is None:
-            found = dict.fromkeys(versions)
-        else:
-            try:
-                found = await core.lookups.committed_once(versions, core.plan.default_timeout)
-            except KafkaError as error:
-                self._later(states, error)
-                return
-        with core.lock:
-            for state in states:
-                if core.subscriptions.find(state.tp) is not state or state.version != versions[state.tp]:
-                    continue
-                committed = found.get(state.tp)
-                if committed is not None:
-                    core.subscriptions.found(state.tp, state.version, committed.offset, committed.leader_epoch)
-                else:
-                    self._reset(state)
-
-    def _reset(self, state: PartitionState) -> None:
-        core = self._core
-        try:
-            core.subscriptions.reset(state.tp)
-        except NoOffsetForPartitionError as error:
-            state.retry_at = core.clock() + core.config.retry_backoff_ms / 1000
-            if not core.errors:
-                core.errors.append(error)
-
-    async def _do_resets(self) -> None:
-        """Ask the leaders where the resets under way lead."""
-        core = self._core
-        with core.lock:
-            states = core.subscriptions.resetting(core.clock())
-            versions = {state.tp: state.version for state in states}
-            now_ms = time.time_ns() // 1_000_000
-            wanted = {
-                state.tp: (state.policy or core.subscriptions.default_policy).timestamp(now_ms) for state in states
-            }
-        if not states:
-            return
-        search = OffsetSearch(wanted)
-        try:
-            await core.lookups.search_once(search)
-        except KafkaError as error:
-            self._later(states, error)
-            return
-        core.lookups.problem = unanswered(search) if search.missing else None
-        with core.lock:
-            for state in states:
-                self._end_reset(state, versions[state.tp], search)
-
-    def _end_reset(self, state: PartitionState, version: int, search: OffsetSearch) -> None:
-        core = self._core
-        if state.version != version or core.subscriptions.find(state.tp) is not state:
-            return
-        if state.tp not in search.found:
-            state.retry_at = core.clock() + core.config.retry_backoff_ms / 1000
-            return
-        found = search.found[state.tp]
-        if found is not None:
-            core.subscriptions.found(state.tp, version, found.offset, found.leader_epoch)
-            logger.info("%s: begins at offset %d", state.tp, found.offset)
-        elif state.policy is not None and state.policy.kind is ResetKind.BY_DURATION:
-            core.subscriptions.reset(state.tp, LATEST)  # no record is that new
-        else:
-            state.retry_at = core.clock() + core.config.retry_backoff_ms / 1000
-
-    def _later(self, states: list[PartitionState], error: KafkaError) -> None:
-        """Try again in a while; tell the user what trying again does not help against."""
-        core = self._core
-        logger.debug("finding positions: %s", error)
-        core.lookups.problem = error
-        if error.refresh_metadata:
-            core.cluster.request_update()
-        with core.lock:
-            for state in states:
-                if state.state is not PositionState.VALID:
-                    state.retry_at = core.clock() + core.config.retry_backoff_ms / 1000
-            if not error.retriable and not core.errors:
-                core.errors.append(error)

@@ -2,8 +2,9 @@
 
 Each broker is asked for the partitions it leads, in up to two requests at a time: while one waits at the broker
 for quiet partitions, a busy partition is fetched by the other, on a connection of its own. A partition is fetched
-ahead until it has more than `max.partition.fetch.bytes` buffered; all of them together stay within
-`fetch.max.bytes`. What arrives waits as undecoded chunks, in order of arrival, for `poll`.
+ahead until it has more than `max.partition.fetch.bytes` buffered; `FetchBudget` divides `fetch.max.bytes` among the
+brokers. Brokers and partitions take turns: who has waited longest comes first. What arrives waits as undecoded chunks,
+in order of arrival, for `poll`. That of a paused partition is kept for as long as nobody else needs its room.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from kclient.cluster import Backoff
 from kclient.consumer.chunk import Chunk
+from kclient.consumer.fetch_budget import FetchBudget, Frame
 from kclient.consumer.fetch_session import Asked, FetchSession
 from kclient.errors import (
     CorruptRecordError,
@@ -26,14 +30,19 @@ from kclient.errors import (
     error_for,
 )
 from kclient.protocol.messages import FetchRequest
-from kclient.types import TopicPartition
+from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kclient.cluster import ClusterSnapshot
     from kclient.consumer.subscription import PartitionState, SubscriptionState
-    from kclient.protocol.messages import FetchResponse, FetchResponsePartitionData
+    from kclient.protocol.messages import (
+        FetchableTopicResponse,
+        FetchResponse,
+        FetchResponseEpochEndOffset,
+        FetchResponsePartitionData,
+    )
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.fetcher")
 
@@ -68,8 +77,8 @@ class FetchSettings:
     max_partition_bytes: int = 1_048_576
     read_committed: bool = False
     client_rack: str = ""
-    retry_backoff: float = 0.1
-    """Seconds before a partition is asked for again after an error."""
+    retry_backoff: Backoff = field(default_factory=lambda: Backoff(100, 1000))
+    """How long a partition is not asked for after an error."""
     preferred_replica_age: float = 300.0
     """Seconds for which a replica that the leader sent us to is used."""
 
@@ -82,10 +91,16 @@ class FetchPlan:
     lane: int
     request: FetchRequest
     max_version: int | None
-    asked: dict[TopicPartition, tuple[PartitionState, int, int]]
-    """State, version and offset of each partition, as they were when it was planned."""
+    asked: dict[TopicPartition, tuple[PartitionState, int]]
+    """State and offset of each partition, as they were when it was planned."""
     names: dict[bytes, str]
     reserved: int
+    """The most bytes that were asked for."""
+
+    @property
+    def current(self) -> Iterator[PartitionState]:
+        """The partitions that still wait for this fetch: no other has taken its place, and no position jumped."""
+        return (state for state, _ in self.asked.values() if state.attempt is self)
 
 
 @dataclass(slots=True)
@@ -109,14 +124,22 @@ class Fetcher:
 
     def __init__(self, settings: FetchSettings, subscriptions: SubscriptionState) -> None:
         self.settings = settings
-        self.buffered: int = 0
-        """Bytes that were fetched and not handed out."""
         self.fetches: int = 0
         self.bytes_fetched: int = 0
+        self.crowded: bool = False
+        """Whether something cannot be fetched for want of room that a paused partition takes: see `drop_paused`."""
         self._subscriptions = subscriptions
+        self._budget = FetchBudget(settings.max_bytes, settings.max_partition_bytes, LANES)
         self._ready: deque[Chunk] = deque()
         self._busy: dict[tuple[int, int], FetchPlan] = {}
         self._sessions: dict[tuple[int, int], FetchSession] = {}
+        self._snapshot: ClusterSnapshot | None = None
+        self._turns = 0
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that were fetched and are still held: whole responses, until their last chunk is handed out."""
+        return self._budget.buffered
 
     # ------------------------------------------------------------------ asking
 
@@ -126,6 +149,8 @@ class Fetcher:
         Returns:
             The fetches, and whether a partition has no known leader, so that metadata are needed.
         """
+        if snapshot is not self._snapshot:
+            self._heed(snapshot, now)
         by_node: dict[int, list[PartitionState]] = {}
         leaderless = False
         for state in self._subscriptions:
@@ -136,12 +161,30 @@ class Fetcher:
                 leaderless = True
             else:
                 by_node.setdefault(node, []).append(state)
+        self._budget.short_of.clear()
+        brokers = len(by_node.keys() | self._budget.busy)
         plans = []
-        for node, states in by_node.items():
-            plan = self._plan_node(node, states, snapshot)
+        for states in by_node.values():
+            states.sort(key=_turn)
+        for node, states in sorted(by_node.items(), key=lambda item: item[1][0].turn):
+            plan = self._plan_node(node, states, snapshot, brokers)
             if plan is not None:
                 plans.append(plan)
+        self.crowded = bool(self._budget.short_of) and any(chunk.state.paused for chunk in self._ready)
         return plans, leaderless
+
+    def _heed(self, snapshot: ClusterSnapshot, now: float) -> None:
+        """There are new metadata: a partition whose leader moved need not wait for the old one's answer."""
+        self._snapshot = snapshot
+        for plan in self._busy.values():
+            for state in plan.current:
+                if self._source(state, snapshot, now) not in {plan.node_id, None}:
+                    state.attempt = None
+        self._sessions = {
+            place: session
+            for place, session in self._sessions.items()
+            if place[0] in snapshot.nodes or place in self._busy
+        }
 
     def next_retry(self, now: float) -> float | None:
         """When a partition that failed may be fetched again."""
@@ -150,8 +193,8 @@ class Fetcher:
 
     def _wants_more(self, state: PartitionState, now: float) -> bool:
         return (
-            state.fetchable
-            and state.fetching != state.version
+            state.attempt is None
+            and state.fetchable
             and state.retry_at <= now
             and state.buffered <= self.settings.max_partition_bytes
         )
@@ -162,22 +205,22 @@ class Fetcher:
             return replica
         return snapshot.leader_id(state.tp)
 
-    def _plan_node(self, node: int, states: list[PartitionState], snapshot: ClusterSnapshot) -> FetchPlan | None:
+    def _plan_node(
+        self, node: int, states: list[PartitionState], snapshot: ClusterSnapshot, brokers: int
+    ) -> FetchPlan | None:
         lane = next((lane for lane in range(LANES) if (node, lane) not in self._busy), None)
         if lane is None:
             return None
-        reserved = sum(plan.reserved for plan in self._busy.values())
-        room = self.settings.max_bytes - self.buffered - reserved
-        size = min(room, len(states) * self.settings.max_partition_bytes)
-        if room < self.settings.max_partition_bytes and (self.buffered or reserved):
-            return None  # without anything buffered even a tiny fetch.max.bytes must make progress
+        size = self._budget.allowance(node, len(states), brokers)
+        if not size:
+            return None
         wanted = {state.tp: self._ask(state, snapshot) for state in states}
         session = self._sessions.setdefault((node, lane), FetchSession(enabled=lane == 0))
         part = session.plan(wanted)
         request = FetchRequest(
             max_wait_ms=self.settings.max_wait_ms,
             min_bytes=self.settings.min_bytes,
-            max_bytes=max(size, 1),
+            max_bytes=size,
             isolation_level=int(self.settings.read_committed),
             session_id=part.session_id,
             session_epoch=part.epoch,
@@ -191,13 +234,14 @@ class Fetcher:
             lane=lane,
             request=request,
             max_version=None if with_ids else _LAST_VERSION_WITH_NAMES,
-            asked={state.tp: (state, state.version, state.fetch_offset) for state in states},
+            asked={state.tp: (state, state.fetch_offset) for state in states},
             names={asked.topic_id: tp.topic for tp, asked in wanted.items()},
-            reserved=max(size, 0),
+            reserved=size,
         )
         self._busy[node, lane] = plan
+        self._budget.reserve(node, size)
         for state in states:
-            state.fetching = state.version
+            state.attempt = plan
         return plan
 
     def _ask(self, state: PartitionState, snapshot: ClusterSnapshot) -> Asked:
@@ -214,54 +258,63 @@ class Fetcher:
 
     def received(self, plan: FetchPlan, response: FetchResponse, now: float) -> FetchNews:
         """The answer to a planned fetch."""
-        session = self._done(plan)
-        session.answered(response)
+        current = set(plan.current)
+        self._done(plan).answered(response)
         self.fetches += 1
         news = FetchNews()
         if response.error_code:
             logger.debug("fetch from node %d: %s", plan.node_id, error_for(response.error_code))
             if response.error_code in _MOVED:
                 news.refresh_metadata = True
-                self._hold(plan, now)
+                self._hold_back(current, now)
             return news
+        frame = Frame(plan.node_id, sum(map(_size, response.responses)))
         for topic in response.responses:
             name = topic.topic or plan.names.get(bytes(topic.topic_id), "")
             for data in topic.partitions:
-                self._take_in(plan, TopicPartition(name, data.partition_index), data, news, now)
+                asked = plan.asked.get(TopicPartition(name, data.partition_index))
+                if asked is not None and asked[0] in current:
+                    self._take_in(asked[0], asked[1], data, frame, news, now)
         return news
 
     def failed(self, plan: FetchPlan, now: float) -> None:
         """A planned fetch could not be sent, or was not answered."""
+        current = set(plan.current)
         self._done(plan).failed()
-        self._hold(plan, now)
+        self._hold_back(current, now)
 
     def _done(self, plan: FetchPlan) -> FetchSession:
         del self._busy[plan.node_id, plan.lane]
-        for state, version, _ in plan.asked.values():
-            if state.fetching == version:
-                state.fetching = -1
+        self._budget.answered(plan.node_id, plan.reserved)
+        for state in plan.current:
+            state.attempt = None
         return self._sessions[plan.node_id, plan.lane]
 
-    def _hold(self, plan: FetchPlan, now: float) -> None:
-        for state, version, _ in plan.asked.values():
-            if state.version == version:
-                state.retry_at = now + self.settings.retry_backoff
-                state.preferred_replica = None
+    def _hold_back(self, states: Iterable[PartitionState], now: float) -> None:
+        for state in states:
+            state.preferred_replica = None
+            self._later(state, now)
+
+    def _later(self, state: PartitionState, now: float) -> None:
+        state.failures += 1
+        state.retry_at = now + self.settings.retry_backoff.seconds(state.failures)
 
     def _take_in(
-        self, plan: FetchPlan, tp: TopicPartition, data: FetchResponsePartitionData, news: FetchNews, now: float
+        self,
+        state: PartitionState,
+        offset: int,
+        data: FetchResponsePartitionData,
+        frame: Frame,
+        news: FetchNews,
+        now: float,
     ) -> None:
-        """Keep what was fetched of one partition, unless it jumped or left meanwhile."""
-        asked = plan.asked.get(tp)
-        if asked is None or asked[0].version != asked[1] or self._subscriptions.find(tp) is not asked[0]:
-            return
-        state = asked[0]
+        """Keep what was fetched of one partition."""
         if data.error_code:
-            self._refused(plan, state, data, news, now)
+            self._refused(state, offset, data, news, now)
             return
+        state.failures = 0
         if data.diverging_epoch.end_offset >= 0:
-            end = data.diverging_epoch.end_offset
-            self._add(Chunk.failure(state, _truncated(state, end), end), news)
+            self._diverged(state, data.diverging_epoch, news)
             return
         state.high_watermark = data.high_watermark
         if data.last_stable_offset >= 0:
@@ -272,9 +325,21 @@ class Fetcher:
             state.preferred_replica = data.preferred_read_replica
             state.preferred_until = now + self.settings.preferred_replica_age
         if data.records is not None and len(data.records):
-            self._keep(state, data, news)
+            self._keep(state, data, frame, news)
 
-    def _keep(self, state: PartitionState, data: FetchResponsePartitionData, news: FetchNews) -> None:
+    def _diverged(self, state: PartitionState, leaders: FetchResponseEpochEndOffset, news: FetchNews) -> None:
+        """The leader's log has another epoch at the end of what was fetched (KIP-595).
+
+        Records were lost only if that epoch ends below. Else the leader merely does not know the epoch of the last
+        batch any more, because retention or compaction left nothing of it: it is asked again by the epoch it knows.
+        """
+        if leaders.end_offset < state.fetch_offset:
+            self._add(Chunk.failure(state, _truncated(state, leaders), leaders.end_offset, leaders.epoch), news)
+        else:
+            # asked by its own epoch it has no reason to say so again; whatever its reason, it is asked by none then
+            state.fetch_epoch = None if state.fetch_epoch == leaders.epoch else leaders.epoch
+
+    def _keep(self, state: PartitionState, data: FetchResponsePartitionData, frame: Frame, news: FetchNews) -> None:
         assert data.records is not None
         aborted = None
         if self.settings.read_committed:
@@ -283,7 +348,12 @@ class Fetcher:
             chunk = Chunk.of(state, data.records, aborted)
         except (CorruptRecordError, RecordTooLargeError) as error:
             chunk = Chunk.failure(state, _in_partition(error, state))
+        else:
+            chunk.frame = frame
+            self._budget.hold(frame)
         self.bytes_fetched += chunk.size
+        self._turns += 1
+        state.turn = self._turns
         self._add(chunk, news)
 
     def _add(self, chunk: Chunk, news: FetchNews) -> None:
@@ -292,15 +362,14 @@ class Fetcher:
             state.fetch_offset = chunk.next_offset
             state.fetch_epoch = chunk.epoch
             state.buffered += chunk.size
-            self.buffered += chunk.size
         else:
             # nothing can be fetched behind it before poll has dealt with it
-            state.fetching = state.version
+            state.attempt = chunk
         self._ready.append(chunk)
         news.ready = True
 
     def _refused(
-        self, plan: FetchPlan, state: PartitionState, data: FetchResponsePartitionData, news: FetchNews, now: float
+        self, state: PartitionState, offset: int, data: FetchResponsePartitionData, news: FetchNews, now: float
     ) -> None:
         code = data.error_code
         from_replica = state.preferred_replica is not None
@@ -309,14 +378,25 @@ class Fetcher:
             news.leaders[state.tp] = (data.current_leader.leader_id, data.current_leader.leader_epoch)
         if code in _MOVED or code in _WAIT or (from_replica and code == ErrorCode.OFFSET_OUT_OF_RANGE):
             news.refresh_metadata = news.refresh_metadata or code in _MOVED or code == ErrorCode.UNKNOWN_LEADER_EPOCH
-            state.retry_at = now + self.settings.retry_backoff
+            self._later(state, now)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._add(Chunk.failure(state, _out_of_range(state, plan.asked[state.tp][2])), news)
+            self._add(Chunk.failure(state, _out_of_range(state.tp, offset)), news)
         elif code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             error = TopicAuthorizationError(f"Not allowed to read topic {state.tp.topic!r}")
             self._add(Chunk.failure(state, error), news)
         else:
             self._add(Chunk.failure(state, _in_partition(error_for(code), state)), news)
+
+    def made_anew(self, state: PartitionState) -> None:
+        """The topic was deleted and created again: what was fetched is of the old one, and so is the position."""
+        self._subscriptions.stay(state)
+        self.drop_stale()
+        error = OffsetOutOfRangeError(
+            f"Topic {state.tp.topic!r} was deleted and created again: offset {state.position} of {state.tp} is one of "
+            "the deleted topic",
+            offsets={state.tp: state.position},
+        )
+        self._add(Chunk.failure(state, error), FetchNews())
 
     # ------------------------------------------------------------------ handing out
 
@@ -328,7 +408,7 @@ class Fetcher:
             chunk = self._ready[0]
             if self._stale(chunk):
                 self._ready.popleft()
-                self.buffered -= chunk.size
+                self._release(chunk)
             elif chunk.state.paused:
                 kept.append(self._ready.popleft())
             else:
@@ -340,6 +420,10 @@ class Fetcher:
     def _stale(self, chunk: Chunk) -> bool:
         state = chunk.state
         return state.version != chunk.version or self._subscriptions.find(state.tp) is not state
+
+    def _release(self, chunk: Chunk) -> None:
+        if chunk.frame is not None:
+            self._budget.release(chunk.frame)
 
     def advance(self, chunk: Chunk, count: int) -> bool:
         """`count` records of the first chunk are handed out; moves the position behind them.
@@ -360,15 +444,15 @@ class Fetcher:
         """The chunk is used up: the position is behind it, even where it ends with records that are not for users."""
         state = chunk.state
         self._ready.remove(chunk)
-        self.buffered -= chunk.size
+        self._release(chunk)
         if chunk.broken:
             self._subscriptions.seek(state.tp, chunk.next_offset, state.epoch)
         elif chunk.error is None:
             state.position = chunk.next_offset
             state.epoch = chunk.epoch
             state.buffered -= chunk.size
-        elif state.fetching == chunk.version:
-            state.fetching = -1
+        elif state.attempt is chunk:
+            state.attempt = None
 
     def still_there(self, chunk: Chunk) -> bool:
         """Whether a chunk that was handed out in part has not been thrown away since."""
@@ -385,23 +469,40 @@ class Fetcher:
 
     def drop_stale(self) -> None:
         """Throw away what nobody waits for any more, to make room."""
-        for chunk in [chunk for chunk in self._ready if self._stale(chunk)]:
+        stale = [chunk for chunk in self._ready if self._stale(chunk)]
+        for chunk in stale:
             self._ready.remove(chunk)
-            self.buffered -= chunk.size
+            self._release(chunk)
+
+    def drop_paused(self) -> None:
+        """Make room where it is wanted: what paused partitions have is thrown away, and fetched again when they go on.
+
+        To be called between polls only, when no chunk is being handed out.
+        """
+        self.crowded = False
+        self.drop_stale()
+        for state in {chunk.state for chunk in self._ready if chunk.state.paused and chunk.frame is not None}:
+            self._subscriptions.stay(state)
+        self.drop_stale()
 
 
-def _out_of_range(state: PartitionState, offset: int) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(
-        f"Offset {offset} of {state.tp} does not exist (any more) and auto.offset.reset is none: seek to a position, "
-        "or set auto.offset.reset to earliest, latest or by_duration"
-    )
+_turn = attrgetter("turn")
 
 
-def _truncated(state: PartitionState, end_offset: int) -> LogTruncationError:
+def _size(topic: FetchableTopicResponse) -> int:
+    return sum(len(data.records) for data in topic.partitions if data.records is not None)
+
+
+def _out_of_range(tp: TopicPartition, offset: int) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(f"Offset {offset} of {tp} does not exist (any more)", offsets={tp: offset})
+
+
+def _truncated(state: PartitionState, leaders: FetchResponseEpochEndOffset) -> LogTruncationError:
+    end = leaders.end_offset
     return LogTruncationError(
-        f"{state.tp} was cut back to offset {end_offset}, below the consumer's position {state.fetch_offset} (unclean "
-        "leader election): records were lost; seek to go on",
-        partitions=[state.tp],
+        f"{state.tp} was cut back to offset {end}, below the consumer's position {state.fetch_offset} (unclean "
+        "leader election): records were lost",
+        divergent_offsets={state.tp: OffsetAndMetadata(end, "", leaders.epoch if leaders.epoch >= 0 else None)},
     )
 
 

@@ -7,6 +7,8 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
+from kclient.cluster import Backoff
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,8 +39,8 @@ class GroupSettings:
     """`heartbeat.interval.ms`"""
     max_poll_interval: float = 300.0
     """`max.poll.interval.ms`: also how long the broker waits for members to rejoin."""
-    retry_backoff: float = 0.1
-    """`retry.backoff.ms`"""
+    retry_backoff: Backoff = field(default_factory=lambda: Backoff(100, 1000))
+    """`retry.backoff.ms` to `retry.backoff.max.ms`"""
     request_timeout: float = 30.0
     """`request.timeout.ms`"""
     client_rack: str | None = None
@@ -78,6 +80,8 @@ class Todo:
     requests: list[GroupRequest] = field(default_factory=list)
     wake_at: float = inf
     """Monotonic time in seconds; infinite if only an event can change anything."""
+    refresh: int | None = None
+    """Fetch the metadata anew and say so to `GroupCoordinator.refreshed`, with this number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from math import inf
 from typing import TYPE_CHECKING
 
 from kclient.cluster import version_for
 from kclient.consumer.group import RequestKind
 from kclient.errors import KafkaError
+from kclient.protocol.errors import EncodeError
 
 if TYPE_CHECKING:
     from kclient.consumer.coordinator import GroupCoordinator
     from kclient.consumer.core import ConsumerCore
     from kclient.consumer.group import GroupRequest
+
+logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
 CHANNEL = "coordinator"
 """Heartbeats and commits have a connection of their own: brokers answer a connection in order."""
@@ -36,6 +40,8 @@ class GroupDriver:
                 todo = self._coordinator.next(now)
             for request in todo.requests:
                 core.spawn(self._exchange, request, name=request.kind.value)
+            if todo.refresh is not None:
+                core.spawn(self._refresh, todo.refresh, name="metadata before joining")
             core.changed()
             core.look()
             await core.group_wakeup.wait(None if todo.wake_at == inf else max(todo.wake_at - now, 0))
@@ -44,14 +50,26 @@ class GroupDriver:
                 with core.lock:
                     self._coordinator.stalled(late)
 
+    async def _refresh(self, number: int) -> None:
+        """Have fresh metadata; without them the member joins with what it knows."""
+        core = self._core
+        try:
+            await core.cluster.refresh(timeout=core.config.request_timeout_ms / 1000)
+        except KafkaError as error:
+            logger.info("group %s: joining without fresh metadata: %s", self._coordinator.settings.group_id, error)
+        with core.lock:
+            self._coordinator.refreshed(number)
+        core.group_wakeup.set()
+
     async def _exchange(self, request: GroupRequest) -> None:
         """Send one request and hand its answer in."""
         core = self._core
         try:
             response = await self._send(request)
-        except KafkaError as error:
+        except (KafkaError, EncodeError) as error:
+            reason = error if isinstance(error, KafkaError) else KafkaError(str(error))
             with core.lock:
-                self._coordinator.failed(request, error, core.clock())
+                self._coordinator.failed(request, reason, core.clock())
         else:
             with core.lock:
                 self._coordinator.received(request, response, core.clock())

@@ -62,18 +62,15 @@ class GroupRequests:
         owned: Sequence[TopicPartition],
         reason: str,
     ) -> GroupRequest:
-        """Join or rejoin; the answer comes when every member has."""
+        """Join or rejoin; the answer comes when every member has.
+
+        Raises:
+            KafkaError: An assignor failed.
+        """
         settings = self._settings
         protocols = [
             JoinGroupRequestProtocol(
-                name=assignor.name,
-                metadata=encode_subscription(
-                    sorted(topics),
-                    assignor.subscription_user_data(topics),
-                    owned,
-                    member.generation_id,
-                    settings.client_rack,
-                ),
+                name=assignor.name, metadata=_subscription(assignor, topics, owned, member, settings.client_rack)
             )
             for assignor in self._assignors
         ]
@@ -157,6 +154,26 @@ class GroupRequests:
         return GroupRequest(kind, node, request_class, build, seconds, separate)
 
 
+def _subscription(
+    assignor: Assignor,
+    topics: Collection[str],
+    owned: Sequence[TopicPartition],
+    member: ConsumerGroupMetadata,
+    rack: str | None,
+) -> bytes:
+    try:
+        user_data = assignor.subscription_user_data(topics)
+        return encode_subscription(sorted(topics), user_data, owned, member.generation_id, rack)
+    except KafkaError:
+        raise
+    except Exception as error:  # the user's code, or what it returned
+        raise _assignor_failed(assignor, error) from error
+
+
+def _assignor_failed(assignor: Assignor, error: Exception) -> KafkaError:
+    return KafkaError(f"The assignor {assignor.name!r} of partition.assignment.strategy failed: {error!r}")
+
+
 def choose_coordinator(response: Any) -> int:
     """The node id in an answer to FindCoordinator.
 
@@ -194,6 +211,4 @@ def assign_members(
     except KafkaError:
         raise
     except Exception as error:
-        raise KafkaError(
-            f"The assignor {assignor.name!r} of partition.assignment.strategy failed: {error!r}"
-        ) from error
+        raise _assignor_failed(assignor, error) from error

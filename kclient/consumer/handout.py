@@ -144,18 +144,23 @@ class HandOut:
         assert error is not None
         tp = chunk.state.tp
         policy = core.subscriptions.default_policy
+        resets = policy.kind is not ResetKind.NONE and isinstance(error, LogTruncationError | OffsetOutOfRangeError)
         with core.lock:
             self._fetcher.finish(chunk)
-            if policy.kind is not ResetKind.NONE:
-                if isinstance(error, LogTruncationError):
-                    logger.warning("%s; going on there, because auto.offset.reset is %s", error, policy.kind.value)
-                    core.subscriptions.seek(tp, chunk.next_offset)
-                elif isinstance(error, OffsetOutOfRangeError):
-                    logger.warning("%s: offset %d is out of range; resetting", tp, chunk.next_offset)
-                    core.subscriptions.reset(tp)
+            if resets and isinstance(error, LogTruncationError):
+                core.subscriptions.seek(tp, chunk.next_offset, chunk.epoch)
+            elif resets:
+                core.subscriptions.reset(tp)
         core.fetch_wakeup.set()
-        if policy.kind is ResetKind.NONE or not isinstance(error, (LogTruncationError, OffsetOutOfRangeError)):
-            raise error
+        if resets:
+            logger.warning("%s; going on, because auto.offset.reset is %s", error, policy.kind.value)
+            return
+        if isinstance(error, LogTruncationError | OffsetOutOfRangeError):
+            error.message += (
+                ", and auto.offset.reset is none: seek to a position, or set auto.offset.reset to earliest, latest or "
+                "by_duration"
+            )
+        raise error
 
     # ------------------------------------------------------------------ one by one
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -9,16 +10,17 @@ import anyio
 from kclient.arguments import check_topic, in_seconds
 from kclient.cluster import MetadataCache, topic_error, version_for
 from kclient.consumer.group_driver import CHANNEL
-from kclient.consumer.list_offsets import OffsetSearch
+from kclient.consumer.list_offsets import OffsetSearch, no_leader
 from kclient.consumer.offsets import FETCH_MAX_VERSION, committed_offsets, committed_request
-from kclient.errors import KafkaError, KafkaTimeoutError
+from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, RefreshCoordinatorError
 from kclient.protocol.messages import MetadataRequest, OffsetFetchRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from kclient.cluster import ClusterSnapshot
     from kclient.consumer.core import ConsumerCore
+    from kclient.consumer.list_offsets import Question
     from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 T = TypeVar("T")
@@ -88,63 +90,77 @@ class Lookups:
         core = self._core
         coordinator = core.group()
         node = await self.coordinator(timeout)
+        with core.lock:
+            epoch = coordinator.coordinator_epoch
         try:
             connection = await core.cluster.connection(node, CHANNEL)
             version = version_for(connection, OffsetFetchRequest, FETCH_MAX_VERSION)
-            request = committed_request(
-                coordinator.settings.group_id, partitions, version, require_stable=core.plan.read_committed
-            )
-            return committed_offsets(await connection.request(request, version))
+            request = committed_request(coordinator.settings.group_id, partitions, version)
+            found = committed_offsets(await connection.request(request, version))
         except KafkaError as error:
-            if error.retriable:
+            if isinstance(error, RefreshCoordinatorError | BrokerConnectionError | KafkaTimeoutError):
                 with core.lock:
-                    coordinator.lose_coordinator(f"fetching committed offsets failed: {error}", core.clock())
+                    coordinator.lose_coordinator(f"fetching committed offsets failed: {error}", core.clock(), epoch)
                 core.group_wakeup.set()
             raise
+        with core.lock:
+            coordinator.answered(epoch)
+        return found
 
-    async def search(self, search: OffsetSearch, timeout: float) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Find offsets by time.
+    async def search(
+        self, wanted: Mapping[TopicPartition, int], timeout: float
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Find offsets by time, at all leaders at once.
 
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
             KafkaError: A topic must not be read.
         """
-        if not search.wanted:
-            return {}
-        self._core.cluster.track({tp.topic for tp in search.wanted})
-
-        async def round_of_requests() -> None:
-            await self.search_once(search)
-            if search.missing:
-                raise unanswered(search)
-
-        await self._retry(round_of_requests, timeout, "Finding offsets")
+        core = self._core
+        search = OffsetSearch(wanted, core.plan.retry_backoff)
+        with core.interest({tp.topic for tp in wanted}), anyio.move_on_after(max(timeout, 0)):
+            async with anyio.create_task_group() as questions:
+                while not search.over:
+                    now = core.clock()
+                    due, leaderless = search.plan(core.cluster.snapshot, now)
+                    for question in due:
+                        questions.start_soon(self._ask, search, question)
+                    if leaderless:
+                        self._miss(search, leaderless)
+                    retry_at = search.next_retry(now)
+                    with anyio.move_on_after(inf if retry_at is None else max(retry_at - now, 0)):
+                        await core.change()
+                questions.cancel_scope.cancel()
+        if search.error is not None:
+            raise search.error
+        if not search.over:
+            raise self.late("Finding offsets", timeout, search.problem or no_leader(search.missing))
         return search.found
 
-    async def search_once(self, search: OffsetSearch) -> None:
-        """Ask the leaders once for what is still missing; what could not be found stays missing.
+    async def _ask(self, search: OffsetSearch, question: Question) -> None:
+        core = self._core
+        request = question.request(
+            core.cluster.snapshot, read_committed=core.plan.read_committed, timeout_ms=core.config.request_timeout_ms
+        )
+        try:
+            answer = question.read(await core.cluster.request(question.node_id, request))
+        except KafkaError as error:
+            search.failed(question, error, core.clock())
+            core.cluster.request_update()
+        else:
+            if search.received(question, answer, core.clock()):
+                core.cluster.request_update()
+        core.changed()
 
-        Raises:
-            KafkaError: A partition was refused for good.
-        """
+    def _miss(self, search: OffsetSearch, leaderless: list[TopicPartition]) -> None:
+        """Nobody is known to lead some partitions."""
         cluster = self._core.cluster
-        requests, leaderless = search.requests(cluster.snapshot, read_committed=self._core.plan.read_committed)
-        for tp in leaderless:
-            error = topic_error(cluster.snapshot, tp.topic)
+        for topic in {tp.topic for tp in leaderless}:
+            error = topic_error(cluster.snapshot, topic)
             if error is not None and not error.retriable:
-                raise error
-            search.error = error or search.error
-        if leaderless:
-            cluster.request_update()
-        for node, request in requests.items():
-            try:
-                search.received(await cluster.request(node, request))
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
                 search.error = error
-        if search.missing:
-            cluster.request_update()
+            search.problem = error or search.problem
+        cluster.request_update()
 
     async def partitions_for(self, topic: str, timeout: float) -> list[PartitionInfo]:
         """The partitions of a topic.
@@ -162,10 +178,11 @@ class Lookups:
                 raise error
             return topic in snapshot.topics
 
-        if not known(cluster.snapshot):
-            cluster.track([topic])
-            await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {topic!r}")
-        return cluster.snapshot.partitions_for(topic)
+        if known(cluster.snapshot):
+            return cluster.snapshot.partitions_for(topic)
+        with self._core.interest([topic]):
+            snapshot = await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {topic!r}")
+        return snapshot.partitions_for(topic)
 
     async def list_topics(self, timeout: float) -> dict[str, list[PartitionInfo]]:
         """Every topic that may be described, with its partitions.
@@ -206,9 +223,3 @@ class Lookups:
                     break
                 await anyio.sleep(delay)
         raise self.late(what, timeout, last)
-
-
-def unanswered(search: OffsetSearch) -> KafkaError:
-    """Why a search is not finished yet."""
-    missing = ", ".join(str(tp) for tp in sorted(search.missing)[:5])
-    return search.error or KafkaTimeoutError(f"no leader is known for {missing}: does it exist?")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kclient.errors import ErrorCode, KafkaError, TopicAuthorizationError, error_for
+from kclient.errors import ErrorCode, KafkaError, TopicAuthorizationError, UnknownTopicOrPartitionError, error_for
 from kclient.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
+    from kclient.cluster import Backoff
     from kclient.consumer.group import ConsumerGroupMetadata
     from kclient.protocol.messages import OffsetCommitResponse, OffsetFetchResponse
 
@@ -38,12 +39,16 @@ class AutoCommit:
 
     Args:
         interval: Seconds between commits (`auto.commit.interval.ms`); None if they are not committed by themselves.
+        backoff: How soon to try again what failed.
     """
 
-    def __init__(self, interval: float | None) -> None:
+    def __init__(self, interval: float | None, backoff: Backoff) -> None:
         self.interval = interval
         self.due: float = inf
         """When the next commit is due."""
+        self.failures: int = 0
+        """Commits that failed since one succeeded."""
+        self._backoff = backoff
 
     @property
     def enabled(self) -> bool:
@@ -61,9 +66,15 @@ class AutoCommit:
         self.due = now + self.interval
         return True
 
-    def failed(self, now: float, backoff: float) -> None:
-        """The commit failed for a reason that passes: try again soon."""
-        self.due = min(self.due, now + backoff)
+    def succeeded(self) -> None:
+        """Positions were committed."""
+        self.failures = 0
+
+    def failed(self, now: float, *, again: bool) -> None:
+        """They were not; `again` if that is for a reason that passes, so that they are tried again soon."""
+        self.failures += 1
+        if again:
+            self.due = min(self.due, now + self._backoff.seconds(self.failures))
 
 
 def commit_request(
@@ -89,14 +100,24 @@ def commit_request(
     )
 
 
-def commit_error(response: OffsetCommitResponse) -> int:
-    """The error code that decides about the whole commit; 0 if it worked.
+class CommitAnswer(NamedTuple):
+    """What a broker said to a commit."""
+
+    code: int
+    """The error that decides about the whole commit; 0 if there is none."""
+    unknown: list[TopicPartition]
+    """Partitions that do not exist (any more); the others may be committed."""
+
+
+def read_commit(response: OffsetCommitResponse) -> CommitAnswer:
+    """What the answer to a commit means.
 
     Raises:
         TopicAuthorizationError: Some topics must not be committed; names them.
         KafkaError: The metadata are too long for the broker.
     """
     unauthorized = set()
+    unknown = []
     first = 0
     for topic in response.topics:
         for partition in topic.partitions:
@@ -105,21 +126,24 @@ def commit_error(response: OffsetCommitResponse) -> int:
                 unauthorized.add(topic.name)
             elif code in {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE}:
                 raise error_for(code, f"{topic.name}-{partition.partition_index}: {error_for(code).message}")
+            elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                unknown.append(TopicPartition(topic.name, partition.partition_index))
             elif code:
                 first = first or code
     if unauthorized:
         raise TopicAuthorizationError(f"Not allowed to commit offsets of {', '.join(sorted(unauthorized))}")
-    return first
+    return CommitAnswer(first, unknown)
 
 
-def committed_request(
-    group_id: str, partitions: Iterable[TopicPartition], version: int, *, require_stable: bool
-) -> OffsetFetchRequest:
-    """The request for committed offsets, for the version that was negotiated."""
+def committed_request(group_id: str, partitions: Iterable[TopicPartition], version: int) -> OffsetFetchRequest:
+    """The request for committed offsets, for the version that was negotiated.
+
+    It waits out transactions that are about to commit offsets (KIP-447), whatever the isolation level.
+    """
     topics: dict[str, list[int]] = defaultdict(list)
     for tp in partitions:
         topics[tp.topic].append(tp.partition)
-    stable = require_stable and version >= _FIRST_WITH_STABLE
+    stable = version >= _FIRST_WITH_STABLE
     if version >= _FIRST_WITH_GROUPS:
         group = OffsetFetchRequestGroup(
             group_id=group_id,
@@ -163,4 +187,7 @@ def _partition_error(code: int, tp: TopicPartition) -> KafkaError:
     error = error_for(code)
     if code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
         return error_for(code, f"{tp}: an open transaction is about to commit an offset")
-    return error_for(code, f"{tp}: {error.message}")
+    text = f"{tp}: {error.message}"
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopicOrPartitionError(text, retriable=False)  # asking again does not help, as in the Java client
+    return error_for(code, text)

@@ -7,14 +7,14 @@ definition of what `poll`, `unsubscribe` and `close` do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.consumer.assignors import RebalanceProtocol
+from kclient.consumer.committer import Commit
 from kclient.consumer.group import Complete, Prepare
 from kclient.consumer.subscription import SubscriptionKind
-from kclient.errors import KafkaError
 
 if TYPE_CHECKING:
     from kclient.consumer.core import ConsumerCore
@@ -40,29 +40,17 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitNow:
-    """Commit and wait for it."""
+class Await:
+    """Await a coroutine function of the core."""
 
-    offsets: dict[TopicPartition, OffsetAndMetadata]
-    timeout: float
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Wait for asynchronous commits that are under way."""
-
-    timeout: float
+    function: Callable[..., Coroutine[Any, Any, Any]]
+    arguments: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """Wait until the coordinator knows that the member left."""
-
-    timeout: float
-
-
-Action: TypeAlias = Wait | Call | CommitNow | Drain | Left
+Action: TypeAlias = Wait | Call | Await
 Script: TypeAlias = Generator[Action, Any, Any]
+Steps: TypeAlias = Generator[Action, Any, bool]
+"""Part of a script; says whether it is done, or was out of time."""
 
 
 def poll(core: ConsumerCore, deadline: float, take: Callable[[], Any]) -> Script:
@@ -72,7 +60,8 @@ def poll(core: ConsumerCore, deadline: float, take: Callable[[], Any]) -> Script
         core.check(polling=True)
         core.take_wakeup()
         core.polled()
-        yield from rebalance(core)
+        if not (yield from rebalance(core, deadline)):
+            return None
         yield from run_callbacks(core)
         taken = take()
         if core.attention or not taken:
@@ -88,20 +77,23 @@ def poll(core: ConsumerCore, deadline: float, take: Callable[[], Any]) -> Script
             core.waiting(False)
 
 
-def rebalance(core: ConsumerCore) -> Script:
-    """Carry out the steps that the coordinator asks for."""
+def rebalance(core: ConsumerCore, deadline: float) -> Steps:
+    """Carry out the steps that the coordinator asks for; False if the time was over, and the next poll goes on."""
     while core.coordinator is not None and core.subscriptions.uses_group:
         with core.lock:
             step = core.coordinator.step()
         if step is None:
-            return
+            return True
         if isinstance(step, Prepare):
-            yield from _prepare(core, step)
+            done = yield from _prepare(core, step, deadline)
         else:
-            yield from _complete(core, step)
+            done = yield from _complete(core, step, deadline)
+        if not done:
+            return False
+    return True
 
 
-def _prepare(core: ConsumerCore, step: Prepare) -> Script:
+def _prepare(core: ConsumerCore, step: Prepare, deadline: float) -> Steps:
     """Before joining: commit, and give up what must not be kept."""
     coordinator = core.group()
     with core.lock:
@@ -109,17 +101,20 @@ def _prepare(core: ConsumerCore, step: Prepare) -> Script:
         going = owned
         if not step.lost and coordinator.protocol is RebalanceProtocol.COOPERATIVE:
             going = [tp for tp in owned if tp.topic not in core.subscriptions.topics]
-    if not step.lost:
-        yield from _commit_positions(core)
+    if step.lost:
+        core.committer.give_up_handing_over()
+    elif not (yield from _commit_positions(core, owned, deadline)):
+        return False
     error = yield from _give_up(core, sorted(going), lost=step.lost)
     with core.lock:
         coordinator.prepared(core.subscriptions.assignment, core.clock())
     core.wake()
     if error is not None:
         raise error
+    return True
 
 
-def _complete(core: ConsumerCore, step: Complete) -> Script:
+def _complete(core: ConsumerCore, step: Complete, deadline: float) -> Steps:
     """After joining: take over what the group assigned."""
     coordinator = core.group()
     cooperative = coordinator.protocol is RebalanceProtocol.COOPERATIVE
@@ -131,10 +126,12 @@ def _complete(core: ConsumerCore, step: Complete) -> Script:
     gave_up = bool(before - set(step.assigned)) and cooperative
     error: Exception | None = None
     if going:
-        yield from _commit_positions(core, going)
+        if not (yield from _commit_positions(core, going, deadline)):
+            return False
         error = yield from _give_up(core, going, lost=False)
     with core.lock:
         core.subscriptions.assign_from_group(step.assigned)
+        core.assigned()
     core.wake()
     try:
         coordinator.assignor(step.protocol).on_assignment(step.assigned, step.user_data, step.generation_id)
@@ -149,6 +146,7 @@ def _complete(core: ConsumerCore, step: Complete) -> Script:
     core.group_wakeup.set()
     if error is not None:
         raise error
+    return True
 
 
 def _give_up(
@@ -170,30 +168,43 @@ def _give_up(
     return error
 
 
-def _commit_positions(core: ConsumerCore, partitions: Sequence[TopicPartition] | None = None) -> Script:
-    """With auto commit, commit before partitions go to others; a failure is logged, as in the Java client."""
-    if not core.auto_commit.enabled:
-        return
-    offsets = core.consumed(partitions)
-    if not offsets or core.group().metadata.generation_id < 0:
-        return
-    timeout = min(core.plan.default_timeout, core.group().settings.max_poll_interval / 2)
-    try:
-        yield CommitNow(offsets, timeout)
-    except KafkaError as error:
-        logger.warning("committing before a rebalance failed: %s", error)
+def _commit_positions(core: ConsumerCore, partitions: Sequence[TopicPartition], deadline: float) -> Steps:
+    """With auto commit, commit before partitions go to others; a failure is logged, as in the Java client.
+
+    False if it is not through by the deadline: the next poll goes on waiting, as long as the group may do.
+    """
+    committer = core.committer
+    commit = committer.handing_over
+    if commit is None:
+        if not core.auto_commit.enabled or core.group().metadata.generation_id < 0:
+            return True
+        offsets = core.consumed(partitions)
+        if not offsets:
+            return True
+        patience = min(core.plan.default_timeout, core.group().settings.max_poll_interval / 2)
+        commit = Commit(offsets, core.clock() + patience, automatic=True)
+        committer.put(commit)
+        committer.handing_over = commit
+    done: bool = yield Await(core.interruptible, (core.settled, commit, min(deadline, commit.deadline)))
+    if not done and core.clock() < commit.deadline:
+        return False
+    committer.give_up_handing_over()
+    if not done:
+        logger.warning("auto commit before a rebalance was not answered in time")
+    return True
 
 
 def run_callbacks(core: ConsumerCore) -> Script:
-    """Call the callbacks of asynchronous commits that are through."""
+    """Tell callbacks, interceptors and listeners what happened in the background."""
     while core.callbacks:
-        callback, offsets, error = core.callbacks.popleft()
-        yield Call(callback, (offsets, error))
+        function, arguments = core.callbacks.popleft()
+        yield Call(function, arguments)
 
 
 def unsubscribe(core: ConsumerCore, reason: str = "the consumer unsubscribed", timeout: float = 5.0) -> Script:
     """Give everything up and leave the group."""
     error: Exception | None = None
+    core.committer.give_up_handing_over()
     if core.coordinator is not None and core.subscriptions.uses_group:
         with core.lock:
             step = core.coordinator.step()
@@ -203,7 +214,7 @@ def unsubscribe(core: ConsumerCore, reason: str = "the consumer unsubscribed", t
         with core.lock:
             core.coordinator.leave(reason)
         core.group_wakeup.set()
-        yield Left(timeout)
+        yield Await(core.left, (timeout,))
     with core.lock:
         core.subscriptions.unsubscribe()
         core.moved()
@@ -218,7 +229,8 @@ def commit(core: ConsumerCore, offsets: dict[TopicPartition, OffsetAndMetadata] 
     """Commit given offsets, or the positions."""
     core.check()
     core.group()
-    yield CommitNow(core.consumed() if offsets is None else offsets, timeout)
+    wanted = core.consumed() if offsets is None else offsets
+    yield Await(core.interruptible, (core.committer.commit, wanted, timeout))
     yield from run_callbacks(core)
 
 
@@ -227,20 +239,21 @@ def close(core: ConsumerCore, timeout: float) -> Script:
     deadline = core.clock() + timeout
     if core.coordinator is not None:
         if timeout > 0:
-            yield Drain(timeout)
+            yield Await(core.drained, (timeout,))
             if core.auto_commit.enabled and core.subscriptions.kind is not SubscriptionKind.NONE:
-                yield from _commit_at_last(core, max(deadline - core.clock(), 0))
+                yield from _commit_at_last(core, deadline)
         yield from unsubscribe(core, "the consumer was closed", max(deadline - core.clock(), 0))
         yield from run_callbacks(core)
 
 
-def _commit_at_last(core: ConsumerCore, timeout: float) -> Script:
+def _commit_at_last(core: ConsumerCore, deadline: float) -> Script:
     if core.subscriptions.uses_group and core.group().metadata.generation_id < 0:
         return
     offsets = core.consumed()
     if not offsets:
         return
-    try:
-        yield CommitNow(offsets, timeout)
-    except KafkaError as error:
-        logger.warning("committing before closing failed: %s", error)
+    commit = Commit(offsets, deadline, automatic=True)
+    core.committer.put(commit)
+    done: bool = yield Await(core.settled, (commit, deadline))
+    if not done:
+        logger.warning("the positions of %d partitions were not committed in time by close", len(offsets))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kclient.cluster import Backoff
 from kclient.consumer.assignors import (
     Assignor,
     CooperativeStickyAssignor,
@@ -42,6 +43,7 @@ class ConsumerPlan:
     """None if positions are not committed by themselves."""
     max_poll_records: int
     default_timeout: float
+    retry_backoff: Backoff
     read_committed: bool
     decode_options: dict[str, Any]
     """Arguments for `records.decode_records`."""
@@ -67,6 +69,7 @@ class ConsumerPlan:
             auto_commit_interval=config.auto_commit_interval_ms / 1000 if config.enable_auto_commit else None,
             max_poll_records=config.max_poll_records,
             default_timeout=config.default_api_timeout_ms / 1000,
+            retry_backoff=_backoff(config),
             read_committed=config.isolation_level == "read_committed",
             decode_options={
                 "check_crcs": config.check_crcs,
@@ -88,10 +91,14 @@ def _group(config: ConsumerConfig) -> GroupSettings | None:
         session_timeout=config.session_timeout_ms / 1000,
         heartbeat_interval=config.heartbeat_interval_ms / 1000,
         max_poll_interval=config.max_poll_interval_ms / 1000,
-        retry_backoff=config.retry_backoff_ms / 1000,
+        retry_backoff=_backoff(config),
         request_timeout=config.request_timeout_ms / 1000,
         client_rack=config.client_rack or None,
     )
+
+
+def _backoff(config: ConsumerConfig) -> Backoff:
+    return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
 
 
 def _fetch(config: ConsumerConfig) -> FetchSettings:
@@ -102,7 +109,7 @@ def _fetch(config: ConsumerConfig) -> FetchSettings:
         max_partition_bytes=config.max_partition_fetch_bytes,
         read_committed=config.isolation_level == "read_committed",
         client_rack=config.client_rack,
-        retry_backoff=config.retry_backoff_ms / 1000,
+        retry_backoff=_backoff(config),
         preferred_replica_age=config.metadata_max_age_ms / 1000,
     )
 

@@ -52,11 +52,13 @@ class PartitionState:
     """The consumer's state in one partition."""
 
     __slots__ = (
+        "attempt",
         "buffered",
         "epoch",
+        "failures",
         "fetch_epoch",
         "fetch_offset",
-        "fetching",
+        "former_id",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
@@ -67,7 +69,9 @@ class PartitionState:
         "preferred_until",
         "retry_at",
         "state",
+        "topic_id",
         "tp",
+        "turn",
         "version",
     )
 
@@ -86,10 +90,15 @@ class PartitionState:
         self.policy: ResetPolicy | None = None
         """Where a reset under way leads."""
         self.paused: bool = False
-        self.fetching: int = -1
-        """The version for which a fetch is under way, or -1."""
+        self.attempt: object | None = None
+        """The fetch or the search for a position that is under way; what any other one brings comes too late. Or the
+        error behind which nothing is fetched."""
+        self.turn: int = 0
+        """When it last brought records: the one that waits longest is asked for first."""
         self.buffered: int = 0
         """Bytes that were fetched and not handed out."""
+        self.failures: int = 0
+        """Attempts that failed since one succeeded."""
         self.retry_at: float = 0.0
         """Time before which nothing is asked for this partition, after an error."""
         self.high_watermark: int | None = None
@@ -98,6 +107,10 @@ class PartitionState:
         self.preferred_replica: int | None = None
         """A replica that the leader sent us to (KIP-392)."""
         self.preferred_until: float = 0.0
+        self.topic_id: bytes | None = None
+        """The id of the topic that the position is in; None while it is not known."""
+        self.former_id: bytes | None = None
+        """The id of the topic of this name that was deleted before."""
 
     @property
     def fetchable(self) -> bool:
@@ -116,17 +129,30 @@ class PartitionState:
         self.epoch = self.fetch_epoch = epoch
         self.version = version
         self.policy = None
-        self.buffered = 0
-        self.retry_at = 0.0
+        self._begin_anew()
 
     def reset(self, policy: ResetPolicy, version: int) -> None:
         """Let the broker say where to go on."""
         self._go(PositionState.RESETTING)
         self.policy = policy
         self.version = version
+        self.preferred_replica = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.attempt = None
         self.buffered = 0
         self.retry_at = 0.0
-        self.preferred_replica = None
+
+    def recognise(self, topic_id: bytes) -> bool:
+        """The topic has this id now; False if that is another topic than before, which the position is not in."""
+        if self.topic_id in {topic_id, None}:
+            self.topic_id = topic_id
+            return True
+        if topic_id == self.former_id:  # a broker that lags behind
+            return True
+        self.former_id, self.topic_id = self.topic_id, topic_id
+        return False
 
 
 class SubscriptionState:
@@ -230,6 +256,7 @@ class SubscriptionState:
         partitions = list(partitions)
         for tp in old.keys() - set(partitions):
             old[tp].version = -1  # what was fetched for it is worth nothing now
+            old[tp].attempt = None
         # dict.fromkeys drops duplicates and keeps the order, in which partitions take their turns
         self._partitions = {
             tp: old.get(tp) or PartitionState(tp, self._next_version()) for tp in dict.fromkeys(partitions)
@@ -270,6 +297,10 @@ class SubscriptionState:
             raise ValueError(f"cannot seek to the negative offset {offset}")
         self.state(tp).jump(offset, epoch, self._next_version())
 
+    def stay(self, state: PartitionState) -> None:
+        """Go on where the consumer is, without what was fetched ahead."""
+        state.jump(state.position, state.epoch, self._next_version())
+
     def reset(self, tp: TopicPartition, policy: ResetPolicy | None = None) -> None:
         """Go on where a policy says, by default `auto.offset.reset`.
 
@@ -297,15 +328,16 @@ class SubscriptionState:
 
     def without_position(self, now: float) -> list[PartitionState]:
         """The partitions whose committed offset is to be fetched."""
-        return [state for state in self if state.state is PositionState.UNKNOWN and state.retry_at <= now]
+        return [state for state in self if state.state is PositionState.UNKNOWN and _is_due(state, now)]
 
     def resetting(self, now: float) -> list[PartitionState]:
         """The partitions whose reset is to be answered by a broker."""
-        return [state for state in self if state.state is PositionState.RESETTING and state.retry_at <= now]
+        return [state for state in self if state.state is PositionState.RESETTING and _is_due(state, now)]
 
     def next_retry(self, now: float) -> float | None:
         """When the next partition without a valid position may be asked for again."""
-        times = [state.retry_at for state in self if state.state is not PositionState.VALID and state.retry_at > now]
+        waiting = [state for state in self if state.state is not PositionState.VALID and state.attempt is None]
+        times = [state.retry_at for state in waiting if state.retry_at > now]
         return min(times, default=None)
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -340,3 +372,7 @@ class SubscriptionState:
     def paused(self) -> set[TopicPartition]:
         """The paused partitions."""
         return {state.tp for state in self if state.paused}
+
+
+def _is_due(state: PartitionState, now: float) -> bool:
+    return state.attempt is None and state.retry_at <= now

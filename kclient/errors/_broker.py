@@ -6,6 +6,8 @@ The classes have the names of the Java client with `Error` for `Exception`. `Req
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kclient.errors._base import (
     ApplicationRecoverableError,
     AuthenticationError,
@@ -18,6 +20,11 @@ from kclient.errors._base import (
     RefreshCoordinatorError,
     RetriableError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kclient.types import TopicPartition
 
 __all__ = [
     "BrokerIdNotRegisteredError",
@@ -162,7 +169,21 @@ class UnknownServerError(KafkaError, code=-1):
 
 class OffsetOutOfRangeError(InvalidOffsetError, code=1):
     """The offset lies outside the partition's log: it was deleted by retention or never written.
-    `auto.offset.reset` decides what a consumer does then."""
+    `auto.offset.reset` decides what a consumer does then.
+
+    Args:
+        message: What happened.
+        offsets: The offset that does not exist, by partition; empty where a broker told only the code.
+    """
+
+    def __init__(self, message: str | None = None, *, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        super().__init__(message)
+        self.offsets: dict[TopicPartition, int] = dict(offsets or {})
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions concerned."""
+        return list(self.offsets)
 
 
 class CorruptRecordError(RetriableError, code=2):

@@ -14,9 +14,9 @@ from kclient.errors._base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from kclient.types import TopicPartition
+    from kclient.types import OffsetAndMetadata, TopicPartition
 
 __all__ = [
     "BrokerConnectionError",
@@ -215,12 +215,20 @@ class LogTruncationError(InvalidOffsetError):
 
     Args:
         message: What happened.
-        partitions: The partitions concerned.
+        divergent_offsets: By partition, where the log differs from what was read: the first offset that is to be read
+            again, with the leader epoch before it.
     """
 
-    def __init__(self, message: str | None = None, *, partitions: Sequence[TopicPartition] = ()) -> None:
+    def __init__(
+        self, message: str | None = None, *, divergent_offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None
+    ) -> None:
         super().__init__(message)
-        self.partitions: list[TopicPartition] = list(partitions)
+        self.divergent_offsets: dict[TopicPartition, OffsetAndMetadata] = dict(divergent_offsets or {})
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions concerned."""
+        return list(self.divergent_offsets)
 
 
 class CommitFailedError(KafkaError):

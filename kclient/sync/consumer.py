@@ -11,12 +11,12 @@ import inspect
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kclient.arguments import as_partition, as_partitions
 from kclient.consumer import polling
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, close_timeout, deadline_of
-from kclient.consumer.polling import Call, CommitNow, Drain, Left, Script, Wait
+from kclient.consumer.polling import Await, Call, Script, Wait
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
@@ -24,7 +24,7 @@ from kclient.records import decode_arrow
 from kclient.sync.portal import Portal, get_portal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         Timestamps,
         TopicPartition,
     )
+
+T = TypeVar("T")
 
 _SLICE = 1.0
 """Seconds after which a wait looks whether the loop's thread is still alive."""
@@ -162,18 +164,13 @@ class Consumer(ConsumerBase):
             return end.value
 
     def _carry_out(self, action: polling.Action) -> Any:
-        core = self._core
         match action:
             case Wait(until):
                 return self._wait(until)
             case Call(function, arguments):
                 return _call(function, arguments)
-            case CommitNow(offsets, timeout):
-                return self._running().call(core.committer.commit, offsets, timeout)
-            case Drain(timeout):
-                return self._running().call(core.drained, timeout)
-            case Left(timeout):
-                return self._running().call(core.left, timeout)
+            case Await(function, arguments):
+                return self._running().call(function, *arguments)
 
     def _wait(self, until: float) -> None:
         """Wait until the loop's thread has something, or the time has come."""
@@ -183,6 +180,11 @@ class Consumer(ConsumerBase):
                 break
             portal.check()
         self._ready.clear()
+
+    def _wait_for(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Have the loop's thread do what `wakeup` may end."""
+        found: T = self._running().call(self._core.interruptible, function, *arguments)
+        return found
 
     # ------------------------------------------------------------------ what to read
 
@@ -297,7 +299,7 @@ class Consumer(ConsumerBase):
         self._check()
         self._core.group()
         wanted = as_partitions(partitions)
-        return self._running().call(self._core.lookups.committed, wanted, self._seconds(timeout))
+        return self._wait_for(self._core.lookups.committed, wanted, self._seconds(timeout))
 
     # ------------------------------------------------------------------ positions
 
@@ -310,7 +312,7 @@ class Consumer(ConsumerBase):
         """
         self._check()
         self._hand_out.settle()
-        return self._running().call(self._core.position, as_partition(partition), self._seconds(timeout))
+        return self._wait_for(self._core.position, as_partition(partition), self._seconds(timeout))
 
     # ------------------------------------------------------------------ looking
 
@@ -326,7 +328,7 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return self._running().call(self._core.offsets_for_times, timestamps, self._seconds(timeout))
+        return self._wait_for(self._core.offsets_for_times, timestamps, self._seconds(timeout))
 
     def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -337,7 +339,7 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: Not every leader answered in time.
         """
         wanted = as_partitions(partitions)
-        return self._running().call(self._core.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
+        return self._wait_for(self._core.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
 
     def end_offsets(self, partitions: Iterable[Partition], timeout: float | None = None) -> dict[TopicPartition, int]:
         """The offset behind the newest record of each partition (with `read_committed`: the last stable one).
@@ -346,7 +348,7 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: Not every leader answered in time.
         """
         wanted = as_partitions(partitions)
-        return self._running().call(self._core.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
+        return self._wait_for(self._core.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of a topic.
@@ -356,7 +358,7 @@ class Consumer(ConsumerBase):
             InvalidTopicError: The name is empty.
         """
         self._check()
-        return self._running().call(self._core.lookups.partitions_for, topic, self._seconds(timeout))
+        return self._wait_for(self._core.lookups.partitions_for, topic, self._seconds(timeout))
 
     def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that may be described, with their partitions.
@@ -365,7 +367,7 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: No broker answered in time.
         """
         self._check()
-        return self._running().call(self._core.lookups.list_topics, self._seconds(timeout))
+        return self._wait_for(self._core.lookups.list_topics, self._seconds(timeout))
 
 
 def _call(function: Any, arguments: tuple[Any, ...]) -> Any:

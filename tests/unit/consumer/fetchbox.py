@@ -31,8 +31,17 @@ def batch(base_offset: int, values: list[bytes], epoch: int = 3) -> bytes:
 class Logs:
     """Partitions of the topic `t`, in batches of a few records; serves fetches with sessions as a broker does."""
 
-    def __init__(self, partitions: int = 2, batches: int = 10, records: int = 5, size: int = 100) -> None:
+    def __init__(
+        self,
+        partitions: int = 2,
+        batches: int = 10,
+        records: int = 5,
+        size: int = 100,
+        leaders: dict[int, int] | None = None,
+    ) -> None:
         self.records = records
+        self.leaders = leaders or {}
+        """The brokers that lead the partitions; 1 those that are not named."""
         self.batches = {
             number: [batch(i * records, [b"%d" % number + bytes(size)] * records) for i in range(batches)]
             for number in range(partitions)
@@ -44,7 +53,10 @@ class Logs:
 
     @property
     def snapshot(self) -> ClusterSnapshot:
-        partitions = {number: PartitionMetadata("t", number, leader_id=1, leader_epoch=3) for number in self.batches}
+        partitions = {
+            number: PartitionMetadata("t", number, leader_id=self.leaders.get(number, 1), leader_epoch=3)
+            for number in self.batches
+        }
         return ClusterSnapshot(
             nodes={1: Node(1, "b", 9092), 2: Node(2, "c", 9092)},
             topics={"t": TopicMetadata("t", TOPIC_ID, False, partitions)},

@@ -642,7 +642,7 @@ async def test_a_partition_that_does_not_exist_is_named(address: str) -> None:
     await fill(address)
     async with reading(address) as consumer:
         consumer.assign([("t", 99)])
-        with pytest.raises(KafkaTimeoutError, match="no leader is known for t-99"):
+        with pytest.raises(KafkaTimeoutError, match="No leader is known for t-99"):
             await consumer.position(("t", 99), timeout=1.0)
         with pytest.raises(KafkaTimeoutError, match="t-99"):
             await consumer.end_offsets([("t", 99)], timeout=1.0)

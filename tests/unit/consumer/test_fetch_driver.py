@@ -37,7 +37,8 @@ async def test_a_retry_that_falls_due_while_the_loop_is_busy(monkeypatch: pytest
     driver = FetchDriver.__new__(FetchDriver)
     driver._core = core  # type: ignore[assignment]
     driver._fetcher = SimpleNamespace(next_retry=lambda now: None)  # type: ignore[assignment]
-    for method in ("_track", "_start_finding_positions", "send_fetches"):
+    driver._positions = SimpleNamespace(start=busy)  # type: ignore[assignment]
+    for method in ("_track", "send_fetches"):
         monkeypatch.setattr(driver, method, busy)
     with pytest.raises(Asleep) as slept:
         await driver.run()

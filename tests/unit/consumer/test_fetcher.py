@@ -8,10 +8,12 @@ from typing import Literal
 
 import pytest
 
+from kclient.cluster import Backoff
 from kclient.consumer.fetch_session import Asked, FetchSession
 from kclient.errors import (
     CorruptRecordError,
     ErrorCode,
+    LogTruncationError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     TopicAuthorizationError,
@@ -25,7 +27,7 @@ from kclient.protocol.messages import (
     FetchResponsePartitionData,
 )
 from kclient.records import BatchBuilder, CompressionType, MessageSetBuilder, encode_end_marker
-from kclient.types import TopicPartition
+from kclient.types import Node, OffsetAndMetadata, TopicPartition
 from tests.unit.consumer.fetchbox import TOPIC_ID, FetchBox, Logs, batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -189,8 +191,8 @@ def test_a_broken_connection_closes_the_session_and_holds_back() -> None:
     (plan,) = box.plan()
     box.fetcher.failed(plan, box.now)
     assert box.plan() == []
-    assert box.fetcher.next_retry(box.now) == pytest.approx(box.now + 0.1)
-    box.now += 0.1
+    assert box.fetcher.next_retry(box.now) == pytest.approx(box.now + 0.1, abs=0.021)
+    box.now += 0.13
     (plan,) = box.plan()
     assert (plan.request.session_id, plan.request.session_epoch) == (77, 0)
 
@@ -250,6 +252,146 @@ def test_passing_errors_are_tried_again_after_a_while(code: ErrorCode, refresh: 
     assert {number for number, _ in box.take()} == {0}
 
 
+# ------------------------------------------------------------------ who gets the room
+
+
+def test_quiet_partitions_of_one_broker_do_not_keep_another_from_being_asked() -> None:
+    box = FetchBox(Logs(partitions=51, leaders={50: 2}))  # with the defaults: 50 MB, and 1 MB of each partition
+    for number in range(50):
+        box.subscriptions.seek(box.partitions[number], 50)  # at the end: nothing comes
+    plans = {plan.node_id: plan for plan in box.plan()}
+    assert set(plans) == {1, 2}
+    box.answer(plans[2])
+    assert {number for number, _ in box.take()} == {50}
+    assert [plan.node_id for plan in box.plan()] == [2]  # the other is still waiting
+
+
+def test_one_partition_per_broker_with_as_much_room_as_one_of_them_may_take() -> None:
+    box = FetchBox(Logs(partitions=2, leaders={1: 2}), max_bytes=1 << 20, max_partition_bytes=1 << 20)
+    assert {plan.node_id for plan in box.plan()} == {1, 2}
+
+
+def test_what_may_come_stays_within_the_bound() -> None:
+    logs = Logs(partitions=8, leaders={number: number % 4 + 1 for number in range(8)})
+    box = FetchBox(logs, max_bytes=4000, max_partition_bytes=3000)
+    snapshot = dataclasses.replace(logs.snapshot, nodes={n: Node(n, "b", 9092) for n in range(1, 5)})
+    plans, _ = box.fetcher.plan(snapshot, box.now)
+    assert len(plans) == 4
+    assert sum(plan.request.max_bytes for plan in plans) <= 4000
+
+
+def test_a_paused_partition_makes_room_for_the_others() -> None:
+    box = FetchBox(Logs(partitions=2, batches=4), max_bytes=1500, max_partition_bytes=1500)
+    box.subscriptions.pause([T1])
+    box.fetch()
+    box.fetch()
+    box.subscriptions.pause([T0])
+    box.subscriptions.resume([T1])
+    assert box.plan() == []
+    assert box.fetcher.crowded
+    box.fetcher.drop_paused()
+    assert box.fetcher.buffered == 0
+    box.fetch()
+    assert {number for number, _ in box.take()} == {1}
+    box.subscriptions.resume([T0])
+    box.subscriptions.seek(T1, 20)
+    box.fetch()
+    assert box.take(1) == [(0, 0)]  # nothing was lost, and nothing comes twice
+
+
+def test_what_a_paused_partition_has_is_kept_while_there_is_room() -> None:
+    box = FetchBox(Logs(partitions=2, batches=4))
+    box.fetch()
+    box.subscriptions.pause([T0])
+    box.take()
+    box.fetch()
+    assert not box.fetcher.crowded
+    fetches = box.fetcher.fetches
+    box.subscriptions.resume([T0])
+    assert len(box.take()) == 20
+    assert box.fetcher.fetches == fetches
+
+
+def test_the_partition_that_waits_longest_is_asked_for_first() -> None:
+    """A broker without room for sessions fills its answer in the order of the request."""
+    box = FetchBox(Logs(partitions=3, batches=30), max_bytes=600, max_partition_bytes=600)
+    seen = []
+    for _ in range(6):
+        (plan,) = box.plan()
+        answer = box.logs.serve(plan)
+        answer.session_id = 0
+        box.fetcher.received(plan, answer, box.now)
+        seen += [number for number, offset in box.take() if offset % 5 == 0]
+    assert seen == [0, 1, 2] * 2
+
+
+# ------------------------------------------------------------------ leaders and topics that change
+
+
+def test_a_partition_whose_leader_moved_does_not_wait_for_the_old_one() -> None:
+    logs = Logs(partitions=2)
+    box = FetchBox(logs)
+    (hung,) = box.plan()
+    logs.leaders[1] = 2
+    (plan,) = box.plan()
+    assert (plan.node_id, list(plan.asked)) == (2, [T1])
+    box.answer(plan)
+    assert box.take() == [(1, offset) for offset in range(50)]
+    box.answer(hung)  # it comes to life: what it has of the partition came too late
+    assert box.take() == [(0, offset) for offset in range(50)]
+    assert box.position(1) == 50
+
+
+def test_a_fetch_that_failed_holds_back_only_the_partitions_that_wait_for_it() -> None:
+    logs = Logs(partitions=2)
+    box = FetchBox(logs)
+    (hung,) = box.plan()
+    logs.leaders[1] = 2
+    (plan,) = box.plan()
+    box.fetcher.failed(hung, box.now)
+    box.answer(plan)
+    (again,) = box.plan()
+    assert again.node_id == 2
+
+
+def test_attempts_that_fail_are_made_ever_less_often() -> None:
+    box = FetchBox(Logs(partitions=1), retry_backoff=Backoff(100, 500, jitter=0))
+    delays = []
+    for _ in range(5):
+        (plan,) = box.plan()
+        box.fetcher.failed(plan, box.now)
+        due = box.fetcher.next_retry(box.now)
+        assert due is not None
+        delays.append(round(due - box.now, 3))
+        box.now = due
+    assert delays == [0.1, 0.2, 0.4, 0.5, 0.5]
+    box.fetch()
+    (plan,) = box.plan()
+    box.fetcher.failed(plan, box.now)
+    assert box.fetcher.next_retry(box.now) == pytest.approx(box.now + 0.1)
+
+
+def test_a_topic_made_anew_shares_no_position_with_the_deleted_one() -> None:
+    box = FetchBox(Logs(partitions=1))
+    state = box.subscriptions.state(T0)
+    assert state.recognise(b"1" * 16)
+    box.fetch()
+    box.take(7)
+    (late,) = box.plan()
+    assert not state.recognise(b"2" * 16)
+    box.fetcher.made_anew(state)
+    box.answer(late)  # bytes of the deleted topic
+    chunk = box.fetcher.head()
+    assert chunk is not None
+    assert isinstance(chunk.error, OffsetOutOfRangeError)
+    assert "Topic 't' was deleted and created again: offset 7 of t-0" in str(chunk.error)
+    assert chunk.error.offsets == {T0: 7}
+    assert box.fetcher.buffered == 0
+    assert box.plan() == []  # not before poll has dealt with it
+    assert state.recognise(b"1" * 16)  # said by a broker that lags behind
+    assert state.recognise(b"2" * 16)
+
+
 def test_a_broker_that_names_the_new_leader_is_heeded() -> None:
     box = FetchBox(Logs(partitions=1))
     (plan,) = box.plan()
@@ -285,7 +427,7 @@ def test_errors_wait_for_their_turn_behind_what_was_fetched() -> None:
     second = box.open_head()
     assert second is not None
     assert isinstance(second.error, OffsetOutOfRangeError)
-    assert "auto.offset.reset" in str(second.error)
+    assert second.error.offsets == {T0: second.next_offset}
     box.fetcher.finish(second)
     assert len(box.plan()) == 1
 
@@ -303,13 +445,35 @@ def test_topics_that_must_not_be_read_are_named() -> None:
 
 def test_a_log_that_was_cut_back_is_noticed() -> None:
     box = FetchBox(Logs(partitions=1))
+    box.subscriptions.seek(T0, 7, 3)
     (plan,) = box.plan()
-    diverging = FetchResponseEpochEndOffset(epoch=2, end_offset=0)
+    diverging = FetchResponseEpochEndOffset(epoch=2, end_offset=4)
     box.fetcher.received(plan, partition_answer(diverging_epoch=diverging), box.now)
     chunk = box.open_head()
     assert chunk is not None
-    assert "cut back to offset 0" in str(chunk.error)
-    assert chunk.next_offset == 0
+    assert isinstance(chunk.error, LogTruncationError)
+    assert "t-0 was cut back to offset 4, below the consumer's position 7" in str(chunk.error)
+    assert chunk.error.divergent_offsets == {T0: OffsetAndMetadata(4, "", 2)}
+    assert chunk.error.partitions == [T0]
+    assert (chunk.next_offset, chunk.epoch) == (4, 2)
+
+
+@pytest.mark.parametrize("end_offset", [7, 8, 5000])
+def test_a_leader_that_does_not_know_the_last_epoch_any_more_lost_nothing(end_offset: int) -> None:
+    """Of the last batch's epoch nothing may be left, by compaction: the leader then names the one before."""
+    box = FetchBox(Logs(partitions=1))
+    box.subscriptions.seek(T0, 7, 3)
+    (plan,) = box.plan()
+    diverging = FetchResponseEpochEndOffset(epoch=2, end_offset=end_offset)
+    news = box.fetcher.received(plan, partition_answer(diverging_epoch=diverging), box.now)
+    assert not news.ready
+    (plan,) = box.plan()  # at once, by the epoch that the leader knows
+    asked = plan.request.topics[0].partitions[0]
+    assert (asked.fetch_offset, asked.last_fetched_epoch) == (7, 2)
+    box.fetcher.received(plan, partition_answer(diverging_epoch=diverging), box.now)  # it insists, whatever its reason
+    (plan,) = box.plan()
+    assert plan.request.topics[0].partitions[0].last_fetched_epoch == -1
+    assert box.position(0) == 7
 
 
 def test_the_last_fetched_epoch_is_told_so_that_the_broker_can_notice() -> None:

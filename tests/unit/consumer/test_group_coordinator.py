@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kclient.cluster import Backoff
 from kclient.consumer.assignors import CooperativeStickyAssignor, RangeAssignor, Subscription
 from kclient.consumer.consumer_protocol import (
     decode_assignment,
@@ -55,7 +56,7 @@ class Bench:
     """A machine, the time, and shortcuts for the usual answers."""
 
     def __init__(self, *, cooperative: bool = False, instance_id: str | None = None) -> None:
-        settings = GroupSettings("g", instance_id)
+        settings = GroupSettings("g", instance_id, retry_backoff=Backoff(100, 1000, jitter=0))
         self.machine = GroupCoordinator(settings, [CooperativeStickyAssignor() if cooperative else RangeAssignor()])
         self.name = "cooperative-sticky" if cooperative else "range"
         self.now = 100.0
@@ -378,14 +379,14 @@ def test_commits_that_are_refused() -> None:
     bench = Bench()
     bench.stable()
     identity = bench.machine.commit_identity()
-    refused = bench.machine.commit_refused(ErrorCode.REBALANCE_IN_PROGRESS, identity, bench.now)
+    refused = bench.machine.commit_refused(ErrorCode.REBALANCE_IN_PROGRESS, identity, 1, bench.now)
     assert isinstance(refused, RebalanceInProgressError)
     assert not refused.retriable
     assert bench.machine.state is MemberState.PREPARING
-    refused = bench.machine.commit_refused(ErrorCode.NOT_COORDINATOR, identity, bench.now)
+    refused = bench.machine.commit_refused(ErrorCode.NOT_COORDINATOR, identity, 1, bench.now)
     assert refused.retriable
     assert bench.machine.coordinator is None
-    refused = bench.machine.commit_refused(ErrorCode.ILLEGAL_GENERATION, identity, bench.now)
+    refused = bench.machine.commit_refused(ErrorCode.ILLEGAL_GENERATION, identity, 1, bench.now)
     assert isinstance(refused, CommitFailedError)
     assert "max.poll.interval.ms (300000)" in str(refused)
     found = bench.machine.step()

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from kclient.cluster import Backoff
 from kclient.consumer.offsets import AutoCommit
 from kclient.consumer.reset import EARLIEST, LATEST, ResetKind, ResetPolicy
 from kclient.consumer.subscription import (
@@ -150,13 +151,20 @@ def test_what_a_policy_asks_for() -> None:
 
 
 def test_when_auto_commits_are_due() -> None:
-    commits = AutoCommit(5.0)
+    commits = AutoCommit(5.0, Backoff(100, 1000, jitter=0))
     assert not commits.polled(100.0)  # the first interval begins with the first poll
     assert not commits.polled(104.9)
     assert commits.polled(105.0)
     assert not commits.polled(105.1)
-    commits.failed(105.2, 0.1)
-    assert commits.polled(105.3)
-    never = AutoCommit(None)
+    commits.failed(105.2, again=True)
+    assert commits.polled(105.31)
+    commits.failed(105.4, again=True)  # ever less often
+    assert not commits.polled(105.55)
+    assert commits.polled(105.61)
+    commits.failed(105.7, again=False)
+    assert not commits.polled(110.5)
+    commits.succeeded()
+    assert commits.failures == 0
+    never = AutoCommit(None, Backoff(100, 1000))
     assert not never.enabled
     assert not never.polled(1e9)
