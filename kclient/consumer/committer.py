@@ -161,7 +161,7 @@ class Committer:
         if node is None:
             raise KafkaTimeoutError("Nobody waits for the commit any more")
         with core.lock:
-            epoch = coordinator.coordinator_epoch
+            epoch = coordinator.lookup.epoch
             identity = ConsumerGroupMetadata(coordinator.settings.group_id)
             if core.subscriptions.uses_group:
                 identity = coordinator.commit_identity()
@@ -187,7 +187,7 @@ class Committer:
             if answer.code:
                 refused = coordinator.commit_refused(answer.code, identity, epoch, core.clock())
             else:
-                coordinator.answered(epoch)
+                coordinator.lookup.answered(epoch)
         if answer.code:
             core.group_wakeup.set()
             raise refused

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.assignors import Assignor, RebalanceProtocol, common_protocol
 from kclient.consumer.consumer_protocol import decode_assignment
+from kclient.consumer.coordinator_lookup import CoordinatorLookup
 from kclient.consumer.group import (
     Complete,
     ConsumerGroupMetadata,
@@ -25,16 +26,10 @@ from kclient.consumer.group import (
     Step,
     Todo,
 )
-from kclient.consumer.group_requests import GroupRequests, choose_coordinator, read_subscriptions
+from kclient.consumer.group_requests import GroupRequests, read_subscriptions
 from kclient.consumer.heartbeat import Heartbeats
 from kclient.consumer.leader import GroupLeader
-from kclient.consumer.states import (
-    COORDINATOR_TRANSITIONS,
-    MEMBER_TRANSITIONS,
-    CoordinatorState,
-    MemberState,
-    step,
-)
+from kclient.consumer.states import MEMBER_TRANSITIONS, MemberState, step
 from kclient.errors import (
     ClosedError,
     CommitFailedError,
@@ -72,11 +67,6 @@ class GroupCoordinator:
         self.settings = settings
         self.protocol: RebalanceProtocol = common_protocol(assignors)
         self.state: MemberState = MemberState.UNJOINED
-        self.coordinator_state: CoordinatorState = CoordinatorState.UNKNOWN
-        self.coordinator: int | None = None
-        """Node id of the coordinator, while it is known."""
-        self.coordinator_epoch: int = 0
-        """Grows whenever the coordinator is found: what went wrong at an earlier one says nothing of this one."""
         self.error: KafkaError | None = None
         """Why the group refused this member; the next poll raises it."""
         self.metadata: ConsumerGroupMetadata = ConsumerGroupMetadata(
@@ -86,6 +76,7 @@ class GroupCoordinator:
         """How many times an assignment was completed."""
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._requests = GroupRequests(settings, list(assignors))
+        self.lookup: CoordinatorLookup = CoordinatorLookup(settings, self._requests)
         self._leader = GroupLeader()
         self._heartbeats = Heartbeats(settings.heartbeat_interval, settings.session_timeout)
         self._topics: frozenset[str] | None = None
@@ -102,12 +93,9 @@ class GroupCoordinator:
         self._leave_sent = False
         self._wanted = False
         # requests under way, and times before which none is sent
-        self._lookup: GroupRequest | None = None
         self._joining: GroupRequest | None = None
         self._heartbeat: GroupRequest | None = None
-        self._lookup_at = self._join_at = 0.0
-        self._coordinator_failures = 0
-        """How often a coordinator was not found, or failed, since one answered as such."""
+        self._join_at = 0.0
         self._join_failures = 0
         self._refreshes = 0
         self._refresh: int | None = None
@@ -116,11 +104,15 @@ class GroupCoordinator:
         self._last_poll: float | None = None
         self._waiting = False
         self._receivers: dict[RequestKind, Callable[[Any, float], None]] = {
-            RequestKind.FIND_COORDINATOR: self._on_lookup,
             RequestKind.JOIN: self._on_join,
             RequestKind.SYNC: self._on_sync,
             RequestKind.HEARTBEAT: self._on_heartbeat,
         }
+
+    @property
+    def coordinator(self) -> int | None:
+        """Node id of the coordinator, while it is known."""
+        return self.lookup.node
 
     # ------------------------------------------------------------------ what the user does
 
@@ -258,7 +250,7 @@ class GroupCoordinator:
         Args:
             code: The error code.
             identity: As whom it was made; the consumer may be somebody else by now.
-            epoch: The `coordinator_epoch` when it was sent.
+            epoch: The `lookup.epoch` when it was sent.
             now: Monotonic time in seconds.
         """
         present = identity == self.metadata and identity.generation_id >= 0 and self.state not in _ABSENT
@@ -307,8 +299,9 @@ class GroupCoordinator:
         requests: list[GroupRequest] = []
         wake_at = min(
             self._plan_heartbeat(now, requests),  # may lose the coordinator, so it comes before looking for one
-            self._plan_lookup(now, requests),
+            self.lookup.plan(now, requests) if self._needs_coordinator else inf,
             self._plan_join(now, requests),
+            self.lookup.plan_check(now, requests) if self._joining is not None else inf,
             self._poll_deadline,
         )
         if self._leave is not None and not self._leave_sent:
@@ -325,22 +318,22 @@ class GroupCoordinator:
         if number == self._refresh:
             self._refresh = None
 
-    def answered(self, epoch: int) -> None:
-        """The coordinator did what it was asked: it is the one, and well."""
-        if epoch == self.coordinator_epoch:
-            self._coordinator_failures = 0
-
     def received(self, request: GroupRequest, response: Any, now: float) -> None:
         """The answer to a request that `next` gave out."""
-        if self._take(request):
+        if self.lookup.is_awaiting(request):
+            known = self.coordinator
+            self._not_found(self.lookup.received(request, response, now))
+            if known is not None and self.coordinator is None:
+                self._lost_coordinator()
+        elif self._take(request):
             self._receivers[request.kind](response, now)
 
     def failed(self, request: GroupRequest, error: KafkaError, now: float) -> None:
         """A request could not be sent, or was not answered."""
-        if not self._take(request):
+        if self.lookup.is_awaiting(request):
+            self._not_found(self.lookup.failed(request, error, now))
+        elif not self._take(request):
             return
-        if request.kind is RequestKind.FIND_COORDINATOR:
-            self._lookup_refused(error, now)
         elif not (error.retriable or isinstance(error, TimeoutError)):
             self._fail(error)
         else:
@@ -348,9 +341,7 @@ class GroupCoordinator:
 
     def _take(self, request: GroupRequest) -> bool:
         """Whether the request is still of interest; then it is no longer under way."""
-        if request is self._lookup:
-            self._lookup = None
-        elif request is self._joining:
+        if request is self._joining:
             self._joining = None
         elif request is self._heartbeat:
             self._heartbeat = None
@@ -362,36 +353,12 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------ the coordinator
 
-    def _plan_lookup(self, now: float, requests: list[GroupRequest]) -> float:
-        if not self._needs_coordinator or self.coordinator_state is CoordinatorState.KNOWN or self._lookup is not None:
-            return inf
-        if now < self._lookup_at:
-            return self._lookup_at
-        self._know(CoordinatorState.LOOKING_UP)
-        self._lookup = self._requests.find_coordinator()
-        requests.append(self._lookup)
-        return inf
-
     @property
     def _needs_coordinator(self) -> bool:
         return self._wanted or self.state not in _ABSENT
 
-    def _on_lookup(self, response: Any, now: float) -> None:
-        try:
-            node = choose_coordinator(response)
-        except KafkaError as error:
-            self._lookup_refused(error, now)
-            return
-        self._know(CoordinatorState.KNOWN)
-        self.coordinator = node
-        self.coordinator_epoch += 1
-        logger.debug("group %s: the coordinator is node %d", self.settings.group_id, node)
-
-    def _lookup_refused(self, error: KafkaError, now: float) -> None:
-        self._know(CoordinatorState.UNKNOWN)
-        self._tell(f"it was not found: {error}")
-        self._look_up_later(now)
-        if not error.retriable and self._needs_coordinator:
+    def _not_found(self, error: KafkaError | None) -> None:
+        if error is not None and not error.retriable and self._needs_coordinator:
             self._fail(error)
 
     def lose_coordinator(self, reason: str, now: float, epoch: int | None = None) -> None:
@@ -400,26 +367,15 @@ class GroupCoordinator:
         Args:
             reason: Why, for the log.
             now: Monotonic time in seconds.
-            epoch: The `coordinator_epoch` of which that is known; nothing happens if another was found since.
+            epoch: The `lookup.epoch` of which that is known; nothing happens if another was found since.
         """
-        if self.coordinator_state is not CoordinatorState.KNOWN or epoch not in {None, self.coordinator_epoch}:
-            return
-        self._know(CoordinatorState.UNKNOWN)
-        self.coordinator = None
+        if self.lookup.lose(reason, now, epoch):
+            self._lost_coordinator()
+
+    def _lost_coordinator(self) -> None:
         self._heartbeat = None
-        self._tell(reason)
-        self._look_up_later(now)
         if self.state in {MemberState.JOINING, MemberState.SYNCING}:
-            self._start_joining(self._lookup_at)
-
-    def _tell(self, reason: str) -> None:
-        """Say why the coordinator is looked for, once until one has answered."""
-        level = logging.DEBUG if self._coordinator_failures else logging.INFO
-        logger.log(level, "group %s: looking for the coordinator again: %s", self.settings.group_id, reason)
-
-    def _look_up_later(self, now: float) -> None:
-        self._coordinator_failures += 1
-        self._lookup_at = now + self.settings.retry_backoff.seconds(self._coordinator_failures)
+            self._start_joining(self.lookup.retry_at)
 
     # ------------------------------------------------------------------ joining
 
@@ -449,6 +405,7 @@ class GroupCoordinator:
             self._joining = self._requests.sync(self.coordinator, self.metadata, self._protocol_name, self._assignments)
         else:
             return inf
+        self.lookup.waited(now)
         requests.append(self._joining)
         return inf
 
@@ -465,7 +422,8 @@ class GroupCoordinator:
             self._joined(response, now)
 
     def _joined(self, response: Any, now: float) -> None:
-        self._coordinator_failures = self._join_failures = 0
+        self._join_failures = 0
+        self.lookup.answered(self.lookup.epoch)
         self.metadata = replace(self.metadata, generation_id=response.generation_id, member_id=response.member_id)
         self._protocol_name = response.protocol_name
         self._heartbeats.start(now)
@@ -561,7 +519,7 @@ class GroupCoordinator:
             self.lose_coordinator(f"a heartbeat was answered with {ErrorCode(code).name}", now)
         elif code in {ErrorCode.NONE, *_TRY_AGAIN}:
             self._heartbeats.answered(now)
-            self._coordinator_failures = 0
+            self.lookup.answered(self.lookup.epoch)
             if code == ErrorCode.REBALANCE_IN_PROGRESS and self.state in {MemberState.STABLE, MemberState.COMPLETING}:
                 self.request_rejoin("the group rebalances")
         elif self.state not in _BEATING:
@@ -673,6 +631,3 @@ class GroupCoordinator:
     def _go(self, state: MemberState) -> None:
         logger.debug("group %s: %s -> %s", self.settings.group_id, self.state.value, state.value)
         self.state = step(MEMBER_TRANSITIONS, self.state, state)
-
-    def _know(self, state: CoordinatorState) -> None:
-        self.coordinator_state = step(COORDINATOR_TRANSITIONS, self.coordinator_state, state)

@@ -91,7 +91,7 @@ class Lookups:
         coordinator = core.group()
         node = await self.coordinator(timeout)
         with core.lock:
-            epoch = coordinator.coordinator_epoch
+            epoch = coordinator.lookup.epoch
         try:
             connection = await core.cluster.connection(node, CHANNEL)
             version = version_for(connection, OffsetFetchRequest, FETCH_MAX_VERSION)
@@ -104,7 +104,7 @@ class Lookups:
                 core.group_wakeup.set()
             raise
         with core.lock:
-            coordinator.answered(epoch)
+            coordinator.lookup.answered(epoch)
         return found
 
     async def search(

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kclient.cluster import Backoff
 from kclient.consumer.assignors import Assignor, RebalanceProtocol
 from kclient.consumer.coordinator import GroupCoordinator
 from kclient.consumer.group import GroupRequest, GroupSettings, Prepare, RequestKind
@@ -41,6 +42,7 @@ class SimulatedConsumer:
         poll_every: float = 0.5,
         instance_id: str | None = None,
         max_poll_interval: float = 30.0,
+        pattern: bool = False,
     ) -> None:
         self.world = world
         self.name = name
@@ -50,12 +52,21 @@ class SimulatedConsumer:
         self.errors: list[KafkaError] = []
         self.alive = True
         self.beats = 0
+        self.joins = 0
+        self.pattern = pattern
         settings = GroupSettings(
-            "g", instance_id, session_timeout=10.0, heartbeat_interval=3.0, max_poll_interval=max_poll_interval
+            "g",
+            instance_id,
+            session_timeout=10.0,
+            heartbeat_interval=3.0,
+            max_poll_interval=max_poll_interval,
+            request_timeout=5.0,
+            retry_backoff=Backoff(100, 1000, random=world.random),
         )
         self.machine = GroupCoordinator(settings, assignors)
         self._turn = 0
-        self.subscribe(topics)
+        if not pattern:
+            self.subscribe(topics)
         world.consumers.append(self)
         self.learn()
         self.poll()
@@ -75,6 +86,9 @@ class SimulatedConsumer:
     def learn(self) -> None:
         """Metadata arrive."""
         counts = self.world.counts
+        if self.pattern:
+            self.topics = set(counts)
+            self.machine.subscribe(counts, by_pattern=True)
         self.machine.update_metadata(counts, [], self.world.now)
         self.drive()
 
@@ -116,13 +130,38 @@ class SimulatedConsumer:
         todo = self.machine.next(self.world.now)
         for request in todo.requests:
             self.beats += request.kind is RequestKind.HEARTBEAT
+            self.joins += request.kind is RequestKind.JOIN
             self.world.send(self, request)
+        if todo.refresh is not None:
+            self.world.after(self.world.latency(), lambda: self._refreshed(todo.refresh))
         self._turn += 1
         turn = self._turn
         if todo.wake_at < float("inf"):
             self.world.after(
                 max(todo.wake_at - self.world.now, 0.001), lambda: self.drive() if turn == self._turn else None
             )
+
+    def _refreshed(self, number: int) -> None:
+        if self.alive:
+            self.learn()
+            self.machine.refreshed(number)
+            self.drive()
+
+    def commit(self) -> None:
+        """As the committer does; the answer may come when the member is somebody else."""
+        epoch = self.machine.lookup.epoch
+        try:
+            identity = self.machine.commit_identity()
+        except KafkaError:
+            return
+        code = self.world.random.choice(_COMMIT_ANSWERS)
+
+        def answered() -> None:
+            if self.alive and code:
+                self.machine.commit_refused(code, identity, epoch, self.world.now)
+                self.drive()
+
+        self.world.after(self.world.random.uniform(0, 5), answered)
 
     def answered(self, request: GroupRequest, response: Any) -> None:
         if self.alive:
@@ -144,8 +183,18 @@ class SimulatedConsumer:
         self.alive = False
 
 
+_COMMIT_ANSWERS = [
+    ErrorCode.NONE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+]
+
+
 class World:
-    """The broker's group, the consumers, the network and the time."""
+    """The brokers, one of which has the group; the consumers, the network and the time."""
 
     def __init__(self, seed: int, counts: dict[str, int], *, loss: float = 0.0) -> None:
         self.random = random.Random(seed)
@@ -154,6 +203,13 @@ class World:
         self.now = 1000.0
         self.consumers: list[SimulatedConsumer] = []
         self.strict = loss == 0
+        self.coordinator = 1
+        """The broker that has the group."""
+        self.hung: set[int] = set()
+        """Brokers that answer nothing."""
+        self._swallowed: list[tuple[SimulatedConsumer, GroupRequest]] = []
+        self.connecting: dict[str, float] = {}
+        """Until when a member's connection is being made."""
         self._stored: GroupSnapshot | None = None
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -231,10 +287,35 @@ class World:
             else:
                 self.after(self.latency(), lambda: consumer.answered(request, response))
 
+        delay = self.latency()
         if self.lost():
-            self.after(self.latency(), lambda: consumer.failed(request))
+            # the connection breaks, and the next one takes its time
+            self.connecting[consumer.name] = self.now + self.random.choice([0.0, 0.0, 2.0])
+            self.after(delay, lambda: consumer.failed(request))
+        elif request.node_id in self.hung:
+            self._swallow(consumer, request)
         else:
-            self.after(self.latency(), lambda: self._serve(consumer, request, answered))
+            delay += max(self.connecting.get(consumer.name, 0.0) - self.now, 0.0)
+            self.after(delay, lambda: self._serve(consumer, request, answered))
+
+    def move(self, *, hangs: bool) -> None:
+        """Another broker has the group from now on; the one before hangs, or says so."""
+        if hangs:
+            self.hung.add(self.coordinator)
+            self._waiting.clear()  # not answered: the members find out by themselves
+        self.coordinator = self.coordinator % 3 + 1
+        self.hung.discard(self.coordinator)
+        swallowed, self._swallowed = self._swallowed, []
+        for consumer, request in swallowed:
+            if request.node_id in self.hung:
+                self._swallowed.append((consumer, request))
+            else:  # it was restarted, so its connections broke
+                self.after(self.latency(), lambda fail=consumer.failed, request=request: fail(request))
+        self.restart()
+
+    def _swallow(self, consumer: SimulatedConsumer, request: GroupRequest) -> None:
+        self._swallowed.append((consumer, request))
+        self.after(request.timeout, lambda: consumer.failed(request))
 
     def restart(self) -> None:
         """The broker is killed and comes back: what was parked and not stored is gone."""
@@ -252,7 +333,11 @@ class World:
             request.request_class.VERSIONS[1] if request.kind is not RequestKind.FIND_COORDINATOR else 3
         )
         if request.kind is RequestKind.FIND_COORDINATOR:
-            answer(FindCoordinatorResponse(node_id=1, host="broker", port=9092))
+            answer(FindCoordinatorResponse(node_id=self.coordinator, host="broker", port=9092))
+        elif request.node_id in self.hung:
+            self._swallow(consumer, request)
+        elif request.node_id != self.coordinator:
+            answer(_NOT_COORDINATOR[request.kind])
         elif request.kind is RequestKind.HEARTBEAT:
             code = self.group.heartbeat(message.member_id, message.group_instance_id, message.generation_id, self.now)
             answer(HeartbeatResponse(error_code=code))
@@ -291,6 +376,14 @@ class World:
         if group is self.group:
             self._stored = store.snapshot
             self._perform(group.stored(store.ticket, ErrorCode.NONE, self.now))
+
+
+_NOT_COORDINATOR: dict[RequestKind, Any] = {
+    RequestKind.JOIN: JoinGroupResponse(error_code=ErrorCode.NOT_COORDINATOR),
+    RequestKind.SYNC: SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR),
+    RequestKind.HEARTBEAT: HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR),
+    RequestKind.LEAVE: LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR),
+}
 
 
 def _join(message: Any, client_id: str) -> Join:

@@ -64,6 +64,67 @@ def test_groups_recover_from_a_lossy_network_and_restarting_brokers(kind: type[A
     assert not any(member.errors for member in world.living)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_recover_from_coordinators_that_move_and_hang(kind: type[Assignor], seed: int) -> None:
+    moving(seed, kind)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block", range(20))
+def test_groups_recover_in_thousands_of_clusters(kind: type[Assignor], block: int) -> None:
+    for seed in range(1000 + block * 50, 1050 + block * 50):
+        moving(seed, kind)
+
+
+def moving(seed: int, kind: type[Assignor]) -> None:
+    """Members whose coordinator moves and hangs, on connections that break and take their time to come back; with commits
+    that are answered when the member is somebody else."""
+    world = World(seed, COUNTS, loss=0.1 if seed % 2 else 0.0)
+    world.strict = False
+    for number in range(3):
+        consumer(world, f"c{number}", kind, poll_every=0.3 * (number + 1), pattern=seed % 3 == 0, max_poll_interval=300)
+        world.run(world.random.uniform(0, 5))
+    for _ in range(6):
+        world.move(hangs=world.random.random() < 0.5)
+        for member in world.living:
+            if world.random.random() < 0.5:
+                member.commit()
+            if world.random.random() < 0.1:
+                member.machine.leave("unsubscribed")
+                member.owned = set()
+                member.machine.subscribe(member.topics)
+        world.run(world.random.uniform(0.1, 30))
+    world.loss = 0.0
+    # a hung coordinator is noticed when a request or the question about it is not answered in time
+    world.run_until(world.settled, limit=60)
+    assert not any(member.errors for member in world.living)
+    world.run(20)  # cooperative members may have one more round to go
+    generation = world.group.generation
+    world.run(60)
+    assert world.settled()
+    assert world.group.generation == generation
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_new_topic_that_matches_a_pattern_rebalances_the_group_once(seed: int) -> None:
+    world = World(seed, {"a": 6})
+    members = [consumer(world, f"c{number}", pattern=True) for number in range(3)]
+    world.run_until(world.settled)
+    generation = world.group.generation
+    world.counts = {"a": 6, "b": 5}
+    members[seed % 3].learn()  # it is the first to fetch metadata; the others would in minutes
+    world.run_until(world.settled)
+    assert sum(len(member.owned) for member in members) == 11
+    world.run(30)
+    for member in members:
+        member.learn()
+    world.run(30)
+    assert world.group.generation == generation + 1
+
+
 def test_cooperative_members_keep_what_they_keep_while_the_group_rebalances() -> None:
     world = World(3, COUNTS)
     one = consumer(world, "one", CooperativeStickyAssignor)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,11 @@ class Bench:
 
     def find(self) -> None:
         self.answer(self.next()[RequestKind.FIND_COORDINATOR], FindCoordinatorResponse(node_id=1))
+
+    def find_if_needed(self, requests: Iterable[GroupRequest]) -> None:
+        for request in requests:
+            if request.kind is RequestKind.FIND_COORDINATOR:
+                self.answer(request, FindCoordinatorResponse(node_id=1))
 
     def poll(self) -> None:
         self.machine.polled(self.now)
@@ -483,3 +490,188 @@ def test_old_and_future_versions_are_read() -> None:
 def test_garbage_in_a_members_metadata_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_subscription(data)
+
+
+# ------------------------------------------------------------------ what comes too late
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_a_commit_that_is_answered_when_the_member_has_left_changes_nothing(code: ErrorCode) -> None:
+    if code == ErrorCode.NONE:
+        return
+    bench = Bench(instance_id="i")
+    bench.stable()
+    identity = bench.machine.commit_identity()
+    bench.machine.leave("unsubscribed")
+    assert isinstance(bench.machine.commit_refused(code, identity, 1, bench.now), KafkaError)
+    assert bench.machine.state is MemberState.UNJOINED
+    assert bench.machine.error is None
+    bench.machine.subscribe(["a"])
+    bench.poll()
+    assert bench.machine.state is MemberState.JOINING
+
+
+def test_what_went_wrong_at_an_earlier_coordinator_says_nothing_of_the_present_one() -> None:
+    bench = Bench()
+    bench.stable()
+    earlier = bench.machine.lookup.epoch
+    bench.machine.lose_coordinator("it hangs", bench.now)
+    bench.now += 1
+    bench.answer(bench.next()[RequestKind.FIND_COORDINATOR], FindCoordinatorResponse(node_id=2))
+    bench.machine.lose_coordinator("a commit was not answered", bench.now, earlier)
+    identity = bench.machine.commit_identity()
+    bench.machine.commit_refused(ErrorCode.NOT_COORDINATOR, identity, earlier, bench.now)
+    assert bench.machine.coordinator == 2
+
+
+def test_a_refused_lookup_that_nobody_waits_for_any_more() -> None:
+    bench = Bench()
+    bench.poll()
+    lookup = bench.next()[RequestKind.FIND_COORDINATOR]
+    bench.machine.leave("unsubscribed")
+    bench.answer(lookup, FindCoordinatorResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    assert bench.machine.error is None
+    bench.machine.subscribe(["a"])
+    bench.machine.polled(bench.now)  # does not raise what was said of another time
+
+
+# ------------------------------------------------------------------ looking for the coordinator
+
+
+def test_a_coordinator_that_is_none_is_looked_for_ever_less_often_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "kclient.consumer")
+    bench = Bench()
+    bench.poll()
+    delays = []
+    for _ in range(6):
+        bench.find()
+        asked = bench.now
+        bench.answer(bench.next()[RequestKind.JOIN], JoinGroupResponse(error_code=ErrorCode.NOT_COORDINATOR))
+        bench.now = bench.machine.next(bench.now).wake_at
+        delays.append(round(bench.now - asked, 3))
+    assert delays == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    told = [record.message for record in caplog.records if "looking for the coordinator" in record.message]
+    assert told == ["group g: looking for the coordinator again: joining was answered with NOT_COORDINATOR"]
+    bench.find()
+    bench.sync(bench.join(), A0, A1)
+    bench.complete()
+    bench.heartbeat(ErrorCode.NOT_COORDINATOR)  # it did well meanwhile: this is news
+    assert bench.machine.next(bench.now).wake_at == pytest.approx(bench.now + 0.1)
+    assert "a heartbeat was answered with NOT_COORDINATOR" in caplog.records[-1].message
+
+
+def test_a_group_that_is_being_loaded_is_asked_ever_less_often() -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    delays = []
+    for _ in range(5):
+        asked = bench.now
+        joined = JoinGroupResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        bench.answer(bench.next()[RequestKind.JOIN], joined)
+        bench.now = bench.machine.next(bench.now).wake_at
+        delays.append(round(bench.now - asked, 3))
+    assert delays == [0.1, 0.2, 0.4, 0.8, 1.0]
+
+
+def test_a_coordinator_that_hangs_while_one_joins_is_left_for_the_one_that_took_over() -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    join = bench.next()[RequestKind.JOIN]
+    assert bench.machine.next(bench.now).wake_at == bench.now + 30.0
+    bench.now += 30.0
+    check = bench.next()[RequestKind.FIND_COORDINATOR]
+    bench.answer(check, FindCoordinatorResponse(node_id=1))  # the group gathers: it is still the one
+    assert bench.next() == {}
+    bench.now += 30.0
+    check = bench.next()[RequestKind.FIND_COORDINATOR]
+    bench.machine.failed(check, BrokerConnectionError("gone"), bench.now)
+    assert bench.next() == {}
+    bench.now += 30.0
+    check = bench.next()[RequestKind.FIND_COORDINATOR]
+    bench.answer(check, FindCoordinatorResponse(node_id=2))
+    bench.now += 0.1
+    bench.answer(bench.next()[RequestKind.FIND_COORDINATOR], FindCoordinatorResponse(node_id=2))
+    again = bench.next()[RequestKind.JOIN]
+    assert again.node_id == 2
+    bench.answer(join, JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))  # the first one wakes up
+    assert bench.machine.state is MemberState.JOINING
+
+
+def test_the_coordinator_is_looked_for_as_soon_as_the_session_is_over() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.now += 3
+    assert RequestKind.HEARTBEAT in bench.next()
+    bench.now = 100.0 + 45.0
+    todo = bench.machine.next(bench.now)
+    assert todo.wake_at == pytest.approx(bench.now + 0.1)
+    bench.now += 0.1
+    assert RequestKind.FIND_COORDINATOR in bench.next()
+
+
+# ------------------------------------------------------------------ patterns
+
+
+def test_with_a_pattern_nobody_joins_before_the_metadata_are_fresh() -> None:
+    bench = Bench()
+    bench.machine.subscribe(["a"], by_pattern=True)
+    bench.poll()
+    todo = bench.machine.next(bench.now)
+    assert todo.refresh is not None
+    bench.answer(todo.requests[0], FindCoordinatorResponse(node_id=1))
+    assert bench.machine.next(bench.now).requests == []
+    bench.machine.subscribe(["a", "new"], by_pattern=True)
+    bench.machine.refreshed(todo.refresh)
+    join: Any = bench.next()[RequestKind.JOIN].build(9)
+    assert decode_subscription(join.protocols[0].metadata).topics == ("a", "new")
+    assert bench.machine.next(bench.now).refresh is None
+
+
+def test_a_refresh_of_an_earlier_attempt_to_join_is_none_of_this_one() -> None:
+    bench = Bench()
+    bench.machine.subscribe(["a"], by_pattern=True)
+    bench.poll()
+    first = bench.machine.next(bench.now)
+    bench.find_if_needed(first.requests)
+    bench.machine.leave("unsubscribed")
+    bench.machine.subscribe(["a"], by_pattern=True)
+    bench.poll()
+    todo = bench.machine.next(bench.now)
+    assert first.refresh is not None
+    bench.machine.refreshed(first.refresh)
+    assert bench.next() == {}
+    assert todo.refresh is not None
+    bench.machine.refreshed(todo.refresh)
+    assert RequestKind.JOIN in bench.next()
+
+
+# ------------------------------------------------------------------ assignors of the user's
+
+
+class Broken(RangeAssignor):
+    def __init__(self, user_data: Any) -> None:
+        super().__init__()
+        self.user_data = user_data
+
+    def subscription_user_data(self, topics: Any) -> Any:
+        if isinstance(self.user_data, Exception):
+            raise self.user_data
+        return self.user_data
+
+
+@pytest.mark.parametrize("user_data", [RuntimeError("no disk"), "text", 5], ids=repr)
+def test_an_assignor_that_fails_when_a_member_joins_is_named(user_data: Any) -> None:
+    machine = GroupCoordinator(GroupSettings("g"), [Broken(user_data)])
+    machine.subscribe(["a"])
+    machine.polled(0.0)
+    machine.prepared((), 0.0)
+    lookup = machine.next(0.0).requests[0]
+    machine.received(lookup, FindCoordinatorResponse(node_id=1), 0.0)
+    machine.next(0.0)
+    with pytest.raises(KafkaError, match=r"The assignor 'range' of partition\.assignment\.strategy failed"):
+        machine.polled(0.0)
+    assert machine.state is MemberState.UNJOINED
