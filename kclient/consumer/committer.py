@@ -86,6 +86,10 @@ class Committer:
         try:
             with anyio.move_on_after(timeout):
                 return await commit.done.wait()
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            commit.problem = error  # there was no time left for another attempt
         finally:
             if not commit.done.done:
                 commit.abandon()
@@ -105,7 +109,7 @@ class Committer:
             except KafkaError:
                 continue
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: KafkaError) -> None:
         """The task has died, or ends: nobody will commit any more."""
         for commit in self._pending():
             commit.done.set_error(error)

@@ -152,7 +152,7 @@ class Consumer(ConsumerBase):
     # ------------------------------------------------------------------ what to read
 
     async def unsubscribe(self) -> None:
-        """Give up all partitions and leave the group."""
+        """Give up all partitions and leave the group; waits a second at most until the coordinator knows."""
         self._core.check()
         self._hand_out.settle()
         await self._drive(polling.unsubscribe(self._core))

@@ -132,11 +132,7 @@ class ConsumerCore:
             IllegalStateError: The consumer was not started.
         """
         if self._failure is not None:
-            if isinstance(self._failure, KafkaError):
-                raise self._failure
-            raise KafkaError(
-                f"A background task of the consumer failed: {self._failure!r}; close it and make a new one", fatal=True
-            ) from self._failure
+            raise _told(self._failure)
         if self.state is ClientState.NEW:
             raise IllegalStateError("The consumer was not started: use `async with` (or `with`), or call `start`")
         if self.state is ClientState.CLOSED or (polling and self.state is ClientState.CLOSING):
@@ -443,7 +439,7 @@ class ConsumerCore:
         logger.log(logging.DEBUG if isinstance(error, ClosedError) else logging.ERROR, "the consumer failed: %r", error)
         self._failure = error
         self.attention = True
-        self.committer.fail(error)
+        self.committer.fail(_told(error))
         self._interrupt()
         self.notify()
 
@@ -635,6 +631,16 @@ class ConsumerCore:
                 close()
             except Exception:  # the user's code: the others are closed all the same
                 logger.exception("%s.close raised", type(plugin).__name__)
+
+
+def _told(failure: BaseException) -> KafkaError:
+    """The failure of a background task, as the user is told of it."""
+    if isinstance(failure, KafkaError):
+        return failure
+    text = f"A background task of the consumer failed: {failure!r}; close it and make a new one"
+    error = KafkaError(text, fatal=True)
+    error.__cause__ = failure
+    return error
 
 
 def _as_timestamp(value: int) -> int:

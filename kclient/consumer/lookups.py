@@ -134,7 +134,8 @@ class Lookups:
         if search.error is not None:
             raise search.error
         if not search.over:
-            raise self.late("Finding offsets", timeout, search.problem or no_leader(search.missing))
+            reason = search.problem or core.cluster.error or no_leader(search.missing)
+            raise self.late("Finding offsets", timeout, reason)
         return search.found
 
     async def _ask(self, search: OffsetSearch, question: Question) -> None:

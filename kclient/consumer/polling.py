@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("kclient.consumer")
 
 
+_LEAVE_PATIENCE = 1.0
+"""Seconds that `unsubscribe` waits for the coordinator to know; then it goes on without."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Wait until `core.notify` is called."""
@@ -201,7 +205,9 @@ def run_callbacks(core: ConsumerCore) -> Script:
         yield Call(function, arguments)
 
 
-def unsubscribe(core: ConsumerCore, reason: str = "the consumer unsubscribed", timeout: float = 5.0) -> Script:
+def unsubscribe(
+    core: ConsumerCore, reason: str = "the consumer unsubscribed", timeout: float = _LEAVE_PATIENCE
+) -> Script:
     """Give everything up and leave the group."""
     error: Exception | None = None
     core.committer.give_up_handing_over()

@@ -189,7 +189,7 @@ class Consumer(ConsumerBase):
     # ------------------------------------------------------------------ what to read
 
     def unsubscribe(self) -> None:
-        """Give up all partitions and leave the group."""
+        """Give up all partitions and leave the group; waits a second at most until the coordinator knows."""
         self._check()
         self._hand_out.settle()
         self._drive(polling.unsubscribe(self._core))

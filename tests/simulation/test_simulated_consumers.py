@@ -80,8 +80,8 @@ def test_groups_recover_in_thousands_of_clusters(kind: type[Assignor], block: in
 
 
 def moving(seed: int, kind: type[Assignor]) -> None:
-    """Members whose coordinator moves and hangs, on connections that break and take their time to come back; with commits
-    that are answered when the member is somebody else."""
+    """Members whose coordinator moves and hangs, on connections that break and take their time; their commits are
+    answered when the member is somebody else."""
     world = World(seed, COUNTS, loss=0.1 if seed % 2 else 0.0)
     world.strict = False
     for number in range(3):

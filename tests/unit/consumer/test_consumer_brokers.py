@@ -1,0 +1,250 @@
+"""Several brokers, of which one hangs or gives its partitions away: it delays nobody but itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+import kclient
+from kclient.cluster import Backoff, ClusterSnapshot, PartitionMetadata, TopicMetadata
+from kclient.consumer.list_offsets import Answer, OffsetSearch
+from kclient.errors import (
+    BrokerConnectionError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationError,
+)
+from kclient.protocol.messages import ListOffsetsResponse
+from kclient.protocol.registry import ApiKey
+from kclient.types import Node, OffsetAndTimestamp, TopicPartition
+from tests.fake_reads import ReadableKafka
+
+T = [TopicPartition("t", number) for number in range(3)]
+REQUEST_TIMEOUT = 1.0
+PATIENCE = REQUEST_TIMEOUT + 4.0
+
+
+@asynccontextmanager
+async def reading(kafka: ReadableKafka, **settings: Any) -> AsyncIterator[kclient.Consumer]:
+    defaults = {
+        "auto_offset_reset": "earliest",
+        "fetch_max_wait_ms": 20,
+        "request_timeout_ms": round(REQUEST_TIMEOUT * 1000),
+        "retry_backoff_ms": 10,
+        "retry_backoff_max_ms": 50,
+    }
+    async with kclient.Consumer(bootstrap_servers=kafka.bootstrap, **{**defaults, **settings}) as consumer:  # type: ignore[arg-type]
+        try:
+            yield consumer
+        finally:
+            await consumer.close(timeout=0.2)
+
+
+async def partitions_read(consumer: kclient.Consumer, count: int) -> list[int]:
+    """The partitions of the next `count` records, in order."""
+    found: list[int] = []
+    while len(found) < count:
+        found += [record.partition for record in await consumer.poll(1.0)]
+    return sorted(found)
+
+
+@pytest.mark.anyio
+async def test_positions_at_other_brokers_are_found_while_one_hangs() -> None:
+    async with ReadableKafka({"t": 3}, brokers=3) as kafka, reading(kafka) as consumer:
+        for number in range(3):
+            kafka.fill("t", number, 1)
+        await consumer.partitions_for("t")
+        kafka.hung = {2}
+        consumer.assign(T)
+        with anyio.fail_after(REQUEST_TIMEOUT * 0.9):
+            assert await partitions_read(consumer, 2) == [0, 2]
+        kafka.move("t", 1, 3)
+        with anyio.fail_after(PATIENCE):
+            assert await partitions_read(consumer, 1) == [1]
+
+
+@pytest.mark.anyio
+async def test_committed_positions_do_not_wait_for_resets() -> None:
+    """One partition's offset is committed, the other's has to be asked of a broker that hangs."""
+    async with ReadableKafka({"t": 3}, brokers=3) as kafka, reading(kafka, group_id="g") as consumer:
+        for number in range(3):
+            kafka.fill("t", number, 1)
+        kafka.committed = {T[0]: 0, T[2]: 0}
+        await consumer.partitions_for("t")
+        kafka.hung = {2}
+        consumer.assign(T)
+        with anyio.fail_after(REQUEST_TIMEOUT * 0.9):
+            assert await partitions_read(consumer, 2) == [0, 2]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("api", [ApiKey.FETCH, None])
+async def test_a_leader_that_hangs_stalls_its_partitions_for_one_request_timeout(api: ApiKey | None) -> None:
+    async with ReadableKafka({"t": 3}, brokers=3) as kafka, reading(kafka) as consumer:
+        consumer.assign(T)
+        for number in range(3):
+            kafka.fill("t", number, 1)
+        with anyio.fail_after(10):
+            assert await partitions_read(consumer, 3) == [0, 1, 2]
+        if api is None:
+            kafka.hung = {2}
+        else:
+            kafka.silent_at = {(2, api)}
+        kafka.move("t", 1, 1)
+        for number in range(3):
+            kafka.fill("t", number, 1)
+        with anyio.fail_after(REQUEST_TIMEOUT * 0.9):  # the others are none the worse
+            assert await partitions_read(consumer, 2) == [0, 2]
+        with anyio.fail_after(PATIENCE):
+            assert await partitions_read(consumer, 1) == [1]
+
+
+@pytest.mark.anyio
+async def test_metadata_that_come_meanwhile_end_the_wait_for_a_leader_that_hangs() -> None:
+    async with (
+        ReadableKafka({"t": 3}, brokers=3) as kafka,
+        reading(kafka, request_timeout_ms=30_000, metadata_max_age_ms=200) as consumer,
+    ):
+        consumer.assign(T)
+        for number in range(3):
+            kafka.fill("t", number, 1)
+        with anyio.fail_after(10):
+            assert await partitions_read(consumer, 3) == [0, 1, 2]
+        kafka.silent_at = {(2, ApiKey.FETCH), (2, ApiKey.LIST_OFFSETS)}
+        searching: dict[TopicPartition, int] = {}
+
+        async def search() -> None:
+            searching.update(await consumer.end_offsets(T))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(search)
+            with anyio.fail_after(10):
+                while (2, ApiKey.LIST_OFFSETS) not in kafka.asked:
+                    await anyio.sleep(0.01)
+                kafka.move("t", 1, 1)
+                kafka.fill("t", 1, 1)
+                assert await partitions_read(consumer, 1) == [1]
+                while not searching:
+                    await anyio.sleep(0.01)
+        assert searching[T[1]] == 2
+
+
+@pytest.mark.anyio
+async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ReadableKafka({"t": 1}) as kafka, reading(kafka, metadata_max_age_ms=100) as consumer:
+        consumer.assign(T[:1])
+        kafka.fill("t", 0, 10)
+        with anyio.fail_after(10):
+            await partitions_read(consumer, 10)
+        kafka.delete("t")
+        kafka.create("t", 1)
+        kafka.ids["t"] = b"another id......"
+        kafka.fill("t", 0, 15)  # the position, 10, exists in the new one as well
+        with anyio.fail_after(10):
+            offsets: list[int] = []
+            while len(offsets) < 15:
+                offsets += [record.offset for record in await consumer.poll(1.0)]
+        assert offsets == list(range(15))
+    assert "Topic 't' was deleted and created again: offset 10 of t-0" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_position_that_does_not_exist_is_named() -> None:
+    async with ReadableKafka({"t": 1}) as kafka, reading(kafka, auto_offset_reset="none") as consumer:
+        consumer.assign(T[:1])
+        consumer.seek(T[0], 77)
+        with anyio.fail_after(10), pytest.raises(OffsetOutOfRangeError) as told:
+            while not await consumer.poll(1.0):
+                pass
+        assert told.value.offsets == {T[0]: 77}
+        assert told.value.partitions == [T[0]]
+        assert "Offset 77 of t-0 does not exist (any more), and auto.offset.reset is none: seek" in str(told.value)
+
+
+# ------------------------------------------------------------------ the search by itself
+
+
+def snapshot(*leaders: int) -> ClusterSnapshot:
+    partitions = {n: PartitionMetadata("t", n, leader_id=leader, leader_epoch=1) for n, leader in enumerate(leaders)}
+    return ClusterSnapshot(
+        nodes={n: Node(n, "b", 9092) for n in (1, 2, 3)}, topics={"t": TopicMetadata("t", partitions=partitions)}
+    )
+
+
+def found(*partitions: TopicPartition) -> Answer:
+    return Answer({tp: OffsetAndTimestamp(7, 1, None) for tp in partitions}, {})
+
+
+def new_search() -> OffsetSearch:
+    return OffsetSearch(dict.fromkeys(T, -1), Backoff(100, 400, jitter=0))
+
+
+def test_all_leaders_are_asked_at_once_and_each_answer_counts() -> None:
+    search = new_search()
+    questions, leaderless = search.plan(snapshot(1, 2, 3), 0.0)
+    assert [question.node_id for question in questions] == [1, 2, 3]
+    assert leaderless == []
+    search.received(questions[2], found(T[2]), 0.0)
+    search.received(questions[0], found(T[0]), 0.0)
+    assert search.missing == [T[1]]
+    assert search.plan(snapshot(1, 2, 3), 5.0) == ([], [])
+
+
+def test_a_moved_partition_is_asked_for_at_its_new_leader_and_the_late_answer_dropped() -> None:
+    search = new_search()
+    late = search.plan(snapshot(1, 2, 3), 0.0)[0][1]
+    (again,) = search.plan(snapshot(1, 3, 3), 1.0)[0]
+    assert (again.node_id, list(again.wanted)) == (3, [T[1]])
+    search.failed(late, BrokerConnectionError("it hung"), 2.0)
+    assert search.plan(snapshot(1, 3, 3), 2.0) == ([], [])
+    search.received(late, Answer({T[1]: None}, {}), 2.0)
+    assert T[1] in search.missing
+    search.received(again, found(T[1]), 3.0)
+    assert T[1] not in search.missing
+
+
+def test_what_was_refused_is_asked_for_again_ever_less_often() -> None:
+    search = OffsetSearch({T[0]: -1}, Backoff(100, 400, jitter=0))
+    now, delays = 0.0, []
+    for _ in range(4):
+        (question,) = search.plan(snapshot(1), now)[0]
+        assert search.received(question, Answer({}, {T[0]: NotLeaderOrFollowerError()}), now)
+        due = search.next_retry(now)
+        assert due is not None
+        assert search.plan(snapshot(1), now) == ([], [])
+        delays.append(round(due - now, 3))
+        now = due
+    assert delays == [0.1, 0.2, 0.4, 0.4]
+    assert isinstance(search.problem, NotLeaderOrFollowerError)
+    assert not search.over
+
+
+def test_what_is_refused_for_good_ends_the_search() -> None:
+    search = new_search()
+    question = search.plan(snapshot(1, 2, 3), 0.0)[0][0]
+    search.received(question, Answer({}, {T[0]: TopicAuthorizationError()}), 0.0)
+    assert search.over
+    assert isinstance(search.error, TopicAuthorizationError)
+
+
+def test_a_partition_that_an_answer_leaves_out_is_asked_for_again() -> None:
+    search = OffsetSearch({T[0]: -1}, Backoff(100, 400, jitter=0))
+    (question,) = search.plan(snapshot(1), 0.0)[0]
+    search.received(question, question.read(ListOffsetsResponse(topics=[])), 0.0)
+    assert search.missing == [T[0]]
+    assert search.next_retry(0.0) == pytest.approx(0.1)
+    assert "did not answer for t-0" in str(search.problem)
+
+
+def test_leaders_that_are_not_known_yet() -> None:
+    search = new_search()
+    questions, leaderless = search.plan(snapshot(1, -1), 0.0)
+    assert [question.node_id for question in questions] == [1]
+    assert leaderless == [T[1], T[2]]
+    assert search.next_retry(0.0) == pytest.approx(0.1)
