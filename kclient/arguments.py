@@ -109,6 +109,23 @@ def check_topic(topic: Any) -> None:
         raise InvalidTopicError("A topic's name must not be empty")
 
 
+def as_topics(values: Iterable[str] | str) -> list[str]:
+    """Names of topics in a list; a single one is one.
+
+    Raises:
+        TypeError: It is something else than names.
+        InvalidTopicError: A name is empty.
+    """
+    if isinstance(values, str):
+        values = [values]
+    if not isinstance(values, Iterable) or isinstance(values, bytes | bytearray | memoryview):
+        raise TypeError(f"topics are given as a name, a list of names or a compiled pattern; not {values!r}")
+    names = list(values)
+    for name in names:
+        check_topic(name)
+    return names
+
+
 def as_names(values: Iterable[str], what: str, *, empty: bool = False) -> list[str]:
     """Names in a list.
 

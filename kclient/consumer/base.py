@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kclient.arguments import as_offset, as_partition, as_partitions, by_partition, check_callback, check_timeout
+from kclient.arguments import (
+    as_offset,
+    as_partition,
+    as_partitions,
+    as_topics,
+    by_partition,
+    check_callback,
+    check_timeout,
+)
 from kclient.config import ConsumerConfig
 from kclient.consumer.committer import Commit
 from kclient.consumer.core import ConsumerCore
@@ -57,7 +66,8 @@ class ConsumerBase:
 
         Args:
             topics: Names of topics; or one name; or a compiled pattern, which the whole name has to match. New topics
-                that match are found within `metadata.max.age.ms`.
+                that match are found within `metadata.max.age.ms`. No names at all unsubscribe, as in the Java client;
+                a listener that is a coroutine function is told of that by the next `poll`, `commit` or `close`.
             listener: Told when partitions come and go.
 
         Raises:
@@ -66,13 +76,34 @@ class ConsumerBase:
             TypeError: It is neither names nor a compiled pattern of text, or the listener lacks a method.
             ClosedError: The consumer was closed.
         """
-        self._core.check_open()
+        core = self._core
+        core.check_open()
         check_listener(listener)
+        wanted = topics if isinstance(topics, re.Pattern) else as_topics(topics)
+        core.group()
         self._hand_out.settle()
-        if isinstance(topics, re.Pattern):
-            self._core.subscribe_pattern(topics, listener)
+        if isinstance(wanted, re.Pattern):
+            core.subscribe_pattern(wanted, listener)
+        elif wanted:
+            core.subscribe(wanted, listener)
         else:
-            self._core.subscribe(topics, listener)
+            self._give_everything_up()
+
+    def _give_everything_up(self) -> None:
+        """As `unsubscribe`, without waiting for the coordinator to know."""
+        core = self._core
+        told = core.listener
+        partitions, lost = core.owned() if core.subscriptions.uses_group else ([], False)
+        core.committer.give_up_handing_over()
+        core.leave("the consumer unsubscribed")
+        core.unsubscribe()
+        if told is None or not partitions:
+            return
+        tell = told.on_partitions_lost if lost else told.on_partitions_revoked
+        if inspect.iscoroutinefunction(tell):
+            core.callbacks.append((tell, (partitions,)))
+        else:
+            tell(partitions)
 
     def subscription(self) -> set[str]:
         """The topics subscribed to; with a pattern those that match now."""

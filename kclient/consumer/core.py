@@ -24,7 +24,7 @@ from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
 from kclient.consumer.fetch_driver import FetchDriver
 from kclient.consumer.fetcher import Fetcher
-from kclient.consumer.group import Complete, ConsumerGroupMetadata
+from kclient.consumer.group import Complete, ConsumerGroupMetadata, Prepare
 from kclient.consumer.group_driver import GroupDriver
 from kclient.consumer.lookups import Lookups
 from kclient.consumer.metrics import ConsumerMetrics
@@ -37,6 +37,7 @@ from kclient.errors import (
     InvalidGroupIdError,
     KafkaError,
     NoOffsetForPartitionError,
+    UnknownTopicOrPartitionError,
     WakeupError,
 )
 
@@ -107,6 +108,8 @@ class ConsumerCore:
         self._loop: LoopHandle | None = None
         self._scopes: set[anyio.CancelScope] = set()
         """Around the calls that `wakeup` ends."""
+        self._missing: set[str] = set()
+        """Topics of which the log has said that they do not exist."""
         self._transient: Counter[str] = Counter()
         """Topics that calls under way ask for."""
         self._changed = anyio.Event()
@@ -178,11 +181,7 @@ class ConsumerCore:
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None) -> None:
         """Subscribe to topics."""
-        if not isinstance(topics, Iterable):
-            raise TypeError(f"subscribe takes names of topics, or a compiled pattern; not {topics!r}")
-        wanted = [topics] if isinstance(topics, str) else list(topics)
-        if any(not isinstance(topic, str) or not topic for topic in wanted):
-            raise ValueError(f"topics are non-empty strings, not {wanted!r}")
+        wanted = list(topics)
         coordinator = self.group()
         with self.lock:
             self.subscriptions.subscribe(wanted)
@@ -201,6 +200,29 @@ class ConsumerCore:
             if self._cluster is not None:
                 self.match_pattern()
             coordinator.subscribe(self.subscriptions.topics, by_pattern=True)
+        self.wake()
+
+    def owned(self) -> tuple[list[TopicPartition], bool]:
+        """The partitions that the group gave, and whether they are others' by now."""
+        coordinator = self.group()
+        with self.lock:
+            step = coordinator.step()
+            lost = coordinator.metadata.generation_id < 0 or (isinstance(step, Prepare) and step.lost)
+            return sorted(self.subscriptions.assignment), lost
+
+    def leave(self, reason: str) -> None:
+        """Be no member any more; the coordinator is told in the background."""
+        with self.lock:
+            self.group().leave(reason)
+        self.group_wakeup.set()
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more."""
+        with self.lock:
+            self.subscriptions.unsubscribe()
+            self.moved()
+            self.listener = None
+            self.errors.clear()
         self.wake()
 
     def match_pattern(self) -> None:
@@ -576,12 +598,21 @@ class ConsumerCore:
                 counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items()}
                 self.coordinator.update_metadata(counts, snapshot.errors, now)
             for topic in self.subscriptions.topics | {state.tp.topic for state in self.subscriptions}:
-                error = topic_error(snapshot, topic)
-                if error is not None and not error.retriable and not self.errors:
-                    self.errors.append(error)
+                self._heed_topic(topic, topic_error(snapshot, topic))
         self.changed()
         self.look()
         self.wake()
+
+    def _heed_topic(self, topic: str, error: KafkaError | None) -> None:
+        """What the cluster says of a topic that is to be read: raised if it stays so, else logged once."""
+        if error is None:
+            self._missing.discard(topic)
+        elif not error.retriable:
+            if not self.errors:
+                self.errors.append(error)
+        elif isinstance(error, UnknownTopicOrPartitionError) and topic not in self._missing:
+            self._missing.add(topic)
+            logger.warning("topic %r does not exist, so nothing of it is read until it does: is this its name?", topic)
 
     def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions to commit, of some partitions or all."""

@@ -109,7 +109,7 @@ def _prepare(core: ConsumerCore, step: Prepare, deadline: float) -> Steps:
         core.committer.give_up_handing_over()
     elif not (yield from _commit_positions(core, owned, deadline)):
         return False
-    error = yield from _give_up(core, sorted(going), lost=step.lost)
+    error = yield from _give_up(core, sorted(going), step.lost)
     with core.lock:
         coordinator.prepared(core.subscriptions.assignment, core.clock())
     core.wake()
@@ -132,7 +132,7 @@ def _complete(core: ConsumerCore, step: Complete, deadline: float) -> Steps:
     if going:
         if not (yield from _commit_positions(core, going, deadline)):
             return False
-        error = yield from _give_up(core, going, lost=False)
+        error = yield from _give_up(core, going, False)
     with core.lock:
         core.subscriptions.assign_from_group(step.assigned)
         core.assigned()
@@ -154,7 +154,7 @@ def _complete(core: ConsumerCore, step: Complete, deadline: float) -> Steps:
 
 
 def _give_up(
-    core: ConsumerCore, partitions: Sequence[TopicPartition], *, lost: bool
+    core: ConsumerCore, partitions: Sequence[TopicPartition], lost: bool
 ) -> Generator[Action, Any, Exception | None]:
     """Tell the listener and stop reading some partitions; returns what the listener raised."""
     if not partitions:
@@ -212,21 +212,10 @@ def unsubscribe(
     error: Exception | None = None
     core.committer.give_up_handing_over()
     if core.coordinator is not None and core.subscriptions.uses_group:
-        with core.lock:
-            step = core.coordinator.step()
-            lost = core.coordinator.metadata.generation_id < 0 or (isinstance(step, Prepare) and step.lost)
-            owned = sorted(core.subscriptions.assignment)
-        error = yield from _give_up(core, owned, lost=lost)
-        with core.lock:
-            core.coordinator.leave(reason)
-        core.group_wakeup.set()
+        error = yield from _give_up(core, *core.owned())
+        core.leave(reason)
         yield Await(core.left, (timeout,))
-    with core.lock:
-        core.subscriptions.unsubscribe()
-        core.moved()
-        core.listener = None
-        core.errors.clear()
-    core.wake()
+    core.unsubscribe()
     if error is not None:
         raise error
 

@@ -284,7 +284,7 @@ def test_offsets_that_are_none() -> None:
 
 def test_subscriptions_that_are_none() -> None:
     consumer = kclient.sync.Consumer(bootstrap_servers="memory:unused", group_id="g")
-    with pytest.raises(TypeError, match="names of topics, or a compiled pattern; not 5"):
+    with pytest.raises(TypeError, match="a list of names or a compiled pattern; not 5"):
         consumer.subscribe(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pattern of text"):
         consumer.subscribe(re.compile(b"t"))  # type: ignore[arg-type]
