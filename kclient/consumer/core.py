@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
@@ -43,7 +43,7 @@ from kclient.errors import (
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Awaitable, Callable, Collection, Generator
+    from collections.abc import Awaitable, Callable
 
     from kclient.concurrency import TaskHandle
     from kclient.config import ConsumerConfig
@@ -110,8 +110,6 @@ class ConsumerCore:
         """Around the calls that `wakeup` ends."""
         self._missing: set[str] = set()
         """Topics of which the log has said that they do not exist."""
-        self._transient: Counter[str] = Counter()
-        """Topics that calls under way ask for."""
         self._changed = anyio.Event()
         self._cluster: Cluster | None = None
         self._tasks: set[TaskHandle] = set()
@@ -565,18 +563,6 @@ class ConsumerCore:
         found = await self.lookups.search(dict.fromkeys(partitions, timestamp), timeout)
         return {tp: 0 if offset is None else offset.offset for tp, offset in found.items()}
 
-    @contextlib.contextmanager
-    def interest(self, topics: Collection[str]) -> Generator[None, None, None]:
-        """Have metadata of some topics for as long as a call takes; they are not kept up to date behind it."""
-        self._transient.update(topics)
-        self.cluster.track(topics)
-        try:
-            yield
-        finally:
-            self._transient.subtract(topics)
-            self._transient = +self._transient
-            self.fetch_wakeup.set()
-
     def topics_of_interest(self) -> set[str]:
         """The topics whose metadata are needed."""
         with self.lock:
@@ -584,7 +570,7 @@ class ConsumerCore:
             topics |= self.subscriptions.topics
             if self.coordinator is not None:
                 topics |= self.coordinator.group_topics
-        return topics | set(self._transient)
+        return topics
 
     def _on_metadata(self) -> None:
         """There are new metadata."""

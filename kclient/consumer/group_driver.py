@@ -7,7 +7,6 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kclient.cluster import version_for
-from kclient.consumer.group import RequestKind
 from kclient.errors import KafkaError
 from kclient.protocol.errors import EncodeError
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from kclient.consumer.coordinator import GroupCoordinator
     from kclient.consumer.core import ConsumerCore
     from kclient.consumer.group import GroupRequest
+    from kclient.net.connection import Connection
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
@@ -76,10 +76,11 @@ class GroupDriver:
         core.group_wakeup.set()
 
     async def _send(self, request: GroupRequest) -> object:
-        if request.kind is RequestKind.FIND_COORDINATOR:
-            connection = await self._core.cluster.connection()
-        else:
-            channel = _LEAVE_CHANNEL if request.separate else CHANNEL
-            connection = await self._core.cluster.connection(request.node_id, channel)
-        version = version_for(connection, request.request_class)
-        return await connection.request(request.build(version), version, timeout=request.timeout)
+        async def ask(connection: Connection) -> object:
+            version = version_for(connection, request.request_class)
+            return await connection.request(request.build(version), version, timeout=request.timeout)
+
+        if request.node_id is None:
+            return await self._core.cluster.ask_any(ask)
+        channel = _LEAVE_CHANNEL if request.separate else CHANNEL
+        return await ask(await self._core.cluster.connection(request.node_id, channel))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,7 +17,7 @@ from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError,
 from kclient.protocol.messages import MetadataRequest, OffsetFetchRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from kclient.cluster import ClusterSnapshot
     from kclient.consumer.core import ConsumerCore
@@ -118,7 +119,7 @@ class Lookups:
         """
         core = self._core
         search = OffsetSearch(wanted, core.plan.retry_backoff)
-        with core.interest({tp.topic for tp in wanted}), anyio.move_on_after(max(timeout, 0)):
+        with self._looking_at({tp.topic for tp in wanted}), anyio.move_on_after(max(timeout, 0)):
             async with anyio.create_task_group() as questions:
                 while not search.over:
                     now = core.clock()
@@ -181,9 +182,18 @@ class Lookups:
 
         if known(cluster.snapshot):
             return cluster.snapshot.partitions_for(topic)
-        with self._core.interest([topic]):
+        with self._looking_at({topic}):
             snapshot = await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {topic!r}")
         return snapshot.partitions_for(topic)
+
+    @contextmanager
+    def _looking_at(self, topics: set[str]) -> Iterator[None]:
+        """Have metadata of topics for as long as a call takes."""
+        cluster = self._core.cluster
+        with cluster.looking_at(topics):
+            if not topics <= cluster.snapshot.topics.keys():
+                cluster.request_update(urgent=True)
+            yield
 
     async def list_topics(self, timeout: float) -> dict[str, list[PartitionInfo]]:
         """Every topic that may be described, with its partitions.
