@@ -7,9 +7,11 @@ return: an interrupted or failed call has handed out nothing.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.chunk import with_partition
+from kclient.consumer.interception import Interception, UndecodedRecords
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import ResetKind
 from kclient.errors import CorruptRecordError, KafkaError, LogTruncationError, OffsetOutOfRangeError
@@ -17,6 +19,8 @@ from kclient.records import ArrowChunk, decode_arrow, decode_records
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kclient.consumer.chunk import Chunk
     from kclient.consumer.core import ConsumerCore
     from kclient.records import ConsumerRecord
@@ -34,8 +38,16 @@ class HandOut:
         self._core = core
         self._fetcher = core.fetcher
         self._options = core.plan.decode_options
-        self._interceptors = core.plan.interceptors
+        self._column_options = {name: self._options[name] for name in ("check_crcs", "max_decompressed")}
+        self._interception = Interception(core.plan.interceptors)
         # one by one
+        self.next_record: Callable[[], ConsumerRecord | None] = self._next_seen if self._interception else self._next
+        """The next record of those at hand, or None if `refill` has to be called; for iteration.
+
+        The record before it counts as processed from now on.
+        """
+        self._seen: deque[ConsumerRecord] = deque()
+        """What interceptors returned beyond one record for the one they were shown."""
         self._chunk: Chunk | None = None
         self._list: list[ConsumerRecord] = []
         self._index = 0
@@ -110,13 +122,7 @@ class HandOut:
             if chunk.state.tp in taken:
                 offset, epoch = chunk.place_behind(len(part))
                 next_offsets[chunk.state.tp] = OffsetAndMetadata(offset, "", epoch)
-        records = ConsumerRecords(taken, next_offsets)
-        for interceptor in self._interceptors:
-            try:
-                records = interceptor.on_consume(records)
-            except Exception:
-                logger.exception("%s.on_consume raised", type(interceptor).__name__)
-        return records
+        return self._interception.show(ConsumerRecords(taken, next_offsets))
 
     def _open_head(self) -> Chunk | None:
         """The first chunk that may be handed out, decoded; None if there is none.
@@ -164,11 +170,23 @@ class HandOut:
 
     # ------------------------------------------------------------------ one by one
 
-    def next_record(self) -> ConsumerRecord | None:
-        """The next record of those at hand, or None if `refill` has to be called; for iteration.
+    def _next_seen(self) -> ConsumerRecord | None:
+        """As `_next`, for interceptors: they are shown each record when it is about to be handed out."""
+        while not self._seen:
+            record = self._next()
+            chunk = self._chunk
+            if record is None or chunk is None:
+                return None
+            place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+            try:
+                shown = self._interception.show(ConsumerRecords({chunk.state.tp: [record]}, {chunk.state.tp: place}))
+                self._seen.extend(shown)
+            except BaseException:  # they were interrupted: it has not been handed out
+                self._index -= 1
+                raise
+        return self._seen.popleft()
 
-        The record before it counts as processed from now on.
-        """
+    def _next(self) -> ConsumerRecord | None:
         chunk = self._chunk
         if chunk is None or self._index >= len(self._list):
             return None
@@ -204,6 +222,7 @@ class HandOut:
     def settle(self) -> None:
         """Move the position behind the records that were handed out one by one."""
         chunk = self._chunk
+        self._seen.clear()
         if chunk is None:
             return
         count = self._index - self._settled
@@ -234,13 +253,44 @@ class HandOut:
                 self._deal_with(chunks[0])
                 continue
             batch, used = self._columns(chunks, include_headers)
+            rows = batch.num_rows
+            if rows and self._interception:
+                batch = self._interception.show_columns(batch, self._undecoded(used))
             with core.lock:
                 for chunk in used:
-                    self._fetcher.finish(chunk)
+                    if self._fetcher.still_there(chunk):  # no interceptor went elsewhere
+                        self._fetcher.finish(chunk)
             core.fetch_wakeup.set()
+            core.metrics.records += rows
             if batch.num_rows:
-                core.metrics.records += batch.num_rows
                 return batch
+
+    def _undecoded(self, chunks: list[Chunk]) -> ConsumerRecords:
+        """The records of whole chunks, with keys and values as bytes."""
+        places = {
+            chunk.state.tp: OffsetAndMetadata(chunk.next_offset, "", chunk.state.epoch if chunk.broken else chunk.epoch)
+            for chunk in chunks
+        }
+        columns = [_columns_of(chunk, chunk.next_offset if chunk.broken else None) for chunk in chunks]
+        options = self._column_options
+
+        def load() -> dict[TopicPartition, list[ConsumerRecord]]:
+            made: dict[TopicPartition, list[ConsumerRecord]] = {}
+            for one in columns:
+                records = decode_records(
+                    one.buffer,
+                    one.topic,
+                    one.partition,
+                    start_offset=one.start_offset,
+                    end_offset=one.end_offset,
+                    aborted=one.aborted,
+                    **options,
+                )
+                if records:
+                    made.setdefault(TopicPartition(one.topic, one.partition), []).extend(records)
+            return made
+
+        return UndecodedRecords(load, places)
 
     def _ready_chunks(self) -> list[Chunk]:
         """The first chunks, up to an error (which comes alone) or `ARROW_BYTES`."""
@@ -257,7 +307,7 @@ class HandOut:
         return chosen
 
     def _columns(self, chunks: list[Chunk], include_headers: bool) -> tuple[Any, list[Chunk]]:
-        options = {name: self._options[name] for name in ("check_crcs", "max_decompressed")}
+        options = self._column_options
         try:
             batch = decode_arrow([_columns_of(chunk) for chunk in chunks], include_headers, **options)
         except KafkaError as error:

@@ -42,18 +42,25 @@ class RebalanceListener:
 
 
 class ConsumerInterceptor:
-    """Sees what polls return and what was committed (`interceptor.classes`, KIP-42).
+    """Sees what is handed out and what was committed (`interceptor.classes`, KIP-42).
 
-    Exceptions are logged and ignored, as in the Java client. `on_consume` runs in the caller's thread or task,
-    before positions move: if it is interrupted (Ctrl-C), the next poll hands out the same records.
+    Exceptions are logged and ignored, as in the Java client. Both methods run in the caller's thread or task.
     """
 
     def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
-        """Return what `poll` is to return: these records, or others."""
+        """Return what is to be handed out: these records, or others.
+
+        Called before positions move: if it is interrupted (Ctrl-C), the same records come again.
+
+        - `poll` shows what it is about to return.
+        - Iterating over the consumer shows one record at a time.
+        - `poll_arrow` shows its rows as records whose keys and values are bytes; they are made only if somebody looks
+          at them. If other records are returned, the columns are made of these.
+        """
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """These offsets were committed."""
+        """These offsets were committed; told by the next `poll`, `commit` or `close`."""
 
     def close(self) -> None:
         """The consumer is closed."""
