@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,18 @@ class ConsumerBase:
         self._hand_out = HandOut(self._core)
         if names:
             self.subscribe(names)
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        core = getattr(self, "_core", None)  # there is none where a setting was wrong
+        if core is None or not core.is_forgotten:
+            return
+        warn(
+            f"{self!r} was forgotten without close(): what it read since the last commit will be read again, and its "
+            "group may have waited for it; use `with` or `async with`, or call close",
+            ResourceWarning,
+            source=self,
+        )
+        core.abandon()
 
     def _check(self) -> None:
         """Raise if the consumer is not usable; the blocking one starts here.

@@ -7,8 +7,10 @@ coroutines of the second half belong to the event loop. Background tasks (`group
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -19,7 +21,7 @@ import anyio
 
 from kclient.arguments import by_partition
 from kclient.cluster import ZERO_ID, ClientState, Cluster, cluster_addresses, topic_error
-from kclient.concurrency import LoopHandle, Supervisor, Wakeup
+from kclient.concurrency import LoopHandle, Supervisor, Wakeup, current_backend
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
 from kclient.consumer.fetch_driver import FetchDriver
@@ -58,6 +60,7 @@ Ts = TypeVarTuple("Ts")
 
 _POLL_INTERVAL = 1.0
 """Seconds for which records are iterated over without looking at anything else."""
+_FORGOTTEN = "the consumer was forgotten without close"
 _LAST_WORDS = 0.1
 """Seconds for which even a hasty `close` waits until LeaveGroup has been sent."""
 
@@ -104,6 +107,7 @@ class ConsumerCore:
         self.group_wakeup: Wakeup = Wakeup()
         self.fetch_wakeup: Wakeup = Wakeup()
         self._failure: BaseException | None = None
+        self._pid = os.getpid()
         self._woken = False
         self._loop: LoopHandle | None = None
         self._scopes: set[anyio.CancelScope] = set()
@@ -425,6 +429,31 @@ class ConsumerCore:
         self._tasks.add(self.supervisor.spawn(function, *arguments, name=name))
         self._tasks = {task for task in self._tasks if not task.done}
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether the user let go of it while it runs, in the process that it belongs to."""
+        return self.state is ClientState.RUNNING and self._pid == os.getpid()
+
+    def abandon(self) -> None:
+        """Nobody has the consumer any more: leave the group and end the tasks; from any thread, without waiting."""
+        if self._loop is not None:
+            self._loop.post(self._begin_to_end)
+
+    def _begin_to_end(self) -> None:
+        if current_backend() == "asyncio":
+            task = asyncio.get_running_loop().create_task(self._end())
+            _ending.add(task)
+            task.add_done_callback(_ending.discard)
+        elif self.subscriptions.uses_group:  # on trio the tasks end with the block around them
+            self.leave(_FORGOTTEN)
+
+    async def _end(self) -> None:
+        if self.subscriptions.uses_group and self.supervisor.running:
+            self.leave(_FORGOTTEN)
+            await self.left(_LAST_WORDS)
+        await self.shut()
+        await self.supervisor.aclose()
+
     async def shut(self) -> None:
         """End the tasks and close the connections."""
         if self.state in {ClientState.NEW, ClientState.RUNNING}:
@@ -648,6 +677,10 @@ class ConsumerCore:
                 close()
             except Exception:  # the user's code: the others are closed all the same
                 logger.exception("%s.close raised", type(plugin).__name__)
+
+
+_ending: set[asyncio.Task[None]] = set()
+"""Forgotten consumers on their way out; the loop holds its tasks only weakly."""
 
 
 def _told(failure: BaseException) -> KafkaError:
