@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+from kclient.arguments import shown
 from kclient.config.names import explain_unknown
 from kclient.config.properties import parse_properties
 from kclient.config.security import SecuritySettings
@@ -185,7 +186,7 @@ class ClientConfig(SecuritySettings):
         known, named = cls.settings(), dict[str, Any]()
         for given, value in source.items():
             if not isinstance(given, str):
-                raise ConfigError(f"the name of a setting is text, not {given!r}")
+                raise ConfigError(f"the name of a setting is text, not {shown(given)}")
             name = given if given in known else given.replace("_", ".")
             if name not in known:
                 raise ConfigError(explain_unknown(given, cls))
@@ -225,11 +226,11 @@ def _check_served(item: Setting, value: Any) -> None:
         return
     # what stands there may be a password that was put into the wrong place
     hidden = value is None or item.name.startswith(("sasl.", "ssl.")) or "password" in item.name
-    shown = "" if hidden else f" = {value!r}"
+    told = "" if hidden else f" = {shown(value)}"
     if item.served_values is not None:
         served = ", ".join(repr(choice) for choice in item.served_values)
-        raise NotYetSupportedError(f"{item.name}{shown} is not supported yet; what works is {served}")
-    raise NotYetSupportedError(f"{item.name}{shown} is not supported yet; leave it out ({item.doc})")
+        raise NotYetSupportedError(f"{item.name}{told} is not supported yet; what works is {served}")
+    raise NotYetSupportedError(f"{item.name}{told} is not supported yet; leave it out ({item.doc})")
 
 
 @cache

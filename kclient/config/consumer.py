@@ -54,7 +54,9 @@ class ConsumerConfig(ClientConfig):
     )
     check_crcs: bool = setting(Boolean(), True, "Whether checksums of fetched batches are verified.")
     client_rack: str = setting(
-        Text(), "", "Where the client is: records are fetched from a replica nearby if the brokers say so (KIP-392)."
+        Text(sent=True),
+        "",
+        "Where the client is: records are fetched from a replica nearby if the brokers say so (KIP-392).",
     )
     default_api_timeout_ms: int = setting(Number(0), 60_000, "Time for calls that are given no `timeout`.")
     enable_auto_commit: bool = setting(
@@ -64,7 +66,10 @@ class ConsumerConfig(ClientConfig):
         Boolean(), True, "Whether subscriptions by pattern leave out Kafka's own topics."
     )
     fetch_max_bytes: int = setting(
-        Number(0), 52_428_800, "Largest response to a fetch; a larger first batch is returned all the same."
+        Number(0),
+        52_428_800,
+        """Most bytes fetched ahead: what is buffered and what brokers may still answer, shared equally by the brokers
+        that have something to do. A larger first batch is returned all the same.""",
     )
     fetch_max_decompressed_bytes: int = setting(
         Number(1),
@@ -75,10 +80,14 @@ class ConsumerConfig(ClientConfig):
     fetch_max_wait_ms: int = setting(Number(0), 500, "How long a broker waits for `fetch.min.bytes` before it answers.")
     fetch_min_bytes: int = setting(Number(0), 1, "Bytes that a broker gathers before it answers a fetch.")
     group_id: str | None = setting(
-        Text(empty=False), None, "The group whose members share the partitions; needed to subscribe and to commit."
+        Text(empty=False, sent=True),
+        None,
+        "The group whose members share the partitions; needed to subscribe and to commit.",
     )
     group_instance_id: str | None = setting(
-        Text(empty=False), None, "Name of a static member, which keeps its partitions over a restart (KIP-345)."
+        Text(empty=False, sent=True),
+        None,
+        "Name of a static member, which keeps its partitions over a restart (KIP-345).",
     )
     group_protocol: str = setting(
         Choice(("classic", "consumer")),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kclient.arguments import LONGEST_TEXT, shown
 from kclient.config.secret import NOT_UTF8, Secret, Url, is_encodable
 from kclient.errors import ConfigError
 
@@ -127,7 +128,7 @@ class Text(Kind):
 
     empty: bool = True
     sent: bool = False
-    """Whether it goes to somebody in UTF-8, which cannot carry lone surrogates."""
+    """Whether it goes to somebody in UTF-8, which cannot carry lone surrogates, in a field of limited length."""
 
     @property
     def text(self) -> str:
@@ -138,6 +139,8 @@ class Text(Kind):
             raise ValueError(self.text)
         if self.sent:
             _check_encodable(value)
+            if len(value.encode()) > LONGEST_TEXT:
+                raise ValueError(f"text of {LONGEST_TEXT} bytes at most in UTF-8")
         return value.strip()
 
 
@@ -334,8 +337,8 @@ class Setting:
             # a password that was put into the place of another setting of security must not be shown either
             misplaced = isinstance(value, str) and self.name.startswith(("sasl.", "ssl."))
             hidden = misplaced or isinstance(self.kind, Address | Password)
-            shown = "" if hidden else f" = {value!r}"
-            raise ConfigError(f"{self.name}{shown}: expected {error}") from None
+            told = "" if hidden else f" = {shown(value)}"
+            raise ConfigError(f"{self.name}{told}: expected {error}") from None
 
     def serves(self, value: Any) -> bool:
         """Whether kclient does what this value asks for."""

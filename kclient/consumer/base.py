@@ -16,7 +16,9 @@ from kclient.arguments import (
     as_topics,
     by_partition,
     check_callback,
+    check_text,
     check_timeout,
+    shown,
 )
 from kclient.config import ConsumerConfig
 from kclient.consumer.committer import Commit
@@ -246,8 +248,11 @@ class ConsumerBase:
         Raises:
             InvalidGroupIdError: There is no `group.id`.
             ClosedError: The consumer was closed.
+            TypeError: The reason is no text.
+            ValueError: It is none that can be sent.
         """
         self._core.check_open()
+        check_text(reason, "the reason to rebalance")
         self._core.enforce_rebalance(reason)
 
     def metrics(self) -> dict[str, float]:
@@ -271,10 +276,10 @@ def split_arguments(given: Iterable[Any], config: ConfigSource) -> tuple[list[st
             topics.append(item)
         elif isinstance(item, list | tuple | set | frozenset):
             raise TypeError(
-                f"topics are given one by one, as in Consumer('a', 'b'): write *{item!r}, or subscribe to it"
+                f"topics are given one by one, as in Consumer('a', 'b'): write *{shown(item)}, or subscribe to it"
             )
         elif isinstance(item, re.Pattern):
-            raise TypeError(f"a pattern is given to subscribe, as in consumer.subscribe({item!r})")
+            raise TypeError(f"a pattern is given to subscribe, as in consumer.subscribe({shown(item)})")
         elif config is None:
             config = item
         else:

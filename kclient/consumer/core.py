@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import anyio
 
-from kclient.arguments import by_partition
+from kclient.arguments import as_timestamp, by_partition, shown
 from kclient.cluster import ZERO_ID, ClientState, Cluster, cluster_addresses, topic_error
 from kclient.concurrency import LoopHandle, Supervisor, Wakeup, current_backend
 from kclient.consumer.committer import Commit, Committer
@@ -194,7 +194,7 @@ class ConsumerCore:
     def subscribe_pattern(self, pattern: re.Pattern[str], listener: RebalanceListener | None) -> None:
         """Subscribe to all topics whose name matches."""
         if not isinstance(pattern.pattern, str):
-            raise TypeError(f"topics are matched by a pattern of text, not of bytes: {pattern!r}")
+            raise TypeError(f"topics are matched by a pattern of text, not of bytes: {shown(pattern)}")
         coordinator = self.group()
         with self.lock:
             self.subscriptions.subscribe_pattern(pattern)
@@ -581,7 +581,7 @@ class ConsumerCore:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first records at or after some times."""
         self.check()
-        wanted = by_partition(timestamps, _as_timestamp, "timestamps")
+        wanted = by_partition(timestamps, as_timestamp, "timestamps")
         return await self.lookups.search(wanted, timeout)
 
     async def offsets_at(
@@ -691,11 +691,3 @@ def _told(failure: BaseException) -> KafkaError:
     error = KafkaError(text, fatal=True)
     error.__cause__ = failure
     return error
-
-
-def _as_timestamp(value: int) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"timestamps are whole milliseconds since the epoch, not {value!r}")
-    if value < 0:
-        raise ValueError("timestamps are milliseconds since the epoch, not negative")
-    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from kclient.arguments import shown
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -81,4 +82,4 @@ def check_listener(listener: Any) -> None:
         raise TypeError(f"a rebalance listener is an object, not the class: give {listener.__name__}(...)")
     missing = [name for name in _LISTENER_METHODS if not callable(getattr(listener, name, None))]
     if missing:
-        raise TypeError(f"a rebalance listener derives from RebalanceListener; {listener!r} has no {missing[0]}")
+        raise TypeError(f"a rebalance listener derives from RebalanceListener; {shown(listener)} has no {missing[0]}")

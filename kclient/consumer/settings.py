@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kclient.arguments import check_text, shown
 from kclient.cluster import Backoff
 from kclient.consumer.assignors import (
     Assignor,
@@ -127,7 +128,7 @@ def _assignor(given: Any) -> Assignor:
     made = kind() if isinstance(kind, type) else kind
     if not isinstance(made, Assignor):
         raise ConfigError(
-            f"partition.assignment.strategy: {given!r} is no kclient.consumer.Assignor and none of "
+            f"partition.assignment.strategy: {shown(given)} is no kclient.consumer.Assignor and none of "
             f"{', '.join(_ASSIGNORS)}"
         )
     return made
@@ -135,6 +136,11 @@ def _assignor(given: Any) -> Assignor:
 
 def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
     names = [assignor.name for assignor in assignors]
+    for name in names:
+        try:
+            check_text(name, "the name of an assignor")
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"partition.assignment.strategy: {error}") from None
     if len(set(names)) < len(names):
         raise ConfigError(f"partition.assignment.strategy has two assignors of one name: {', '.join(names)}")
     try:
@@ -146,5 +152,5 @@ def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
 def _interceptor(given: Any) -> ConsumerInterceptor:
     made = given() if isinstance(given, type) else given
     if not isinstance(made, ConsumerInterceptor):
-        raise ConfigError(f"interceptor.classes: {given!r} is no kclient.consumer.ConsumerInterceptor")
+        raise ConfigError(f"interceptor.classes: {shown(given)} is no kclient.consumer.ConsumerInterceptor")
     return made

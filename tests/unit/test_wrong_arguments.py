@@ -592,3 +592,66 @@ def test_what_was_left_of_a_timeout_is_told_with_few_digits() -> None:
         pytest.raises(KafkaTimeoutError, match=r"did not arrive within 0\.\d{1,3} s"),
     ):
         producer.send("t", b"v")
+
+
+LONG = "x" * 40_000
+LONE = "\ud800"
+
+
+@pytest.mark.parametrize("text", [LONG, LONE], ids=["long", "lone surrogate"])
+@pytest.mark.parametrize("name", ["group_id", "group_instance_id", "client_rack", "client_id"])
+def test_texts_of_settings_that_cannot_be_sent(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name.replace('_', '.')} = .*: expected text (of|in)") as told:
+        kclient.sync.Consumer(bootstrap_servers="memory:unused", **{name: text})
+    assert len(str(told.value)) < 400
+
+
+@pytest.mark.anyio
+async def test_what_no_request_can_carry_is_refused_by_the_call() -> None:
+    """It used to end a background task, and the consumer with it."""
+    with memory_broker() as address:
+        async with kclient.Consumer(bootstrap_servers=address, group_id="g") as consumer:
+            consumer.assign([("t", 0)])
+            calls: list[Any] = [
+                lambda: consumer.seek(("t", 0), 2**63),
+                lambda: consumer.seek(("t", 0), kclient.OffsetAndMetadata(1, leader_epoch=2**31)),
+                lambda: consumer.assign([(LONE, 0)]),
+                lambda: consumer.assign([(LONG, 0)]),
+                lambda: consumer.assign([("t", 2**31)]),
+                lambda: consumer.commit_async({("t", 0): 2**63}),
+                lambda: consumer.commit_async({("t", 0): kclient.OffsetAndMetadata(1, LONE)}),
+                lambda: consumer.commit_async({("t", 0): kclient.OffsetAndMetadata(1, LONG)}),
+                lambda: consumer.commit_async({("t", 0): kclient.OffsetAndMetadata(1, "", -5)}),
+                lambda: consumer.enforce_rebalance(LONE),
+                lambda: consumer.enforce_rebalance(5),  # type: ignore[arg-type]
+            ]
+            for call in calls:
+                with pytest.raises((TypeError, ValueError)) as told:
+                    call()
+                assert len(str(told.value)) < 400
+            for topic in (LONE, LONG):
+                with pytest.raises(InvalidTopicError):
+                    await consumer.partitions_for(topic)
+                with pytest.raises(InvalidTopicError):
+                    consumer.subscribe([topic])
+            with pytest.raises(ValueError, match="from 0 to 9223372036854775807"):
+                await consumer.offsets_for_times({("t", 0): 2**63})
+            consumer.seek(("t", 0), 2**63 - 1)
+            assert not await consumer.poll(0.1)
+            with anyio.fail_after(5):
+                await consumer.close()
+
+
+class Hostile:
+    """Whose repr raises."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("value", [Hostile(), 10**5000, [Hostile()], LONG, b"x" * 10**7, list(range(10**6))], ids=type)
+def test_what_was_refused_is_shown_in_a_few_words(value: Any) -> None:
+    consumer = kclient.sync.Consumer(bootstrap_servers="memory:unused")
+    with pytest.raises((TypeError, ValueError)) as told:
+        consumer.pause([value])
+    assert len(str(told.value)) < 400
