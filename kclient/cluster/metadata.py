@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from kclient.arguments import shown
 from kclient.cluster.interest import TopicInterest
 from kclient.errors import ErrorCode, KafkaError, error_for
 from kclient.types import Node, PartitionInfo, TopicPartition
@@ -340,7 +341,7 @@ def topic_error(snapshot: ClusterSnapshot, topic: str) -> KafkaError | None:
     if code is None:
         return None
     error = error_for(code)
-    return error_for(code, f"Topic {topic!r}: {error.message}")
+    return error_for(code, f"Topic {shown(topic)}: {error.message}")
 
 
 def _names(topics: Mapping[str, TopicMetadata]) -> dict[bytes, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -52,17 +53,23 @@ class ConsumerBase:
         if names:
             self.subscribe(names)
 
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+    def __del__(
+        self, warn: Callable[..., None] = warnings.warn, ending: Callable[[], bool] = sys.is_finalizing
+    ) -> None:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong
-        if core is None or not core.is_forgotten:
-            return
-        warn(
-            f"{self!r} was forgotten without close(): what it read since the last commit will be read again, and its "
-            "group may have waited for it; use `with` or `async with`, or call close",
-            ResourceWarning,
-            source=self,
-        )
-        core.abandon()
+        try:
+            if core is None or not core.is_forgotten:
+                return
+            warn(
+                f"{self!r} was forgotten without close(): what it read since the last commit will be read again, and "
+                "its group may have waited for it; use `with` or `async with`, or call close",
+                ResourceWarning,
+                source=self,
+            )
+            core.abandon()
+        except AttributeError:
+            if not ending():  # then modules are being emptied, and nobody is left to be told
+                raise
 
     def _check(self) -> None:
         """Raise if the consumer is not usable; the blocking one starts here.

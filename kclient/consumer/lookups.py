@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from kclient.arguments import check_topic, in_seconds
+from kclient.arguments import check_topic, in_seconds, shown
 from kclient.cluster import MetadataCache, topic_error, version_for
 from kclient.consumer.group_driver import CHANNEL
 from kclient.consumer.list_offsets import OffsetSearch, no_leader
@@ -183,7 +183,7 @@ class Lookups:
         if known(cluster.snapshot):
             return cluster.snapshot.partitions_for(topic)
         with self._looking_at({topic}):
-            snapshot = await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {topic!r}")
+            snapshot = await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {shown(topic)}")
         return snapshot.partitions_for(topic)
 
     @contextmanager

@@ -1,0 +1,226 @@
+"""Every public call of the clients, and what its arguments are when they are right, or nearly so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+import kclient
+import kclient.sync
+from kclient import (
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    NewTopic,
+    OffsetAndMetadata,
+    OffsetSpec,
+    RebalanceListener,
+    TopicPartition,
+)
+from kclient.arguments import shown
+from tests.hostile_values import edges, floats, numbers, odd, scalars, texts
+
+Arguments = dict[str, st.SearchStrategy[Any]]
+
+TOPICS = ["t", "u"]
+"""These exist, with two partitions; the first has records."""
+
+topic = st.sampled_from(TOPICS)
+partition = st.builds(TopicPartition, topic, st.integers(0, 1)) | st.tuples(topic, st.integers(0, 1))
+nearly_partition = partition | st.builds(TopicPartition, topic | texts, edges) | st.tuples(scalars, scalars)
+partitions = st.lists(partition, max_size=3) | st.lists(partition, max_size=3).map(iter)
+nearly_partitions = st.lists(nearly_partition, max_size=3)
+offset = st.integers(0, 5) | st.builds(OffsetAndMetadata, st.integers(0, 5), st.text(max_size=3))
+nearly_offset = offset | edges | st.builds(OffsetAndMetadata, scalars, texts | scalars, st.none() | edges | scalars)
+offsets = st.dictionaries(partition, offset, max_size=3)
+nearly_offsets = st.dictionaries(partition | st.tuples(texts, edges), nearly_offset, max_size=3)
+short = st.sampled_from([0, 0.05, 0.1])
+"""Times that a call may wait for without the test's noticing."""
+nearly_timeout = st.sampled_from([-1, -0.0, float("nan"), -1e308, True, "1", 10**400])
+group = st.sampled_from(["g", "h"])
+configs = st.dictionaries(
+    st.sampled_from(["retention.ms", "cleanup.policy"]), st.sampled_from(["1", "delete"]), max_size=2
+)
+nearly_configs = st.dictionaries(texts | scalars.filter(lambda value: _can_hash(value)), scalars, max_size=2)
+new_topic = st.builds(NewTopic, st.just("made"), st.integers(1, 3))
+counts = st.sampled_from([-1, 0, 3, 2**31, -(2**31), "4", None, 1.5, True])
+nearly_new_topic = st.builds(
+    NewTopic, texts | scalars, counts, st.sampled_from([-1, 1, 7, 2**16, None]),
+    nearly_configs | scalars, st.none() | st.dictionaries(edges, st.lists(edges, max_size=2), max_size=2) | scalars,
+)  # fmt: skip
+resource = st.builds(ConfigResource, st.sampled_from(list(ConfigResourceType)), st.sampled_from([*TOPICS, "1"]))
+nearly_resource = st.builds(ConfigResource, st.sampled_from(list(ConfigResourceType)) | scalars, texts | scalars)
+change = st.tuples(st.sampled_from(list(ConfigOperation)), st.sampled_from(["1", None]))
+other_texts = texts.filter(lambda text: text not in TOPICS)
+place = st.sampled_from(list(OffsetSpec)) | st.integers(0, 10)
+
+
+def _can_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except Exception:
+        return False
+    return True
+
+
+def listener() -> RebalanceListener:
+    return RebalanceListener()
+
+
+# What is right, and what is nearly right, by the name of the parameter.
+RIGHT: Arguments = {
+    "before": st.dictionaries(partition, st.integers(-1, 3), max_size=2),
+    "callback": st.none() | st.just(lambda offsets, error: None),
+    "changes": st.dictionaries(resource, st.dictionaries(st.just("retention.ms"), change, max_size=1), max_size=1),
+    "configs": configs,
+    "data": st.none(),
+    "dry_run": st.booleans(),
+    "group_id": group,
+    "group_ids": st.lists(group, max_size=2),
+    "headers": st.lists(st.tuples(st.text("abc"), st.binary(max_size=3) | st.none()), max_size=2),
+    "include_headers": st.booleans(),
+    "include_internal": st.booleans(),
+    "key": st.none() | st.binary(max_size=5),
+    "keys": st.none() | st.just([b"k", None]),
+    "listener": st.none() | st.builds(listener),
+    "name": st.just("made"),
+    "names": st.lists(st.just("made"), max_size=1),
+    "offset": offset,
+    "offsets": offsets,
+    "on_delivery": st.none() | st.just(lambda metadata, error: None),
+    "partition": partition,
+    "partitions": partitions,
+    "reason": st.text(max_size=5),
+    "replication_factor": st.sampled_from([-1, 1]),
+    "resources": st.lists(resource, max_size=2),
+    "states": st.lists(st.sampled_from(["Stable", "Empty"]), max_size=1),
+    "target": place | offsets,
+    "timeout": short | st.none(),
+    "timestamp": st.none() | st.integers(0, 10**12),
+    "timestamps": st.dictionaries(partition, st.integers(0, 10**13), max_size=2),
+    "topic": topic,
+    "topics": st.lists(topic, max_size=2),
+    "totals": st.dictionaries(topic, st.integers(1, 3), max_size=1),
+    "types": st.lists(st.sampled_from(["classic", "consumer"]), max_size=1),
+    "assignments": st.none(),
+    "validate_only": st.booleans(),
+    "value": st.none() | st.binary(max_size=20),
+    "values": st.just([b"v", None]) | st.builds(lambda: iter([b"v", b"w"])),
+    "wanted": st.dictionaries(partition, place, max_size=2),
+}  # fmt: skip
+NEARLY: Arguments = {
+    "assignments": st.dictionaries(
+        texts | edges, st.lists(st.lists(edges, max_size=2) | scalars, max_size=2), max_size=2
+    ),
+    "before": nearly_offsets | st.dictionaries(partition, numbers, max_size=2),
+    "changes": st.dictionaries(nearly_resource.filter(_can_hash), nearly_configs | scalars, max_size=2),
+    "configs": nearly_configs,
+    "group_id": texts,
+    "group_ids": st.lists(texts, max_size=2),
+    "headers": st.lists(st.tuples(texts | scalars, scalars), max_size=2) | st.lists(scalars, max_size=2),
+    "name": texts,
+    "names": st.lists(texts, max_size=2),
+    "offset": nearly_offset,
+    "offsets": nearly_offsets,
+    "partition": nearly_partition,
+    "partitions": nearly_partitions,
+    "reason": texts,
+    "replication_factor": edges,
+    "resources": st.lists(nearly_resource, max_size=2),
+    "states": st.lists(texts, max_size=2),
+    "target": nearly_offsets | numbers,
+    "timeout": nearly_timeout,
+    "timestamp": edges | floats,
+    "timestamps": st.dictionaries(partition | st.tuples(texts, edges), numbers, max_size=2),
+    "topic": texts,
+    "topics": st.lists(texts, max_size=2) | texts | st.just(re.compile("t.*")),
+    "totals": st.dictionaries(texts, counts, max_size=2),
+    "types": st.lists(texts, max_size=2),
+    "wanted": st.dictionaries(partition | st.tuples(texts, edges), numbers | scalars, max_size=2),
+}
+# Where the same name means something else: (method, parameter).
+OVERRIDES: dict[tuple[str, str], tuple[st.SearchStrategy[Any], st.SearchStrategy[Any]]] = {
+    ("send", "partition"): (st.none() | st.integers(0, 1), edges | scalars),
+    ("send_batch", "partition"): (st.none() | st.integers(0, 1), edges | scalars),
+    ("create_topic", "partitions"): (st.integers(1, 3), counts),
+    ("create_topics", "topics"): (st.lists(new_topic, max_size=2), st.lists(nearly_new_topic, max_size=2)),
+    ("reset_group_offsets", "partitions"): (st.none() | partitions, nearly_partitions),
+    ("list_group_offsets", "partitions"): (st.none() | partitions, nearly_partitions),
+    ("delete_topics", "names"): (st.lists(st.just("made"), max_size=1), st.lists(other_texts, max_size=2)),
+    ("delete_topic", "name"): (st.just("made"), other_texts),
+    ("poll", "timeout"): (short, nearly_timeout),
+    ("poll_arrow", "timeout"): (short, nearly_timeout),
+}  # fmt: skip
+
+LEFT_OUT = {"start", "close"}
+"""What begins and ends the object that all the other calls are made on; `close` has tests of its own."""
+
+
+def public_calls(client: type) -> list[str]:
+    """The names of the public methods."""
+    return [name for name in dir(client) if not name.startswith("_") and callable(getattr(client, name))]
+
+
+def parameters(client: type, method: str) -> list[str]:
+    """The names of a method's parameters."""
+    return [name for name in inspect.signature(getattr(client, method)).parameters if name != "self"]
+
+
+def argument(method: str, name: str) -> st.SearchStrategy[Any]:
+    """A wrong argument: one that is nearly right, or anything."""
+    _, nearly = OVERRIDES.get((method, name), (None, NEARLY.get(name)))
+    anything = odd if name not in ("timeout", "names", "name") else odd.filter(_harmless)
+    return anything if nearly is None else nearly | anything
+
+
+def _harmless(value: Any) -> bool:
+    """Whether it neither means to wait for long nor names the topics that the others need."""
+    if isinstance(value, int | float):
+        return not value > 0.2
+    return value not in TOPICS if isinstance(value, str) else not (isinstance(value, list | tuple) and "t" in value)
+
+
+def right(method: str, name: str) -> st.SearchStrategy[Any]:
+    """An argument that is right."""
+    return OVERRIDES[method, name][0] if (method, name) in OVERRIDES else RIGHT[name]
+
+
+class Call(NamedTuple):
+    """A method with its arguments."""
+
+    method: str
+    given: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"{self.method}({', '.join(f'{name}={shown(value)}' for name, value in self.given.items())})"
+
+
+@st.composite
+def calls(draw: Any, client: type) -> Call:
+    """A method and its arguments, of which one at least is wrong."""
+    method = draw(st.sampled_from([name for name in public_calls(client) if name not in LEFT_OUT]))
+    names = parameters(client, method)
+    if not names:
+        return Call(method, {})
+    wrong = set(draw(st.lists(st.sampled_from(names), min_size=1, max_size=2)))
+    given = {}
+    for name in names:
+        if name in wrong:
+            given[name] = draw(argument(method, name))
+        elif draw(st.booleans()) or _required(client, method, name):
+            given[name] = draw(right(method, name))
+    return Call(method, given)
+
+
+def _required(client: type, method: str, name: str) -> bool:
+    return inspect.signature(getattr(client, method)).parameters[name].default is inspect.Parameter.empty
+
+
+CLIENTS: dict[str, type] = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (kclient, kclient.sync)
+    for name in ("Admin", "Consumer", "Producer")
+}

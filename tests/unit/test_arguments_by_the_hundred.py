@@ -1,0 +1,226 @@
+"""Each public call of the clients with arguments of every kind: it refuses them at once, in one sentence, or works; and
+the client lives on."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import kclient
+import kclient.sync
+from kclient.errors import KafkaError, KafkaTimeoutError
+from kclient.testing import memory_broker
+from tests.example_budget import examples
+from tests.hostile_values import OfTheUsers
+from tests.unit.arguments_of_clients import (
+    CLIENTS,
+    LEFT_OUT,
+    NEARLY,
+    OVERRIDES,
+    RIGHT,
+    TOPICS,
+    Call,
+    calls,
+    parameters,
+    public_calls,
+)
+
+# the clients' threads draw random numbers while hypothesis makes arguments
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module")
+
+HASTY: dict[str, Any] = {
+    "default_api_timeout_ms": 300,
+    "request_timeout_ms": 200,
+    "retry_backoff_ms": 5,
+    "retry_backoff_max_ms": 20,
+}
+OF_PRODUCERS: dict[str, Any] = {
+    "request_timeout_ms": 200,
+    "max_block_ms": 200,
+    "delivery_timeout_ms": 1000,
+    "retry_backoff_ms": 5,
+    "retry_backoff_max_ms": 20,
+}
+LIMIT = 3.0
+"""Seconds that a call may take; what it waits for is over in 0.3."""
+AT_ONCE = 1.0
+"""Seconds within which a wrong argument is refused: a busy machine's idea of no time."""
+INTERNALS = re.compile(
+    r"has no attribute|cannot unpack|struct\.|out of bounds|integer is required|cannot be interpreted|"
+    r"not subscriptable|not iterable|has no len|bytes-like|C (int|long)|too large to convert|positional arg|"
+    r"codec can't|unhashable|"
+    r"index out of range|Exceeds the limit|issubclass|unsupported operand|not supported between|expected str inst|"
+    r"must be str|must be int|unexpected keyword|object is not|isinstance\(\)|invalid literal|could not convert"
+)
+"""What Python says of its own affairs."""
+
+
+def judge(call: str, error: BaseException | None, seconds: float) -> None:
+    """What became of a call is one of the things that may."""
+    assert seconds < LIMIT, f"{call} took {seconds:.1f} s and ended with {error!r}"
+    if error is None or isinstance(error, OfTheUsers) or isinstance(error.__cause__, OfTheUsers):
+        return
+    if not isinstance(error, KafkaError) and type(error) not in (TypeError, ValueError):
+        raise AssertionError(f"{call} raised {type(error).__name__}") from error
+    text = str(error)
+    if INTERNALS.search(text) or len(text) > 1500 or not text:
+        raise AssertionError(f"{call} said {text[:500]}") from error
+    if not isinstance(error, KafkaTimeoutError):
+        assert seconds < AT_ONCE, f"{call} took {seconds:.1f} s to refuse with {error!r}"
+
+
+# ------------------------------------------------------------------ the clients, alive
+
+
+class Face:
+    """One client, with which calls are made until it does not answer any more."""
+
+    def __init__(self, kind: str, address: str, run: Callable[..., Any]) -> None:
+        self.kind = CLIENTS[kind]
+        self.is_async = not kind.startswith("kclient.sync")
+        self.name = kind.rsplit(".", 1)[-1]
+        self._address = address
+        self._run = run
+        self.client: Any = self._made()
+
+    def _made(self) -> Any:
+        own = OF_PRODUCERS if self.name == "Producer" else dict(HASTY)
+        if self.name == "Consumer":
+            own |= {"group_id": "g", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 20}
+        client = self.kind(bootstrap_servers=self._address, **own)
+        if self.is_async:
+            self._run(client.start)
+        return client
+
+    def call(self, call: Call) -> None:
+        """Make a call, whatever becomes of it."""
+        started = time.monotonic()
+        error: BaseException | None = None
+        try:
+            self.do(getattr(self.client, call.method), **call.given)
+        except Exception as raised:
+            error = raised
+        judge(f"{self.kind.__module__}.{self.name}: {call!r}", error, time.monotonic() - started)
+
+    def do(self, function: Any, **given: Any) -> Any:
+        """Call, in the loop where it has to be."""
+        return self._run(self._in_loop, function, given) if self.is_async else function(**given)
+
+    @staticmethod
+    async def _in_loop(function: Any, given: dict[str, Any]) -> Any:
+        result = function(**given)
+        return await result if inspect.isawaitable(result) else result
+
+    def check(self) -> None:
+        """A good call works."""
+        started = time.monotonic()
+        getattr(self, f"_check_{self.name.lower()}")()
+        assert time.monotonic() - started < 10
+
+    def _check_producer(self) -> None:
+        try:
+            self.do(self.client.flush, timeout=5)
+        except KafkaError:  # what could be sent by its form, and by nothing else
+            self.do(self.client.flush, timeout=5)
+        self.do(self.client.send, topic="t", value=b"v", partition=0)
+        self.do(self.client.flush, timeout=5)
+
+    def _check_admin(self) -> None:
+        found = {listed.name for listed in self.do(self.client.list_topics, timeout=5)}
+        assert found >= set(TOPICS)
+
+    def _check_consumer(self) -> None:
+        client = self.client
+        while True:
+            try:
+                self.do(client.commit, offsets={})
+            except Exception:
+                continue  # a callback that was given raises when it is called
+            try:
+                self.do(client.unsubscribe)
+                self.do(client.assign, partitions=[("t", 0)])
+                self.do(client.seek, partition=("t", 0), offset=0)
+                deadline = time.monotonic() + 5
+                while not self.do(client.poll, timeout=0.5):
+                    assert time.monotonic() < deadline
+            except kclient.errors.WakeupError:
+                continue
+            return
+
+    def close(self) -> None:
+        """At once, whatever it went through."""
+        started = time.monotonic()
+        try:
+            self.do(self.client.close, timeout=0.5)
+        except KafkaError as error:  # a producer says what it could not send
+            judge("close", error, 0)
+        assert time.monotonic() - started < LIMIT
+
+
+@contextmanager
+def faces(kind: str) -> Iterator[Face]:
+    with memory_broker() as address, anyio.from_thread.start_blocking_portal() as portal:
+        with kclient.sync.Admin(bootstrap_servers=address) as admin:
+            for topic in TOPICS:
+                admin.create_topic(topic, partitions=2)
+        with kclient.sync.Producer(bootstrap_servers=address) as producer:
+            producer.send_batch("t", [b"v"] * 5, partition=0)
+        face = Face(kind, address, portal.call)
+        try:
+            yield face
+        finally:
+            face.close()
+
+
+# ------------------------------------------------------------------ tests
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_every_public_call_has_arguments(kind: str) -> None:
+    """A new method, or a new parameter, needs strategies."""
+    client = CLIENTS[kind]
+    for method in public_calls(client):
+        if method not in LEFT_OUT:
+            for name in parameters(client, method):
+                assert name in RIGHT or (method, name) in OVERRIDES, f"{kind}.{method}: {name}"
+    for method, name in OVERRIDES:
+        assert any(name in parameters(other, method) for other in CLIENTS.values() if method in public_calls(other)), (
+            f"there is no {method}({name})"
+        )
+    used = {name for other in CLIENTS.values() for method in public_calls(other) for name in parameters(other, method)}
+    assert used >= RIGHT.keys() | NEARLY.keys()
+
+
+def by_the_hundred(kind: str, count: int) -> None:
+    with faces(kind) as face:
+
+        @settings(examples(count), suppress_health_check=list(HealthCheck))
+        @given(calls(CLIENTS[kind]))
+        def one(call: Call) -> None:
+            face.call(call)
+            face.check()
+
+        one()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_calls(kind: str) -> None:
+    by_the_hundred(kind, 300)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_many_calls(kind: str) -> None:
+    by_the_hundred(kind, 20_000)
