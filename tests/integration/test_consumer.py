@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import Any
@@ -264,3 +265,37 @@ def test_what_kafkas_own_tool_says_of_the_group(kafka: KafkaServer, topic: str) 
         lines = [line.split() for line in told.splitlines() if topic in line]
         assert len(lines) == 4
         assert all(line[3:6] == ["100", "100", "0"] and "mine" in line[-1] for line in lines)
+
+
+def test_a_new_topic_that_matches_a_pattern_rebalances_the_group_once(broker: str, topic: str) -> None:
+    """Each of three members finds it by itself, sooner or later; what counts is the first."""
+    make(broker, f"{topic}-a")
+    pattern = re.compile(f"{topic}-.*")
+    members = [sync.Consumer(**settings(broker, topic, metadata_max_age_ms=500)) for _ in range(3)]
+    try:
+        for member in members:
+            member.subscribe(pattern)
+
+        def settled(partitions: int) -> bool:
+            for member in members:
+                member.poll(0.05)
+            generations = {member.group_metadata().generation_id for member in members}
+            assigned = [tp for member in members for tp in member.assignment()]
+            return len(generations) == 1 and len(assigned) == len(set(assigned)) == partitions
+
+        def settle(partitions: int) -> int:
+            deadline = time.monotonic() + 60
+            while not settled(partitions):
+                assert time.monotonic() < deadline
+            quiet = time.monotonic() + 2  # several refreshes of everybody's metadata
+            while time.monotonic() < quiet:
+                settled(partitions)
+            assert settled(partitions)
+            return members[0].group_metadata().generation_id
+
+        before = settle(4)
+        make(broker, f"{topic}-b")
+        assert settle(8) == before + 1
+    finally:
+        for member in members:
+            member.close()
