@@ -116,6 +116,7 @@ class ConsumerCore:
         """Topics of which the log has said that they do not exist."""
         self._changed = anyio.Event()
         self._cluster: Cluster | None = None
+        self._fetch_driver: FetchDriver | None = None
         self._tasks: set[TaskHandle] = set()
         self.committer: Committer = Committer(self)
         self.lookups: Lookups = Lookups(self)
@@ -412,7 +413,8 @@ class ConsumerCore:
             if self.coordinator is not None:
                 self.spawn(GroupDriver(self).run, name="group")
                 self.spawn(self.committer.run, name="commits")
-            self.spawn(FetchDriver(self).run, name="fetcher")
+            self._fetch_driver = FetchDriver(self)
+            self.spawn(self._fetch_driver.run, name="fetcher")
         except BaseException:  # whatever it is, no task may stay behind a consumer that was not made
             await self.supervisor.aclose()
             raise
@@ -462,6 +464,8 @@ class ConsumerCore:
             )
         if self.state is ClientState.CLOSING:
             self.state = self.state.to(ClientState.CLOSED, "consumer")
+        if self._fetch_driver is not None and self.supervisor.running:
+            self._fetch_driver.end_sessions(everywhere=True)
         for task in self._tasks:
             task.cancel()
         self.committer.fail(ClosedError("The consumer was closed"))
@@ -493,6 +497,11 @@ class ConsumerCore:
         self.notify()
 
     # ------------------------------------------------------------------ the loop: news
+
+    def complain(self, error: KafkaError) -> None:
+        """Under the lock: have the next poll raise an error, unless it has one to raise already."""
+        if not self.errors:
+            self.errors.append(error)
 
     def changed(self) -> None:
         """Wake the coroutines that wait in `until`."""
@@ -623,8 +632,7 @@ class ConsumerCore:
         if error is None:
             self._missing.discard(topic)
         elif not error.retriable:
-            if not self.errors:
-                self.errors.append(error)
+            self.complain(error)
         elif isinstance(error, UnknownTopicOrPartitionError) and topic not in self._missing:
             self._missing.add(topic)
             logger.warning("topic %r does not exist, so nothing of it is read until it does: is this its name?", topic)

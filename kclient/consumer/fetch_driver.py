@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kclient.cluster import version_for
@@ -43,6 +44,7 @@ class FetchDriver:
             self._track()
             self._positions.start()
             self.send_fetches()
+            self.end_sessions()
             with core.lock:
                 times = [self._fetcher.next_retry(now), core.subscriptions.next_retry(now)]
             due = min((at for at in times if at is not None), default=None)
@@ -81,6 +83,18 @@ class FetchDriver:
                 self._send(plan, connection)
             else:
                 core.spawn(self._connect_and_send, plan, name=f"fetch from node {plan.node_id}")
+
+    def end_sessions(self, *, everywhere: bool = False) -> None:
+        """Have brokers forget what is not read any more, where that costs no waiting."""
+        core = self._core
+        with core.lock:
+            requests = self._fetcher.end_sessions(core.clock(), everywhere=everywhere)
+        for node_id, lane, request in requests:
+            link = core.cluster.link(node_id, _CHANNELS[lane])
+            connection = None if link is None else link.usable
+            if connection is not None:
+                with suppress(KafkaError):  # they forget it in time by themselves
+                    connection.send_nowait(request, version_for(connection, FetchRequest))
 
     async def _connect_and_send(self, plan: FetchPlan) -> None:
         try:
@@ -138,7 +152,7 @@ class FetchDriver:
         with core.lock:
             self._fetcher.failed(plan, core.clock())
             if not error.retriable and core.running:
-                core.errors.append(error)
+                core.complain(error)
         if core.running:
             core.cluster.request_update()  # whatever it was, another broker may lead by now
         core.fetch_wakeup.set()

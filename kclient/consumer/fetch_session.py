@@ -76,6 +76,12 @@ class FetchSession:
         """Whether a topic was deleted and made anew: the session knows it by its old id."""
         return any((known := self._known.get(tp)) and known.topic_id != asked.topic_id for tp, asked in wanted.items())
 
+    def close(self) -> SessionPart | None:
+        """What to send so that the broker forgets the session; None if it has none."""
+        part = SessionPart(self._id, _FINAL_EPOCH, [], []) if self._id != _NO_SESSION else None
+        self._forget()
+        return part
+
     def answered(self, response: FetchResponse) -> None:
         """The broker answered the planned request."""
         if response.error_code:

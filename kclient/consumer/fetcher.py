@@ -135,6 +135,7 @@ class Fetcher:
         self._sessions: dict[tuple[int, int], FetchSession] = {}
         self._snapshot: ClusterSnapshot | None = None
         self._turns = 0
+        self._assignments = subscriptions.assignments
 
     @property
     def buffered(self) -> int:
@@ -185,6 +186,34 @@ class Fetcher:
             for place, session in self._sessions.items()
             if place[0] in snapshot.nodes or place in self._busy
         }
+
+    def end_sessions(self, now: float, *, everywhere: bool = False) -> list[tuple[int, int, FetchRequest]]:
+        """Requests that end the sessions with brokers of which nothing is read any more, with node ids and lanes.
+
+        Args:
+            now: Monotonic time in seconds.
+            everywhere: Whether to end all of them.
+        """
+        if not everywhere and self._assignments == self._subscriptions.assignments:
+            return []
+        self._assignments = self._subscriptions.assignments
+        used: set[int | None] = set()
+        if not everywhere and self._snapshot is not None:
+            used = {self._source(state, self._snapshot, now) for state in self._subscriptions}
+        requests = []
+        for place, session in list(self._sessions.items()):
+            if place[0] in used:
+                continue
+            if place in self._busy and not everywhere:
+                self._assignments = -1  # look again when it is answered
+                continue
+            part = session.close()
+            if place not in self._busy:
+                del self._sessions[place]
+            if part is not None:
+                request = FetchRequest(max_wait_ms=0, session_id=part.session_id, session_epoch=part.epoch)
+                requests.append((*place, request))
+        return requests
 
     def next_retry(self, now: float) -> float | None:
         """When a partition that failed may be fetched again."""

@@ -117,8 +117,7 @@ class PositionFinder:
         except NoOffsetForPartitionError as error:
             state.attempt = None
             state.retry_at = core.clock() + core.config.retry_backoff_ms / 1000
-            if not core.errors:
-                core.errors.append(error)
+            core.complain(error)
 
     # ------------------------------------------------------------------ resets
 
@@ -174,8 +173,8 @@ class PositionFinder:
         core.lookups.problem = error
         if error.refresh_metadata:
             core.cluster.request_update()
-        if not error.retriable and not core.errors:
-            core.errors.append(error)
+        if not error.retriable:
+            core.complain(error)
 
     def _news(self) -> None:
         core = self._core

@@ -169,6 +169,8 @@ class SubscriptionState:
         self._topics: frozenset[str] = frozenset()
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._version = 0
+        self.assignments: int = 0
+        """How often other partitions were to be read."""
 
     # ------------------------------------------------------------------ subscription
 
@@ -254,6 +256,7 @@ class SubscriptionState:
     def _replace(self, partitions: Iterable[TopicPartition]) -> None:
         old = self._partitions
         partitions = list(partitions)
+        self.assignments += 1
         for tp in old.keys() - set(partitions):
             old[tp].version = -1  # what was fetched for it is worth nothing now
             old[tp].attempt = None

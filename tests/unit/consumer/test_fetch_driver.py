@@ -38,7 +38,7 @@ async def test_a_retry_that_falls_due_while_the_loop_is_busy(monkeypatch: pytest
     driver._core = core  # type: ignore[assignment]
     driver._fetcher = SimpleNamespace(next_retry=lambda now: None)  # type: ignore[assignment]
     driver._positions = SimpleNamespace(start=busy)  # type: ignore[assignment]
-    for method in ("_track", "send_fetches"):
+    for method in ("_track", "send_fetches", "end_sessions"):
         monkeypatch.setattr(driver, method, busy)
     with pytest.raises(Asleep) as slept:
         await driver.run()

@@ -197,6 +197,39 @@ def test_a_broken_connection_closes_the_session_and_holds_back() -> None:
     assert (plan.request.session_id, plan.request.session_epoch) == (77, 0)
 
 
+def test_sessions_with_brokers_of_which_nothing_is_read_any_more_are_ended() -> None:
+    logs = Logs(partitions=2, leaders={1: 2})
+    box = FetchBox(logs)
+    first, second = box.plan()
+    assert (first.node_id, second.node_id) == (1, 2)
+    box.answer(first)
+    assert box.fetcher.end_sessions(box.now) == []
+    box.subscriptions.assign([T1])
+    ((node, lane, request),) = box.fetcher.end_sessions(box.now)
+    assert (node, lane, request.session_id, request.session_epoch) == (1, 0, 77, -1)
+    assert box.fetcher.end_sessions(box.now) == []
+    box.subscriptions.assign([])
+    assert box.fetcher.end_sessions(box.now) == []  # that one is waiting at the broker
+    box.answer(second)
+    ((node, _, request),) = box.fetcher.end_sessions(box.now)
+    assert (node, request.session_epoch) == (2, -1)
+    box.subscriptions.assign([T0])
+    box.subscriptions.seek(T0, 0)
+    (plan,) = box.plan()
+    assert (plan.request.session_id, plan.request.session_epoch) == (0, 0)
+
+
+def test_all_sessions_are_ended_when_the_consumer_closes() -> None:
+    box = FetchBox(Logs(partitions=1))
+    box.fetch()
+    box.take()
+    (waiting,) = box.plan()
+    ((node, _, request),) = box.fetcher.end_sessions(box.now, everywhere=True)
+    assert (node, request.session_id, request.session_epoch) == (1, 77, -1)
+    box.fetcher.failed(waiting, box.now)
+    assert box.fetcher.end_sessions(box.now, everywhere=True) == []
+
+
 def test_a_topic_made_anew_restarts_the_session() -> None:
     session = FetchSession()
     session.plan({T0: Asked(b"1" * 16, 0, 1, -1, 100)})
