@@ -25,6 +25,7 @@ AS_LONG_AS_IT_TAKES = "to wait as long as it takes"
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+_LONGEST_SHOWN: Final = 300
 _LONGEST_WAIT: Final = 1e300  # below what no float can tell
 LONGEST_TEXT: Final = 32_767
 """Bytes of UTF-8 that a text may have in a request."""
@@ -50,9 +51,15 @@ _brief = _Brief()
 def shown(value: Any) -> str:
     """A value that was refused, as the sentence shows it: short, whatever it is and whatever its own code does."""
     try:
-        return _brief.repr(value)
+        text = _brief.repr(value)
     except Exception:  # noqa: BLE001 - the user's code, or a number with too many digits
         return f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def brief(text: str) -> str:
+    """A text as it is, where it is short; for names in sentences."""
+    return text if len(text) <= _brief.maxstring else shown(text)
 
 
 # ------------------------------------------------------------------ texts
@@ -109,7 +116,7 @@ def as_topics(values: Iterable[str] | str) -> list[str]:
         values = [values]
     if not isinstance(values, Iterable) or isinstance(values, bytes | bytearray | memoryview):
         raise TypeError(f"topics are given as a name, a list of names or a compiled pattern; not {shown(values)}")
-    names = list(values)
+    names = [name for name in values]  # noqa: C416 - `list` believes the length that an object tells
     for name in names:
         check_topic(name)
     return names
@@ -131,7 +138,7 @@ def as_names(values: Iterable[str], what: str, *, empty: bool = False) -> list[s
         raise TypeError(f"{what} are given in a list, as in [{shown(values)}]; not {shown(values)}")
     if not isinstance(values, Iterable) or isinstance(values, bytes | bytearray | memoryview):
         raise TypeError(f"{what} are given in a list of names, not {shown(values)}")
-    names = list(values)
+    names = [name for name in values]  # noqa: C416
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"{what} are named by strings, not {shown(name)}")

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from kclient.arguments import shown
+from kclient.arguments import brief, shown
 from kclient.config.names import explain_unknown
 from kclient.config.properties import parse_properties
 from kclient.config.security import SecuritySettings
@@ -217,7 +217,7 @@ def read_source(config: ConfigSource) -> Mapping[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a zero byte
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"the properties file {path} cannot be read: {reason}") from error
+        raise ConfigError(f"the properties file {brief(str(path))} cannot be read: {brief(str(reason))}") from error
     return parse_properties(text)
 
 

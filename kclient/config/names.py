@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from kclient.arguments import brief
+
 if TYPE_CHECKING:
     from kclient.config.common import ClientConfig
 
@@ -188,7 +190,7 @@ _HINTS = {
 def explain_unknown(given: str, cls: type[ClientConfig]) -> str:
     """The text of the error about a name that is no setting of this client."""
     name = given.replace("_", ".") if given not in LIBRDKAFKA else given
-    start = f"{given} is no setting of the {client_name(cls)}"
+    start = f"{brief(given)} is no setting of the {client_name(cls)}"
     if name.startswith("spring."):
         return f"{start}: it is Spring's name; Kafka's is what follows spring.kafka. (and producer. or consumer.)"
     if name in LIBRDKAFKA:

@@ -231,7 +231,7 @@ class List(Kind):
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, Iterable) or isinstance(parts, bytes):
             raise ValueError(self.text)
-        parts = list(parts)
+        parts = [part for part in parts]  # noqa: C416 - `list` believes the length that an object tells
         if not all(isinstance(part, str) for part in parts):
             raise ValueError(self.text)
         return tuple(part.strip() for part in parts if part.strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.producer.interfaces import ProducerInterceptor
 from kclient.producer.partitioner import Partitioner, RoundRobinPartitioner
@@ -117,7 +118,7 @@ def _partitioner(given: Any) -> Partitioner | None:
     made = given() if isinstance(given, type) else given
     if not isinstance(made, Partitioner):
         raise ConfigError(
-            f"partitioner.class: {given!r} is no kclient.producer.Partitioner (None is Java's default partitioner)"
+            f"partitioner.class: {shown(given)} is no kclient.producer.Partitioner (None is Java's default partitioner)"
         )
     return made
 
@@ -125,5 +126,5 @@ def _partitioner(given: Any) -> Partitioner | None:
 def _interceptor(given: Any) -> ProducerInterceptor:
     made = given() if isinstance(given, type) else given
     if not isinstance(made, ProducerInterceptor):
-        raise ConfigError(f"interceptor.classes: {given!r} is no kclient.producer.ProducerInterceptor")
+        raise ConfigError(f"interceptor.classes: {shown(given)} is no kclient.producer.ProducerInterceptor")
     return made

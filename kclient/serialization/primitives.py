@@ -6,7 +6,8 @@ import struct
 from typing import Any, ClassVar
 from uuid import UUID
 
-from kclient.errors import SerializationError
+from kclient.arguments import shown
+from kclient.errors import ConfigError, SerializationError
 from kclient.types import Buffer, Headers
 
 __all__ = [
@@ -50,7 +51,12 @@ class BytesDeserializer:
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> bytes | None:
         """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
-        return None if data is None else bytes(data)
+        if data is None or isinstance(data, bytes):
+            return data
+        given: object = data
+        if not isinstance(given, bytearray | memoryview):
+            raise _no_bytes(topic, data)
+        return bytes(data)
 
 
 class StringSerializer:
@@ -61,7 +67,7 @@ class StringSerializer:
     """
 
     def __init__(self, encoding: str = "utf-8") -> None:
-        self.encoding = encoding
+        self.encoding = _codec(encoding)
 
     def serialize(self, topic: str, value: str | None, headers: Headers = ()) -> bytes | None:
         """The bytes of a value; None stays None. Raises `SerializationError` if it is of another kind."""
@@ -83,7 +89,7 @@ class StringDeserializer:
     """
 
     def __init__(self, encoding: str = "utf-8") -> None:
-        self.encoding = encoding
+        self.encoding = _codec(encoding)
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> str | None:
         """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
@@ -93,6 +99,8 @@ class StringDeserializer:
             return str(data, self.encoding)
         except UnicodeError as error:
             raise SerializationError(f"{topic}: the bytes are no text in {self.encoding}: {error}") from error
+        except TypeError:
+            raise _no_bytes(topic, data) from None
 
 
 class _Packed:
@@ -113,7 +121,7 @@ class _PackedSerializer(_Packed):
         try:
             return self._struct.pack(value)
         except (struct.error, OverflowError) as error:
-            raise SerializationError(f"{topic}: {value!r} does not fit into {self._what}: {error}") from error
+            raise SerializationError(f"{topic}: {shown(value)} does not fit into {self._what}: {error}") from error
 
 
 class _PackedDeserializer(_Packed):
@@ -121,9 +129,13 @@ class _PackedDeserializer(_Packed):
         """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is None:
             return None
-        if len(data) != self._struct.size:
-            raise SerializationError(f"{topic}: {self._what} has {self._struct.size} bytes, these are {len(data)}")
-        return self._struct.unpack(data)[0]
+        try:
+            if len(data) == self._struct.size:
+                return self._struct.unpack(data)[0]
+            size = len(data)
+        except TypeError:
+            raise _no_bytes(topic, data) from None
+        raise SerializationError(f"{topic}: {self._what} has {self._struct.size} bytes, these are {size}")
 
 
 class ShortSerializer(_PackedSerializer):
@@ -213,10 +225,14 @@ class BooleanDeserializer:
         """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is None:
             return None
-        value = bytes(data)
-        if value not in (b"\x00", b"\x01"):
-            raise SerializationError(f"{topic}: expected one byte 0 or 1, not {value[:8]!r}")
-        return value == b"\x01"
+        if data == b"\x00":
+            return False
+        if data == b"\x01":
+            return True
+        given: object = data
+        if not isinstance(given, bytes | bytearray | memoryview):
+            raise _no_bytes(topic, data)
+        raise SerializationError(f"{topic}: expected one byte 0 or 1, not {bytes(data[:8])!r}")
 
 
 class UUIDSerializer:
@@ -242,6 +258,8 @@ class UUIDDeserializer:
             return UUID(str(data, "utf-8"))
         except ValueError as error:
             raise SerializationError(f"{topic}: the bytes are no UUID: {error}") from error
+        except TypeError:
+            raise _no_bytes(topic, data) from None
 
 
 class VoidSerializer:
@@ -259,4 +277,24 @@ class VoidDeserializer:
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> None:
         """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
         if data is not None:
-            raise SerializationError(f"{topic}: expected a null, not {len(data)} bytes")
+            given: object = data
+            told = f"{len(data)} bytes" if isinstance(given, bytes | bytearray | memoryview) else type(data).__name__
+            raise SerializationError(f"{topic}: expected a null, not {told}")
+
+
+def _codec(encoding: str) -> str:
+    """The name of a codec of texts that Python has.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    try:
+        "".encode(encoding)
+    except (LookupError, TypeError, ValueError):
+        told = "an encoding of text is the name of a Python codec such as 'utf-8'"
+        raise ConfigError(f"{told}, not {shown(encoding)}") from None
+    return encoding
+
+
+def _no_bytes(topic: str, data: object) -> SerializationError:
+    return SerializationError(f"{topic}: expected bytes, not {type(data).__name__}")

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.serialization import json, primitives
 from kclient.serialization.interfaces import Deserializer, Serializer
@@ -82,7 +83,7 @@ def _resolve(
         return None
     if isinstance(value, str):
         return _by_name(value, setting, names)()
-    if value in (int, float):
+    if value is int or value is float:
         sizes = "'double' or 'float'" if value is float else "'long', 'integer' or 'short'"
         raise ConfigError(f"{setting}: say how many bytes a number has: {sizes}")
     if isinstance(value, type):
@@ -93,7 +94,7 @@ def _resolve(
         return value
     if callable(value):
         return wrap(value)
-    raise ConfigError(f"{setting}: {value!r} has no method {method}(topic, …, headers) and is no function")
+    raise ConfigError(f"{setting}: {shown(value)} has no method {method}(topic, …, headers) and is no function")
 
 
 def _instance(cls: type[Any], setting: str, method: str) -> Any:
@@ -117,7 +118,7 @@ def _by_name(name: str, setting: str, names: dict[str, type[Any]]) -> type[Any]:
         return names[short]
     near = difflib.get_close_matches(short, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}; others are passed as objects"
-    raise ConfigError(f"{setting}: no serializer is named {name!r}; {hint}")
+    raise ConfigError(f"{setting}: no serializer is named {shown(name)}; {hint}")
 
 
 def _takes_topic(function: Callable[..., Any]) -> bool:
