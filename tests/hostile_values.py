@@ -13,6 +13,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kclient.arguments import shown
+
 
 class OfTheUsers(Exception):
     """What hostile objects raise: an error of the user's own code, which may reach the user as it is."""
@@ -169,3 +171,13 @@ odd = st.recursive(scalars, _containers, max_leaves=5)
 
 numbers = st.one_of(edges, floats, st.booleans(), st.just(OddNumber(3)))
 """Anything that is a number."""
+
+
+class Shown:
+    """A value that hypothesis can show, whatever the value's own repr does."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return shown(self.value)

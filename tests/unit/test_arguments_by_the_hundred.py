@@ -14,13 +14,17 @@ import anyio
 import anyio.from_thread
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import kclient
 import kclient.sync
-from kclient.errors import KafkaError, KafkaTimeoutError
+from kclient import serialization
+from kclient.arguments import shown
+from kclient.config import AdminConfig, ConsumerConfig, ProducerConfig
+from kclient.errors import KafkaError, KafkaTimeoutError, WakeupError
 from kclient.testing import memory_broker
 from tests.example_budget import examples
-from tests.hostile_values import OfTheUsers
+from tests.hostile_values import OfTheUsers, Shown, odd
 from tests.unit.arguments_of_clients import (
     CLIENTS,
     LEFT_OUT,
@@ -30,6 +34,7 @@ from tests.unit.arguments_of_clients import (
     TOPICS,
     Call,
     calls,
+    nearly_timeout,
     parameters,
     public_calls,
 )
@@ -61,7 +66,7 @@ INTERNALS = re.compile(
     r"index out of range|Exceeds the limit|issubclass|unsupported operand|not supported between|expected str inst|"
     r"must be str|must be int|unexpected keyword|object is not|isinstance\(\)|invalid literal|could not convert"
 )
-"""What Python says of its own affairs."""
+"""What Python says of its own affairs, in errors of its own kinds."""
 
 
 def judge(call: str, error: BaseException | None, seconds: float) -> None:
@@ -72,7 +77,8 @@ def judge(call: str, error: BaseException | None, seconds: float) -> None:
     if not isinstance(error, KafkaError) and type(error) not in (TypeError, ValueError):
         raise AssertionError(f"{call} raised {type(error).__name__}") from error
     text = str(error)
-    if INTERNALS.search(text) or len(text) > 1500 or not text:
+    pythons = not isinstance(error, KafkaError) and INTERNALS.search(text)
+    if pythons or len(text) > 1500 or not text:
         raise AssertionError(f"{call} said {text[:500]}") from error
     if not isinstance(error, KafkaTimeoutError):
         assert seconds < AT_ONCE, f"{call} took {seconds:.1f} s to refuse with {error!r}"
@@ -152,7 +158,7 @@ class Face:
                 deadline = time.monotonic() + 5
                 while not self.do(client.poll, timeout=0.5):
                     assert time.monotonic() < deadline
-            except kclient.errors.WakeupError:
+            except WakeupError:
                 continue
             return
 
@@ -179,6 +185,19 @@ def faces(kind: str) -> Iterator[Face]:
             yield face
         finally:
             face.close()
+
+
+@contextmanager
+def closing_face(kind: str) -> Iterator[Face]:
+    """A client whose closing is what is tested."""
+    with anyio.from_thread.start_blocking_portal() as portal:
+        face = Face(kind, "memory:closing", portal.call)
+        try:
+            yield face
+        finally:
+            started = time.monotonic()
+            face.do(face.client.close)
+            assert time.monotonic() - started < AT_ONCE
 
 
 # ------------------------------------------------------------------ tests
@@ -224,3 +243,99 @@ def test_calls(kind: str) -> None:
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_many_calls(kind: str) -> None:
     by_the_hundred(kind, 20_000)
+
+
+# ------------------------------------------------------------------ what is not a call of a client
+
+
+def attempt(call: str, function: Callable[[], Any]) -> None:
+    """Call, and judge what became of it."""
+    started = time.monotonic()
+    error: Exception | None = None
+    try:
+        function()
+    except Exception as raised:
+        error = raised
+    judge(call, error, time.monotonic() - started)
+
+
+CONFIGS: dict[type, Any] = {
+    kclient.sync.Admin: AdminConfig,
+    kclient.sync.Consumer: ConsumerConfig,
+    kclient.sync.Producer: ProducerConfig,
+}
+BLOCKING = st.sampled_from(list(CONFIGS))
+settings_of_clients = BLOCKING.flatmap(
+    lambda client: st.tuples(
+        st.just(client), st.sampled_from([s.attribute for s in CONFIGS[client].settings().values()])
+    )
+)
+SERIALIZERS = [
+    kind
+    for name in serialization.__all__
+    if isinstance(kind := getattr(serialization, name), type) and not getattr(kind, "_is_protocol", False)
+]
+
+
+def with_a_setting(of: tuple[type, str], value: Any) -> None:
+    client, name = of
+    given = {"bootstrap_servers": "memory:unused", name: value}
+    attempt(f"{client.__name__}({name}={shown(value)})", lambda: client(**given).close())
+
+
+def with_a_configuration(client: type, value: Any) -> None:
+    attempt(f"{client.__name__}({shown(value)})", lambda: client(value))
+
+
+def with_a_serializer(kind: type, value: Any) -> None:
+    method = "deserialize" if hasattr(kind, "deserialize") else "serialize"
+    attempt(f"{kind.__name__}.{method}({shown(value)})", lambda: getattr(kind(), method)("t", value, ()))
+    for name in inspect.signature(kind).parameters:
+        attempt(f"{kind.__name__}({name}={shown(value)})", lambda name=name: kind(**{name: value}))
+
+
+def naming_a_serializer(resolve: Callable[..., Any], value: Any) -> None:
+    attempt(f"{resolve.__name__}({shown(value)})", lambda: resolve(value, "key.serializer"))
+
+
+OTHERS: dict[str, tuple[Callable[[Any, Any], None], st.SearchStrategy[Any]]] = {
+    "settings": (with_a_setting, settings_of_clients),
+    "configurations": (with_a_configuration, st.sampled_from([*CONFIGS, *CLIENTS.values()])),
+    "serializers": (with_a_serializer, st.sampled_from(SERIALIZERS)),
+    "names of serializers": (
+        naming_a_serializer,
+        st.sampled_from([serialization.resolve_serializer, serialization.resolve_deserializer]),
+    ),
+}
+
+
+def others_by_the_hundred(what: str, count: int) -> None:
+    function, strategy = OTHERS[what]
+
+    @settings(examples(count), suppress_health_check=list(HealthCheck))
+    @given(strategy, odd.map(Shown))
+    def one(subject: Any, value: Shown) -> None:
+        function(subject, value.value)
+
+    one()
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_others(what: str) -> None:
+    others_by_the_hundred(what, 500)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("what", OTHERS)
+def test_many_others(what: str) -> None:
+    others_by_the_hundred(what, 50_000)
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@settings(examples(40), suppress_health_check=list(HealthCheck))
+@given(value=(nearly_timeout | odd.filter(lambda value: not isinstance(value, int | float))).map(Shown))
+def test_closing(kind: str, value: Shown) -> None:
+    """A close with a wrong timeout is none, and the next one ends within a second."""
+    with closing_face(kind) as face:
+        attempt(f"{kind}.close({shown(value.value)})", lambda: face.do(face.client.close, timeout=value.value))
