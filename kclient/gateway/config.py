@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.gateway.settings import (
     BROKER_SETTINGS,
@@ -45,8 +46,12 @@ class BrokerConfig:
         self._static: dict[str, str] = {}
         self._dynamic: dict[str, str] = {}
         self._values: dict[str, Value] = {}
+        if given is not None and not isinstance(given, Mapping):
+            raise ConfigError(f"broker settings are a mapping from their names, not {shown(given)}")
         for name, value in (given or {}).items():
-            self._take(str(name), value)
+            if not isinstance(name, str):
+                raise ConfigError(f"the name of a broker setting is text, not {shown(name)}")
+            self._take(name, value)
         self._resolve()
 
     def _take(self, name: str, value: Any) -> None:
@@ -59,7 +64,7 @@ class BrokerConfig:
             raise ConfigError(f"the broker setting {name} is not taken here: {ELSEWHERE[name]}")
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
-            raise ConfigError(f"unknown broker setting {name!r}{nearest(name, BROKER_SETTINGS)}")
+            raise ConfigError(f"unknown broker setting {shown(name)}{nearest(name, BROKER_SETTINGS)}")
         text = as_text(value)
         setting.parse(text)
         if text is not None:

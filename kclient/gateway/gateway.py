@@ -16,6 +16,7 @@ from typing import Any, Final, Self, cast
 
 import anyio
 
+from kclient.arguments import check_timeout
 from kclient.concurrency import Supervisor, TaskHandle
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.config import BrokerConfig
@@ -181,7 +182,7 @@ class Gateway:
             OSError: The address cannot be bound; the text says why.
         """
         found = parse_address(address)
-        told = parse_address(advertise) if isinstance(advertise, str) else advertise
+        told = advertise if advertise is None or isinstance(advertise, Address) else parse_address(advertise)
         label = _advertised(found, told)
         if found.scheme == "unix":
             return (await self._running().listen_unix(Path(found.host), label=label)).address
@@ -230,6 +231,7 @@ class Gateway:
         Args:
             timeout: Seconds that requests which have begun may take. With 0 a cancellation does not disturb closing.
         """
+        check_timeout(timeout, none=None)
         if self._closed:
             return
         self._closed = True

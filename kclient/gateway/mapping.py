@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.htp.errors import DomainExistsError, TopicExistsError, UnknownDomainError, UnknownTopicError
 from kclient.htp.port import Broker, Manager, Place, Topic
@@ -149,10 +150,13 @@ def mapping_for(name: str) -> Mapping:
         NotYetSupportedError: The strategy is planned and not there yet.
         ConfigError: There is no such strategy.
     """
+    given: object = name
+    if not isinstance(given, str):
+        raise ConfigError(f"a mapping strategy is named by text, not by {shown(name)}; use mapping='domain'")
     if name == _DOMAIN:
         return DomainMapping()
     if name in _LATER:
         raise NotYetSupportedError(
             f"the mapping strategy {name!r} ({_LATER[name]}) is not there yet; use mapping='domain'"
         )
-    raise ConfigError(f"there is no mapping strategy {name!r}; use mapping='domain'")
+    raise ConfigError(f"there is no mapping strategy {shown(name)}; use mapping='domain'")

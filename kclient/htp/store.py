@@ -7,6 +7,7 @@ import inspect
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, cast
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError, NotYetSupportedError
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ def open_store(url: str, **options: Any) -> Store:
         ConfigError: If nothing is known of the scheme, or an option is not known to the backend.
         NotYetSupportedError: If the scheme is planned but not there yet.
     """
-    scheme, colon, rest = url.partition(":")
+    given: object = url
+    scheme, colon, rest = url.partition(":") if isinstance(given, str) else ("", "", "")
     if not colon:
-        raise ConfigError(f"{url!r} is no store: say memory:NAME or embedded:DIRECTORY")
+        raise ConfigError(f"{shown(url)} is no store: say memory:NAME or embedded:DIRECTORY")
     opener = _opener(scheme)
     try:
         inspect.signature(opener).bind(rest, **options)
@@ -61,4 +63,4 @@ def _opener(scheme: str) -> Callable[..., object]:
     if scheme in _LATER:
         raise NotYetSupportedError(f"{scheme}: stores ({_LATER[scheme]}) are not there yet; use embedded:DIRECTORY")
     known = sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=ENTRY_POINTS))})
-    raise ConfigError(f"No HTP backend for {scheme!r}; there are {', '.join(known)}")
+    raise ConfigError(f"No HTP backend for {shown(scheme)}; there are {', '.join(known)}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError, NotYetSupportedError
 
 __all__ = ["DEFAULT_PORT", "Address", "listener_type", "parse_address", "parse_bootstrap"]
@@ -70,6 +71,9 @@ def parse_address(
         ConfigError: If it is no address, or names another security protocol than the setting.
         NotYetSupportedError: If it names another security protocol, and no setting could change that.
     """
+    given: object = text
+    if not isinstance(given, str):
+        raise ConfigError(f"an address is text such as host:port, not {shown(text)}")
     text = text.strip()
     if not text:
         raise ConfigError("an address is empty; expected host:port")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -294,6 +295,12 @@ def with_a_serializer(kind: type, value: Any) -> None:
         attempt(f"{kind.__name__}({name}={shown(value)})", lambda name=name: kind(**{name: value}))
 
 
+def with_a_gateway(of: tuple[type, str], value: Any) -> None:
+    gateway, name = of
+    given = {"htp": "memory:unused", "listen": None, name: value}
+    attempt(f"{gateway.__name__}({name}={shown(value)})", lambda: gateway(**given))
+
+
 def naming_a_serializer(resolve: Callable[..., Any], value: Any) -> None:
     attempt(f"{resolve.__name__}({shown(value)})", lambda: resolve(value, "key.serializer"))
 
@@ -302,6 +309,13 @@ OTHERS: dict[str, tuple[Callable[[Any, Any], None], st.SearchStrategy[Any]]] = {
     "settings": (with_a_setting, settings_of_clients),
     "configurations": (with_a_configuration, st.sampled_from([*CONFIGS, *CLIENTS.values()])),
     "serializers": (with_a_serializer, st.sampled_from(SERIALIZERS)),
+    "gateways": (
+        with_a_gateway,
+        st.tuples(
+            st.sampled_from([kclient.Gateway, kclient.sync.Gateway]),
+            st.sampled_from(list(inspect.signature(kclient.Gateway).parameters)),
+        ),
+    ),
     "names of serializers": (
         naming_a_serializer,
         st.sampled_from([serialization.resolve_serializer, serialization.resolve_deserializer]),
@@ -339,3 +353,24 @@ def test_closing(kind: str, value: Shown) -> None:
     """A close with a wrong timeout is none, and the next one ends within a second."""
     with closing_face(kind) as face:
         attempt(f"{kind}.close({shown(value.value)})", lambda: face.do(face.client.close, timeout=value.value))
+
+
+@settings(examples(100), suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(["listen", "close"]),
+    st.sampled_from(["address", "advertise"]),
+    odd.filter(lambda value: not isinstance(value, int | float)).map(Shown),
+)
+def test_a_running_gateway(method: str, name: str, value: Shown) -> None:
+    with kclient.sync.Gateway(f"memory:{uuid.uuid4().hex}", None) as gateway:
+        if method == "listen":
+            given = {"address": "127.0.0.1:0", name: value.value}
+            attempt(f"listen({name}={value!r})", lambda: gateway.listen(**given))
+        else:
+            attempt(f"close({value!r})", lambda: gateway.close(value.value))
+            assert gateway.failure is None
+
+
+def test_every_call_of_a_gateway_is_tried() -> None:
+    taking = {method for method in public_calls(kclient.sync.Gateway) if parameters(kclient.sync.Gateway, method)}
+    assert taking == {"close", "listen"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import anyio
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError, MissingExtraError
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files
@@ -53,7 +54,7 @@ def open_embedded(
     if not path:
         raise ConfigError("embedded: needs a directory, as in embedded:./data")
     if durability not in (DURABILITY_SYNCED, DURABILITY_WRITTEN):
-        raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {durability!r}")
+        raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {shown(durability)}")
     if group_sync not in GROUP_SYNC_MODES:
         raise ConfigError(f"group_sync is one of {', '.join(GROUP_SYNC_MODES)}, not {group_sync!r}")
     try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.htp.errors import StorageError, StoreClosedError
 from kclient.htp.memory.broker import MemoryBroker
@@ -35,7 +36,7 @@ def open_memory(
         settings: Layout of topics that are opened without settings of their own.
     """
     if durability not in (DURABILITY_SYNCED, DURABILITY_WRITTEN):
-        raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {durability!r}")
+        raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {shown(durability)}")
     return MemoryStore(name, durability, settings or TopicSettings())
 
 
