@@ -208,6 +208,8 @@ class World:
         self.hung: set[int] = set()
         """Brokers that answer nothing."""
         self._swallowed: list[tuple[SimulatedConsumer, GroupRequest]] = []
+        self._parked: dict[int, list[Callable[[Any], None]]] = {}
+        """Requests that hung brokers were about to answer."""
         self.connecting: dict[str, float] = {}
         """Until when a member's connection is being made."""
         self._stored: GroupSnapshot | None = None
@@ -301,10 +303,14 @@ class World:
     def move(self, *, hangs: bool) -> None:
         """Another broker has the group from now on; the one before hangs, or says so."""
         if hangs:
+            # not answered, until it runs again and gives the group up: the members find out by themselves
             self.hung.add(self.coordinator)
-            self._waiting.clear()  # not answered: the members find out by themselves
+            self._parked[self.coordinator] = [*self._parked.get(self.coordinator, []), *self._waiting.values()]
+            self._waiting = {}
         self.coordinator = self.coordinator % 3 + 1
         self.hung.discard(self.coordinator)
+        for give_up in self._parked.pop(self.coordinator, []):
+            give_up(None)
         swallowed, self._swallowed = self._swallowed, []
         for consumer, request in swallowed:
             if request.node_id in self.hung:
