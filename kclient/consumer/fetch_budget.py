@@ -17,9 +17,9 @@ class Frame:
     __slots__ = ("chunks", "node_id", "size")
 
     def __init__(self, node_id: int, size: int) -> None:
-        self.node_id = node_id
-        self.size = size
-        self.chunks = 0
+        self.node_id: int = node_id
+        self.size: int = size
+        self.chunks: int = 0
 
 
 class FetchBudget:

@@ -29,8 +29,8 @@ class Question:
     __slots__ = ("node_id", "wanted")
 
     def __init__(self, node_id: int, wanted: Mapping[TopicPartition, int]) -> None:
-        self.node_id = node_id
-        self.wanted = wanted
+        self.node_id: int = node_id
+        self.wanted: Mapping[TopicPartition, int] = wanted
 
     def request(self, snapshot: ClusterSnapshot, *, read_committed: bool, timeout_ms: int) -> ListOffsetsRequest:
         """The message; `timeout_ms` bounds what a broker takes to look in remote storage."""
@@ -116,7 +116,7 @@ class OffsetSearch:
     """
 
     def __init__(self, wanted: Mapping[TopicPartition, int], backoff: Backoff) -> None:
-        self.wanted = wanted
+        self.wanted: Mapping[TopicPartition, int] = wanted
         self.found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         self.error: KafkaError | None = None
         """Why a partition was refused for good: the search is over."""

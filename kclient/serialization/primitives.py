@@ -67,7 +67,7 @@ class StringSerializer:
     """
 
     def __init__(self, encoding: str = "utf-8") -> None:
-        self.encoding = _codec(encoding)
+        self.encoding: str = _codec(encoding)
 
     def serialize(self, topic: str, value: str | None, headers: Headers = ()) -> bytes | None:
         """The bytes of a value; None stays None. Raises `SerializationError` if it is of another kind."""
@@ -89,7 +89,7 @@ class StringDeserializer:
     """
 
     def __init__(self, encoding: str = "utf-8") -> None:
-        self.encoding = _codec(encoding)
+        self.encoding: str = _codec(encoding)
 
     def deserialize(self, topic: str, data: Buffer | None, headers: Headers = ()) -> str | None:
         """The value that the bytes hold; None stays None. Raises `SerializationError` if they hold no such value."""
