@@ -16,6 +16,7 @@ import kclient.records as public
 from kclient.errors import ConfigError, KafkaError, SerializationError
 from kclient.records import CompressionType, MessageSetBuilder
 from tests.example_budget import examples
+from tests.hostile_values import OfTheUsers, Shown, odd
 from tests.unit.records.faces import FACES, Face, build, message_set, outcome
 from tests.unit.records.public_calls import (
     BATCH,
@@ -84,6 +85,22 @@ def test_several_odd_values_at_once(name: str, data: st.DataObject) -> None:
     names = sorted((OF_IMPLEMENTATIONS.get(name) or WRITTEN_ONCE[name])[1])
     odd = data.draw(st.dictionaries(st.sampled_from(names), st.integers(0, len(ODD_VALUES) - 1), max_size=4))
     check(name, odd)
+
+
+@pytest.mark.parametrize("name", [*OF_IMPLEMENTATIONS, *WRITTEN_ONCE])
+@examples(30)
+@given(st.data())
+def test_anything_at_all(name: str, data: st.DataObject) -> None:
+    """Lying and raising objects too: what they raise themselves may reach whoever gave them."""
+    function, arguments = OF_IMPLEMENTATIONS.get(name) or WRITTEN_ONCE[name]
+    argument = data.draw(st.sampled_from(sorted(arguments)))
+    for face in FACES if name in OF_IMPLEMENTATIONS else [None]:
+        given_faces = () if face is None else (face,)
+        value = data.draw(odd.map(Shown)).value
+        try:
+            result(function, *given_faces, **{**arguments, argument: value})
+        except OfTheUsers:
+            continue
 
 
 def damaged() -> st.SearchStrategy[bytes]:
