@@ -267,7 +267,7 @@ class Consumer(ConsumerBase):
         self._core.check()
         self._core.group()
         core = self._core
-        return await core.interruptible(core.lookups.committed, as_partitions(partitions), self._seconds(timeout))
+        return await core.waits.interruptible(core.lookups.committed, as_partitions(partitions), self._seconds(timeout))
 
     # ------------------------------------------------------------------ positions
 
@@ -281,7 +281,7 @@ class Consumer(ConsumerBase):
         self._check()
         self._hand_out.settle()
         core = self._core
-        return await core.interruptible(core.position, as_partition(partition), self._seconds(timeout))
+        return await core.waits.interruptible(core.position, as_partition(partition), self._seconds(timeout))
 
     # ------------------------------------------------------------------ looking
 
@@ -298,7 +298,7 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: Not every leader answered in time.
         """
         core = self._core
-        return await core.interruptible(core.offsets_for_times, timestamps, self._seconds(timeout))
+        return await core.waits.interruptible(core.offsets_for_times, timestamps, self._seconds(timeout))
 
     async def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -310,7 +310,7 @@ class Consumer(ConsumerBase):
         """
         core = self._core
         wanted = as_partitions(partitions)
-        return await core.interruptible(core.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
+        return await core.waits.interruptible(core.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
 
     async def end_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -322,7 +322,7 @@ class Consumer(ConsumerBase):
         """
         core = self._core
         wanted = as_partitions(partitions)
-        return await core.interruptible(core.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
+        return await core.waits.interruptible(core.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of a topic.
@@ -333,7 +333,7 @@ class Consumer(ConsumerBase):
         """
         core = self._core
         core.check()
-        return await core.interruptible(core.lookups.partitions_for, topic, self._seconds(timeout))
+        return await core.waits.interruptible(core.lookups.partitions_for, topic, self._seconds(timeout))
 
     async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that may be described, with their partitions.
@@ -343,4 +343,4 @@ class Consumer(ConsumerBase):
         """
         core = self._core
         core.check()
-        return await core.interruptible(core.lookups.list_topics, self._seconds(timeout))
+        return await core.waits.interruptible(core.lookups.list_topics, self._seconds(timeout))

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -33,6 +33,7 @@ from kclient.consumer.metrics import ConsumerMetrics
 from kclient.consumer.offsets import AutoCommit
 from kclient.consumer.settings import ConsumerPlan
 from kclient.consumer.subscription import PositionState, SubscriptionKind, SubscriptionState
+from kclient.consumer.waits import Waits
 from kclient.errors import (
     ClosedError,
     IllegalStateError,
@@ -40,7 +41,6 @@ from kclient.errors import (
     KafkaError,
     NoOffsetForPartitionError,
     UnknownTopicOrPartitionError,
-    WakeupError,
 )
 
 if TYPE_CHECKING:
@@ -54,9 +54,6 @@ if TYPE_CHECKING:
     from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Timestamps, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 _POLL_INTERVAL = 1.0
 """Seconds for which records are iterated over without looking at anything else."""
@@ -108,18 +105,15 @@ class ConsumerCore:
         self.fetch_wakeup: Wakeup = Wakeup()
         self._failure: BaseException | None = None
         self._pid = os.getpid()
-        self._woken = False
         self._loop: LoopHandle | None = None
-        self._scopes: set[anyio.CancelScope] = set()
-        """Around the calls that `wakeup` ends."""
         self._missing: set[str] = set()
         """Topics of which the log has said that they do not exist."""
-        self._changed = anyio.Event()
         self._cluster: Cluster | None = None
         self._fetch_driver: FetchDriver | None = None
         self._tasks: set[TaskHandle] = set()
         self.committer: Committer = Committer(self)
         self.lookups: Lookups = Lookups(self)
+        self.waits: Waits = Waits(self.check, self.lookups.late)
 
     def __repr__(self) -> str:
         return f"{','.join(self.config.bootstrap_servers)} group={self.config.group_id} {self.state.value}"
@@ -169,16 +163,9 @@ class ConsumerCore:
 
     def wakeup(self) -> None:
         """End the present or next wait with `WakeupError`."""
-        self._woken = self.attention = True
+        self.attention = True
+        self.waits.wakeup()
         self.notify()
-        if self._loop is not None:
-            self._loop.post(self._interrupt)
-
-    def take_wakeup(self) -> None:
-        """Raise `WakeupError` if `wakeup` was called."""
-        if self._woken:
-            self._woken = False
-            raise WakeupError("wakeup() was called")
 
     # ------------------------------------------------------------------ any thread: subscription
 
@@ -361,7 +348,7 @@ class ConsumerCore:
         coordinator = self.coordinator
         with self.lock:
             self.attention = bool(
-                self._woken
+                self.waits.woken
                 or self._failure
                 or self.errors
                 or self.callbacks
@@ -401,6 +388,7 @@ class ConsumerCore:
         if self.state is not ClientState.NEW:
             raise IllegalStateError("The consumer was started before; make a new one")
         self._loop = LoopHandle()
+        self.waits.belong_to(self._loop)
         await self.supervisor.start()
         try:
             cluster = self._cluster = Cluster(
@@ -472,7 +460,7 @@ class ConsumerCore:
         with anyio.CancelScope(shield=True):
             if self._cluster is not None:
                 await self._cluster.aclose()
-        self.changed()
+        self.waits.changed()
         self.notify()
 
     def closing(self) -> bool:
@@ -493,7 +481,7 @@ class ConsumerCore:
         self._failure = error
         self.attention = True
         self.committer.fail(_told(error))
-        self._interrupt()
+        self.waits.interrupt()
         self.notify()
 
     # ------------------------------------------------------------------ the loop: news
@@ -503,59 +491,11 @@ class ConsumerCore:
         if not self.errors:
             self.errors.append(error)
 
-    def changed(self) -> None:
-        """Wake the coroutines that wait in `until`."""
-        news, self._changed = self._changed, anyio.Event()
-        news.set()
-
-    async def change(self) -> None:
-        """Wait until background tasks have changed something, or there are new metadata."""
-        await self._changed.wait()
-
-    def _interrupt(self) -> None:
-        """End the calls that wait, unless the wakeup was taken meanwhile."""
-        if self._woken or self._failure is not None:
-            for scope in self._scopes:
-                scope.cancel()
-        self.changed()
-
-    async def interruptible(self, function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
-        """Await a call that `wakeup` may end, or the failure of a background task.
-
-        Raises:
-            WakeupError: `wakeup` was called.
-            KafkaError: What the call raised, or the stored failure.
-        """
-        self.take_wakeup()
-        with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                return await function(*arguments)
-            finally:
-                self._scopes.discard(scope)
-        self.check()
-        self._woken = False
-        raise WakeupError("wakeup() was called")
-
     async def settled(self, commit: Commit, until: float) -> bool:
         """Wait until a commit is through, whatever its outcome; False if it was not by a time."""
         with anyio.move_on_after(max(until - self.clock(), 0)), contextlib.suppress(Exception):
             await commit.done.wait()  # what went wrong is logged, and raised by the committer's failure
         return commit.done.done
-
-    async def until(self, met: Callable[[], bool], timeout: float, what: str) -> None:
-        """Wait until a condition holds that background tasks bring about.
-
-        Raises:
-            KafkaTimeoutError: It did not within `timeout` seconds.
-            KafkaError: What the condition raised, or the stored failure.
-        """
-        with anyio.move_on_after(max(timeout, 0)):
-            while not met():
-                self.check()
-                await self._changed.wait()
-        if not met():
-            raise self.lookups.late(what, timeout)
 
     async def drained(self, timeout: float) -> None:
         """Wait until every commit asked for so far is through, or the time is over."""
@@ -566,8 +506,8 @@ class ConsumerCore:
         """Wait until the coordinator knows that this member left, or the time is over."""
         coordinator = self.group()
         try:
-            await self.until(
-                lambda: not coordinator.leaving or self._woken, max(timeout, _LAST_WORDS), "Leaving the group"
+            await self.waits.until(
+                lambda: not coordinator.leaving or self.waits.woken, max(timeout, _LAST_WORDS), "Leaving the group"
             )
         except KafkaError as error:
             logger.info("%s", error)
@@ -582,7 +522,7 @@ class ConsumerCore:
                     raise self.errors.popleft()
                 return valid
 
-        await self.until(known, timeout, f"Finding the position in {tp}")
+        await self.waits.until(known, timeout, f"Finding the position in {tp}")
         return self.subscriptions.state(tp).position
 
     async def offsets_for_times(
@@ -623,7 +563,7 @@ class ConsumerCore:
                 self.coordinator.update_metadata(counts, snapshot.errors, now)
             for topic in self.subscriptions.topics | {state.tp.topic for state in self.subscriptions}:
                 self._heed_topic(topic, topic_error(snapshot, topic))
-        self.changed()
+        self.waits.changed()
         self.look()
         self.wake()
 

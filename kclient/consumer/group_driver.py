@@ -42,7 +42,7 @@ class GroupDriver:
                 core.spawn(self._exchange, request, name=request.kind.value)
             if todo.refresh is not None:
                 core.spawn(self._refresh, todo.refresh, name="metadata before joining")
-            core.changed()
+            core.waits.changed()
             core.look()
             await core.group_wakeup.wait(None if todo.wake_at == inf else max(todo.wake_at - now, 0))
             late = core.clock() - todo.wake_at

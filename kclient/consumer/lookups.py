@@ -64,7 +64,7 @@ class Lookups:
                     raise coordinator.take_error()
                 return coordinator.coordinator is not None
 
-        await core.until(known, timeout, f"Finding the coordinator of group {coordinator.settings.group_id!r}")
+        await core.waits.until(known, timeout, f"Finding the coordinator of group {coordinator.settings.group_id!r}")
         found = coordinator.coordinator
         assert found is not None
         return found
@@ -130,7 +130,7 @@ class Lookups:
                         self._miss(search, leaderless)
                     retry_at = search.next_retry(now)
                     with anyio.move_on_after(inf if retry_at is None else max(retry_at - now, 0)):
-                        await core.change()
+                        await core.waits.change()
                 questions.cancel_scope.cancel()
         if search.error is not None:
             raise search.error
@@ -152,7 +152,7 @@ class Lookups:
         else:
             if search.received(question, answer, core.clock()):
                 core.cluster.request_update()
-        core.changed()
+        core.waits.changed()
 
     def _miss(self, search: OffsetSearch, leaderless: list[TopicPartition]) -> None:
         """Nobody is known to lead some partitions."""

@@ -62,7 +62,7 @@ def poll(core: ConsumerCore, deadline: float, take: Callable[[], Any]) -> Script
     core.metrics.polls += 1
     while True:
         core.check(polling=True)
-        core.take_wakeup()
+        core.waits.take_wakeup()
         core.polled()
         if not (yield from rebalance(core, deadline)):
             return None
@@ -189,7 +189,7 @@ def _commit_positions(core: ConsumerCore, partitions: Sequence[TopicPartition], 
         commit = Commit(offsets, core.clock() + patience, automatic=True)
         committer.put(commit)
         committer.handing_over = commit
-    done: bool = yield Await(core.interruptible, (core.settled, commit, min(deadline, commit.deadline)))
+    done: bool = yield Await(core.waits.interruptible, (core.settled, commit, min(deadline, commit.deadline)))
     if not done and core.clock() < commit.deadline:
         return False
     committer.give_up_handing_over()
@@ -225,7 +225,7 @@ def commit(core: ConsumerCore, offsets: dict[TopicPartition, OffsetAndMetadata] 
     core.check()
     core.group()
     wanted = core.consumed() if offsets is None else offsets
-    yield Await(core.interruptible, (core.committer.commit, wanted, timeout))
+    yield Await(core.waits.interruptible, (core.committer.commit, wanted, timeout))
     yield from run_callbacks(core)
 
 

@@ -179,7 +179,7 @@ class PositionFinder:
     def _news(self) -> None:
         core = self._core
         core.fetch_wakeup.set()
-        core.changed()
+        core.waits.changed()
         core.look()
 
 

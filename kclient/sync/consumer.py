@@ -183,7 +183,7 @@ class Consumer(ConsumerBase):
 
     def _wait_for(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         """Have the loop's thread do what `wakeup` may end."""
-        found: T = self._running().call(self._core.interruptible, function, *arguments)
+        found: T = self._running().call(self._core.waits.interruptible, function, *arguments)
         return found
 
     # ------------------------------------------------------------------ what to read

@@ -1,0 +1,104 @@
+"""The calls that wait for background tasks, and what ends them: news, time, `wakeup`, the failure of a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+
+import anyio
+
+from kclient.errors import WakeupError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from kclient.concurrency import LoopHandle
+    from kclient.errors import KafkaTimeoutError
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Waits:
+    """The waiting calls of one consumer. All but `wakeup` and `take_wakeup` belong to the event loop.
+
+    Args:
+        check: Raises the stored failure of a background task, or that the consumer was closed.
+        late: Makes the error of a wait that took too long, of what was waited for and the seconds.
+    """
+
+    def __init__(self, check: Callable[[], None], late: Callable[[str, float], KafkaTimeoutError]) -> None:
+        self.woken: bool = False
+        """Whether `wakeup` was called and no call has raised it yet."""
+        self._check = check
+        self._late = late
+        self._loop: LoopHandle | None = None
+        self._scopes: set[anyio.CancelScope] = set()
+        """Around the calls that can be ended."""
+        self._changed = anyio.Event()
+
+    def belong_to(self, loop: LoopHandle) -> None:
+        """The calls are made in this loop."""
+        self._loop = loop
+
+    # ------------------------------------------------------------------ wakeup
+
+    def wakeup(self) -> None:
+        """End the calls that wait with `WakeupError`, or the next one; from any thread."""
+        self.woken = True
+        if self._loop is not None:
+            self._loop.post(lambda: self.interrupt() if self.woken else None)
+
+    def take_wakeup(self) -> None:
+        """Raise `WakeupError` if `wakeup` was called."""
+        if self.woken:
+            self.woken = False
+            raise WakeupError("wakeup() was called")
+
+    def interrupt(self) -> None:
+        """End the calls that wait: by a wakeup, or because a background task failed."""
+        for scope in self._scopes:
+            scope.cancel()
+        self.changed()
+
+    async def interruptible(self, function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
+        """Await a call that `wakeup` may end, or the failure of a background task.
+
+        Raises:
+            WakeupError: `wakeup` was called.
+            KafkaError: What the call raised, or the stored failure.
+        """
+        self.take_wakeup()
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                return await function(*arguments)
+            finally:
+                self._scopes.discard(scope)
+        self._check()
+        self.woken = False
+        raise WakeupError("wakeup() was called")
+
+    # ------------------------------------------------------------------ news
+
+    def changed(self) -> None:
+        """Something has changed: look again."""
+        news, self._changed = self._changed, anyio.Event()
+        news.set()
+
+    async def change(self) -> None:
+        """Wait until something has changed."""
+        await self._changed.wait()
+
+    async def until(self, met: Callable[[], bool], timeout: float, what: str) -> None:
+        """Wait until a condition holds that background tasks bring about.
+
+        Raises:
+            KafkaTimeoutError: It did not within `timeout` seconds.
+            KafkaError: What the condition raised, or the stored failure.
+        """
+        with anyio.move_on_after(max(timeout, 0)):
+            while not met():
+                self._check()
+                await self._changed.wait()
+        if not met():
+            raise self._late(what, timeout)
