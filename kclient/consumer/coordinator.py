@@ -318,6 +318,11 @@ class GroupCoordinator:
         if number == self._refresh:
             self._refresh = None
 
+    def awaits(self, request: GroupRequest) -> bool:
+        """Whether the request is still of interest; one that could not leave before has lost its sense else."""
+        under_way = (self._joining, self._heartbeat, self._leave)
+        return self.lookup.is_awaiting(request) or any(request is other for other in under_way)
+
     def received(self, request: GroupRequest, response: Any, now: float) -> None:
         """The answer to a request that `next` gave out."""
         if self.lookup.is_awaiting(request):
@@ -576,8 +581,7 @@ class GroupCoordinator:
         """Out of the group now; LeaveGroup follows if the broker need not wait for a static member."""
         member = self.metadata
         if self.coordinator is not None and member.member_id and member.group_instance_id is None:
-            parked = self._joining is not None
-            self._leave = self._requests.leave(self.coordinator, member, reason, separate=parked)
+            self._leave = self._requests.leave(self.coordinator, member, reason)
             self._leave_sent = False
         self._forget_member()
         if self.state not in {MemberState.UNJOINED, MemberState.FENCED}:

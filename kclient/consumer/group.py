@@ -69,8 +69,9 @@ class GroupRequest:
     """Makes the message in the version that was negotiated."""
     timeout: float
     """Seconds to wait for the answer."""
-    separate: bool = False
-    """Whether it must not queue behind what is under way: brokers answer a connection in order."""
+    parks: bool = False
+    """Whether the broker may keep it for minutes, until the group has gathered. It answers a connection in order, so
+    these have one of their own."""
 
 
 @dataclass(frozen=True, slots=True)

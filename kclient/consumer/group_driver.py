@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kclient.cluster import version_for
+from kclient.consumer.group import RequestKind
 from kclient.errors import KafkaError
 from kclient.protocol.errors import EncodeError
 
@@ -21,7 +22,9 @@ logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 CHANNEL = "coordinator"
 """Heartbeats and commits have a connection of their own: brokers answer a connection in order."""
 
-_LEAVE_CHANNEL = "leave"
+_JOIN_CHANNEL = "join"
+_COMMITS_FIRST = 1.0
+"""Seconds that joining waits for commits on their way: a broker refuses what comes behind the new generation."""
 
 
 class GroupDriver:
@@ -66,6 +69,8 @@ class GroupDriver:
         core = self._core
         try:
             response = await self._send(request)
+            if response is None:
+                return
         except (KafkaError, EncodeError) as error:
             reason = error if isinstance(error, KafkaError) else KafkaError(str(error))
             with core.lock:
@@ -76,11 +81,17 @@ class GroupDriver:
         core.group_wakeup.set()
 
     async def _send(self, request: GroupRequest) -> object:
+        """The answer to a request; None if it was not sent, because it came to nothing while a connection was made."""
+
         async def ask(connection: Connection) -> object:
             version = version_for(connection, request.request_class)
             return await connection.request(request.build(version), version, timeout=request.timeout)
 
         if request.node_id is None:
             return await self._core.cluster.ask_any(ask)
-        channel = _LEAVE_CHANNEL if request.separate else CHANNEL
-        return await ask(await self._core.cluster.connection(request.node_id, channel))
+        if request.kind is RequestKind.JOIN:
+            await self._core.drained(_COMMITS_FIRST)
+        connection = await self._core.cluster.connection(request.node_id, _JOIN_CHANNEL if request.parks else CHANNEL)
+        with self._core.lock:
+            current = self._coordinator.awaits(request)
+        return await ask(connection) if current else None

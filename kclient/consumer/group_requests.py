@@ -88,7 +88,7 @@ class GroupRequests:
             )
 
         timeout = max(settings.request_timeout, settings.max_poll_interval + _JOIN_GRACE)
-        return self._request(RequestKind.JOIN, node, JoinGroupRequest, build, timeout)
+        return self._request(RequestKind.JOIN, node, JoinGroupRequest, build, timeout, parks=True)
 
     def sync(
         self, node: int, member: ConsumerGroupMetadata, protocol: str, assignments: Mapping[str, bytes]
@@ -110,7 +110,7 @@ class GroupRequests:
             )
 
         timeout = max(self._settings.request_timeout, self._settings.max_poll_interval + _JOIN_GRACE)
-        return self._request(RequestKind.SYNC, node, SyncGroupRequest, build, timeout)
+        return self._request(RequestKind.SYNC, node, SyncGroupRequest, build, timeout, parks=True)
 
     def heartbeat(self, node: int, member: ConsumerGroupMetadata) -> GroupRequest:
         """Still there."""
@@ -127,7 +127,7 @@ class GroupRequests:
         timeout = min(self._settings.request_timeout, self._settings.session_timeout)
         return self._request(RequestKind.HEARTBEAT, node, HeartbeatRequest, build, timeout)
 
-    def leave(self, node: int, member: ConsumerGroupMetadata, reason: str, *, separate: bool) -> GroupRequest:
+    def leave(self, node: int, member: ConsumerGroupMetadata, reason: str) -> GroupRequest:
         """Leave, so that the others need not wait for the session to end."""
 
         def build(version: int) -> LeaveGroupRequest:
@@ -138,7 +138,7 @@ class GroupRequests:
                 identity.reason = reason[:_LONGEST_REASON]
             return LeaveGroupRequest(group_id=member.group_id, members=[identity])
 
-        return self._request(RequestKind.LEAVE, node, LeaveGroupRequest, build, separate=separate)
+        return self._request(RequestKind.LEAVE, node, LeaveGroupRequest, build)
 
     def _request(
         self,
@@ -148,10 +148,10 @@ class GroupRequests:
         build: Callable[[int], ApiMessage],
         timeout: float | None = None,
         *,
-        separate: bool = False,
+        parks: bool = False,
     ) -> GroupRequest:
         seconds = self._settings.request_timeout if timeout is None else timeout
-        return GroupRequest(kind, node, request_class, build, seconds, separate)
+        return GroupRequest(kind, node, request_class, build, seconds, parks)
 
 
 def _subscription(

@@ -371,3 +371,24 @@ def test_a_failure_of_the_committing_task_fails_who_waits(kafka_of_the_portal: R
     with pytest.raises(KafkaError, match="a bug"):
         consumer.commit({T0: 1})
     within(PATIENCE, consumer.close)
+
+
+async def test_a_commit_does_not_wait_behind_a_join_that_is_parked() -> None:
+    """Brokers answer a connection in order, and a group may take minutes to gather."""
+    async with (
+        ReadableKafka({"t": 1, "u": 1}) as kafka,
+        reading(kafka, partition_assignment_strategy="cooperative-sticky") as consumer,
+    ):
+        await settled(kafka, consumer)
+        kafka.silent = {ApiKey.JOIN_GROUP}
+        kafka.rebalance = True
+        with anyio.fail_after(PATIENCE):
+            while kafka.asked.count((1, ApiKey.JOIN_GROUP)) < 2:
+                await consumer.poll(TIMEOUT)
+            kafka.fill("t", 0, 3)
+            while not await consumer.poll(TIMEOUT):
+                pass  # reading goes on
+            await consumer.commit()
+        assert kafka.committed[T0] == 8
+        with anyio.fail_after(PATIENCE):
+            await consumer.unsubscribe()

@@ -318,11 +318,11 @@ def test_leaving_does_not_queue_behind_a_parked_join() -> None:
     bench.stable()
     bench.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     bench.poll()
-    assert RequestKind.JOIN in bench.next()
+    assert bench.next()[RequestKind.JOIN].parks
     bench.machine.leave("closed")
     assert bench.machine.leaving
     leave = bench.next()[RequestKind.LEAVE]
-    assert leave.separate
+    assert not leave.parks
     bench.machine.failed(leave, BrokerConnectionError("gone"), bench.now)
     assert not bench.machine.leaving
 
@@ -675,3 +675,13 @@ def test_an_assignor_that_fails_when_a_member_joins_is_named(user_data: Any) -> 
     with pytest.raises(KafkaError, match=r"The assignor 'range' of partition\.assignment\.strategy failed"):
         machine.polled(0.0)
     assert machine.state is MemberState.UNJOINED
+
+
+def test_a_join_that_could_not_leave_before_the_member_left_is_none() -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    join = bench.next()[RequestKind.JOIN]
+    assert bench.machine.awaits(join)
+    bench.machine.leave("unsubscribed")
+    assert not bench.machine.awaits(join)
