@@ -11,7 +11,7 @@ import pytest
 from kclient.gateway import Gateway
 from kclient.gateway import gateway as gateway_module
 from kclient.htp import LeaseHeldError, open_store
-from kclient.protocol import decode_response
+from kclient.protocol.framing import decode_response
 from kclient.protocol.messages import ProduceResponse
 from tests.gateway_wire import batch_of, connect, names, produce_request, running
 
