@@ -27,6 +27,8 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 _LONGEST_SHOWN: Final = 300
 _LONGEST_WAIT: Final = 1e300  # below what no float can tell
+LONGEST_TOPIC: Final = 249
+"""Characters that a topic's name may have, in any Kafka."""
 LONGEST_TEXT: Final = 32_767
 """Bytes of UTF-8 that a text may have in a request."""
 
@@ -100,9 +102,15 @@ def check_topic(topic: Any) -> None:
     if not topic:
         raise InvalidTopicError("A topic's name must not be empty")
     try:
-        check_text(topic, "a topic's name")
+        _check_name(topic)
     except ValueError as error:
         raise InvalidTopicError(str(error)) from None
+
+
+def _check_name(topic: str) -> None:
+    check_text(topic, "a topic's name")
+    if len(topic) > LONGEST_TOPIC:
+        raise ValueError(f"a topic's name has {LONGEST_TOPIC} characters at most, not {len(topic)}")
 
 
 def as_topics(values: Iterable[str] | str) -> list[str]:
@@ -164,7 +172,7 @@ def as_partition(value: Partition) -> TopicPartition:
                 raise ValueError(
                     f"a partition has a topic that is not empty and a number from 0 on, not {shown(value)}"
                 )
-            check_text(topic, "a topic's name")
+            _check_name(topic)
             return value if isinstance(value, TopicPartition) else TopicPartition(topic, number)
     raise TypeError(f"a partition is TopicPartition(topic, number) or such a pair, not {shown(value)}")
 

@@ -106,7 +106,7 @@ class LyingMapping(Mapping[Any, Any]):
         return 2
 
     def __getitem__(self, key: Any) -> Any:
-        raise KeyError(key)
+        raise OfTheUsers
 
 
 HOSTILE: list[Any] = [
