@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +45,9 @@ LONG = 3600.0
 class ConsumerBase:
     """The part of a consumer that is the same for async and blocking code."""
 
+    _remedy = ""
+    """What to do instead of forgetting to close it."""
+
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
         names, source = split_arguments(topics, config)
         self._core = ConsumerCore(ConsumerConfig.parse(source, **settings))
@@ -53,20 +55,11 @@ class ConsumerBase:
         if names:
             self.subscribe(names)
 
-    def __del__(
-        self, warn: Callable[..., None] = warnings.warn, ending: Callable[[], bool] = sys.is_finalizing
-    ) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong
         try:
-            if core is None or not core.is_forgotten:
-                return
-            warn(
-                f"{self!r} was forgotten without close(): what it read since the last commit will be read again, and "
-                "its group may have waited for it; use `with` or `async with`, or call close",
-                ResourceWarning,
-                source=self,
-            )
-            core.abandon()
+            if core is not None:
+                core.forgotten(self, self._remedy)
         except AttributeError:
             if not ending():  # then modules are being emptied, and nobody is left to be told
                 raise

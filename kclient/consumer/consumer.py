@@ -60,6 +60,8 @@ class Consumer(ConsumerBase):
         NotYetSupportedError: A setting asks for what kclient cannot do yet.
     """
 
+    _remedy = "`async with`, or `await consumer.close()`"
+
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
         super().__init__(*topics, config=config, **settings)
         self._ready = Wakeup()

@@ -7,7 +7,6 @@ coroutines of the second half belong to the event loop. Background tasks (`group
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from kclient.arguments import as_timestamp, by_partition, shown
-from kclient.cluster import ZERO_ID, ClientState, Cluster, cluster_addresses, topic_error
-from kclient.concurrency import LoopHandle, Supervisor, Wakeup, current_backend
+from kclient.cluster import ZERO_ID, ClientState, Cluster, cluster_addresses, topic_error, warn_unclosed
+from kclient.concurrency import LoopHandle, Supervisor, Wakeup
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
 from kclient.consumer.fetch_driver import FetchDriver
@@ -57,7 +56,6 @@ logger: logging.Logger = logging.getLogger("kclient.consumer")
 
 _POLL_INTERVAL = 1.0
 """Seconds for which records are iterated over without looking at anything else."""
-_FORGOTTEN = "the consumer was forgotten without close"
 _LAST_WORDS = 0.1
 """Seconds for which even a hasty `close` waits until LeaveGroup has been sent."""
 
@@ -105,7 +103,6 @@ class ConsumerCore:
         self.fetch_wakeup: Wakeup = Wakeup()
         self._failure: BaseException | None = None
         self._pid = os.getpid()
-        self._loop: LoopHandle | None = None
         self._missing: set[str] = set()
         """Topics of which the log has said that they do not exist."""
         self._cluster: Cluster | None = None
@@ -387,8 +384,7 @@ class ConsumerCore:
             raise ClosedError("The consumer was closed; make a new one")
         if self.state is not ClientState.NEW:
             raise IllegalStateError("The consumer was started before; make a new one")
-        self._loop = LoopHandle()
-        self.waits.belong_to(self._loop)
+        self.waits.belong_to(LoopHandle())
         await self.supervisor.start()
         try:
             cluster = self._cluster = Cluster(
@@ -419,30 +415,24 @@ class ConsumerCore:
         self._tasks.add(self.supervisor.spawn(function, *arguments, name=name))
         self._tasks = {task for task in self._tasks if not task.done}
 
-    @property
-    def is_forgotten(self) -> bool:
-        """Whether the user let go of it while it runs, in the process that it belongs to."""
-        return self.state is ClientState.RUNNING and self._pid == os.getpid()
+    def forgotten(self, face: object, remedy: str) -> None:
+        """The face was dropped: warn if it was not closed, leave the group and end the tasks.
 
-    def abandon(self) -> None:
-        """Nobody has the consumer any more: leave the group and end the tasks; from any thread, without waiting."""
-        if self._loop is not None:
-            self._loop.post(self._begin_to_end)
-
-    def _begin_to_end(self) -> None:
-        if current_backend() == "asyncio":
-            task = asyncio.get_running_loop().create_task(self._end())
-            _ending.add(task)
-            task.add_done_callback(_ending.discard)
-        elif self.subscriptions.uses_group:  # on trio the tasks end with the block around them
-            self.leave(_FORGOTTEN)
+        It runs in the garbage collector, so in any thread, whatever lock that holds.
+        """
+        if self.state is not ClientState.RUNNING or self._pid != os.getpid():
+            return
+        self.supervisor.retire(self._end)
+        lost = "what it read since the last commit will be read again"
+        if self.subscriptions.uses_group:
+            lost += ", and its group may have waited for it"
+        warn_unclosed(face, remedy, lost if self.coordinator is not None else "")
 
     async def _end(self) -> None:
         if self.subscriptions.uses_group and self.supervisor.running:
-            self.leave(_FORGOTTEN)
+            self.leave("the consumer was forgotten without close")
             await self.left(_LAST_WORDS)
         await self.shut()
-        await self.supervisor.aclose()
 
     async def shut(self) -> None:
         """End the tasks and close the connections."""
@@ -625,10 +615,6 @@ class ConsumerCore:
                 close()
             except Exception:  # the user's code: the others are closed all the same
                 logger.exception("%s.close raised", type(plugin).__name__)
-
-
-_ending: set[asyncio.Task[None]] = set()
-"""Forgotten consumers on their way out; the loop holds its tasks only weakly."""
 
 
 def _told(failure: BaseException) -> KafkaError:

@@ -70,6 +70,8 @@ class Consumer(ConsumerBase):
         NotYetSupportedError: A setting asks for what kclient cannot do yet.
     """
 
+    _remedy = "`with`, or `consumer.close()`"
+
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
         self._portal: Portal | None = None
         self._pid = os.getpid()
