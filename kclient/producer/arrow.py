@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kclient.arguments import shown
 from kclient.errors import MissingExtraError, SerializationError
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ def rows_of(topic: str | None, data: Any, size: int = 10_000) -> Iterator[Rows]:
     elif isinstance(data, Iterable):
         batches = data
     else:
-        raise TypeError(f"send_arrow takes a pyarrow Table or RecordBatch, or RecordBatches; not {data!r}")
+        raise TypeError(f"send_arrow takes a pyarrow Table or RecordBatch, or RecordBatches; not {shown(data)}")
     for batch in batches:
         if not isinstance(batch, pyarrow.RecordBatch):
-            raise TypeError(f"send_arrow takes a pyarrow Table or RecordBatch, or RecordBatches; not {batch!r}")
+            raise TypeError(f"send_arrow takes a pyarrow Table or RecordBatch, or RecordBatches; not {shown(batch)}")
         _check(topic, batch.schema.names)
         for start in range(0, batch.num_rows, size):
             yield _rows(pyarrow, topic, batch.slice(start, size))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, check_topic, in_seconds
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, check_topic, in_seconds, shown
 from kclient.cluster import (
     ClientState,
     Cluster,
@@ -242,7 +242,11 @@ class ProducerCore:
         Raises:
             KafkaError: The record can never be appended, or the producer cannot take any.
         """
-        count = self._counts.get(topic)
+        try:
+            count = self._counts.get(topic)
+        except TypeError:  # it cannot be looked up, and is no name
+            check_topic(topic)
+            raise
         if count is None:
             self.check()
             check_topic(topic)
@@ -266,7 +270,7 @@ class ProducerCore:
             partition = plan.partitioner.partition(topic, key, key_bytes, value, value_bytes, self.cluster.snapshot)
             if not isinstance(partition, int) or not 0 <= partition < count:
                 name = type(plan.partitioner).__name__
-                raise ValueError(f"{name} chose the partition {partition!r} of {topic!r}, which has {count}")
+                raise ValueError(f"{name} chose the partition {shown(partition)} of {topic!r}, which has {count}")
         if timestamp is not None:
             check_timestamp(timestamp)
         try:
@@ -287,7 +291,11 @@ class ProducerCore:
         serialized: bool = False,
     ) -> Literal[Full.FULL, NoMetadata.NO_METADATA] | None:
         """Append values from `values[len(into)]` on; None when all are appended, else why it stopped."""
-        count = self._counts.get(topic)
+        try:
+            count = self._counts.get(topic)
+        except TypeError:  # it cannot be looked up, and is no name
+            check_topic(topic)
+            raise
         if count is None:
             self.check()
             check_topic(topic)
@@ -335,7 +343,7 @@ class ProducerCore:
             try:
                 seen = interceptor.on_send(record)
                 if not isinstance(seen, ProducerRecord):
-                    raise TypeError(f"on_send returns the record to send, a ProducerRecord; not {seen!r}")
+                    raise TypeError(f"on_send returns the record to send, a ProducerRecord; not {shown(seen)}")
                 record = seen
             except Exception:  # the user's code: the record is sent as it was, as in Java
                 logger.exception("%s.on_send raised", type(interceptor).__name__)
@@ -411,7 +419,7 @@ class ProducerCore:
         deadline = self.clock() + timeout
         try:
             cluster.track([topic], create=False)  # but it is in use now, so asking creates it
-            snapshot = await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {topic!r}")
+            snapshot = await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {shown(topic)}")
             if partition is not None:
                 snapshot = await self._grown(topic, partition, deadline, timeout)
         except KafkaTimeoutError as late:
@@ -540,7 +548,7 @@ def _column(given: Any, name: str) -> Sequence[Any]:
     if isinstance(given, list | tuple):
         return given
     if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} are a sequence, one for each record; not {given!r}")
+        raise TypeError(f"{name} are a sequence, one for each record; not {shown(given)}")
     return list(given)
 
 
@@ -568,9 +576,9 @@ def check_headers(headers: Any) -> None:
         raise TypeError(f"{expected}; not {type(headers).__name__}")
     for header in headers:
         if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
-            raise TypeError(f"{expected}; {header!r} is no such pair")
+            raise TypeError(f"{expected}; {shown(header)} is no such pair")
         if isinstance(header[1], str):
-            raise TypeError(f"{expected}; encode the value of {header!r}, as in {header[1]!r}.encode()")
+            raise TypeError(f"{expected}; encode the value of {shown(header)}, as in {shown(header[1])}.encode()")
 
 
 def check_timestamp(timestamp: Any) -> None:
@@ -581,7 +589,7 @@ def check_timestamp(timestamp: Any) -> None:
     if not isinstance(timestamp, int):
         raise TypeError(f"{expected}; not {type(timestamp).__name__}")
     if not 0 <= timestamp < 2**63:
-        raise ValueError(f"{expected}; not {timestamp}")
+        raise ValueError(f"{expected}; not {shown(timestamp)}")
 
 
 def _wrapped(error: BaseException) -> KafkaError:
@@ -607,9 +615,9 @@ def check_partition(partition: Any) -> int:
         ValueError: It is negative.
     """
     if not isinstance(partition, int):
-        raise TypeError(f"a partition is a whole number, or None for the partitioner's choice; not {partition!r}")
+        raise TypeError(f"a partition is a whole number, or None for the partitioner's choice; not {shown(partition)}")
     if partition < 0:
-        raise ValueError(f"a partition's number is 0 or more, or None for the partitioner's choice; not {partition}")
+        raise ValueError(f"a partition's number is 0 or more, or None for the partitioner's choice: {shown(partition)}")
     return partition
 
 
