@@ -13,7 +13,7 @@ from kclient.admin.configs import ConfigOperations
 from kclient.admin.groups import GroupOperations
 from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.cluster import Cluster, warn_unclosed
+from kclient.cluster import Cluster, finalizer, warn_unclosed
 from kclient.concurrency import Supervisor, current_backend
 from kclient.config import AdminConfig, ConfigSource
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
@@ -60,6 +60,7 @@ class Admin(GroupOperations, ConfigOperations):
         config = getattr(self, "_config", None)  # there is none where a setting was wrong, and a traceback shows locals
         return f"<Admin {','.join(config.bootstrap_servers)}>" if config is not None else "<Admin, not made>"
 
+    @finalizer
     def __del__(self) -> None:
         self._forgotten(self, "`async with`, or `await admin.close()`")
 

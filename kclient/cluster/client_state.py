@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections.abc import Callable
 from enum import Enum
+from typing import TypeVar
 
 from kclient.errors import IllegalStateError
+
+S = TypeVar("S")
 
 
 class ClientState(Enum):
@@ -53,3 +58,20 @@ def warn_unclosed(client: object, remedy: str, lost: str = "") -> None:
     """
     text = f"{client!r} was not closed{f': {lost}' if lost else ''}; use {remedy}"
     warnings.warn(text, ResourceWarning, stacklevel=2, source=client)
+
+
+def finalizer(method: Callable[[S], None]) -> Callable[[S], None]:
+    """A client's `__del__` that is silent when the interpreter ends: then modules are emptied while objects still are.
+
+    What it needs by then it holds itself.
+    """
+    ending = sys.is_finalizing
+
+    def finalize(client: S) -> None:
+        try:
+            method(client)
+        except Exception:
+            if not ending():
+                raise
+
+    return finalize

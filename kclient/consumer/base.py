@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from kclient.arguments import (
     check_timeout,
     shown,
 )
+from kclient.cluster import finalizer
 from kclient.config import ConsumerConfig
 from kclient.consumer.committer import Commit
 from kclient.consumer.core import ConsumerCore
@@ -55,14 +55,11 @@ class ConsumerBase:
         if names:
             self.subscribe(names)
 
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+    @finalizer
+    def __del__(self) -> None:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong
-        try:
-            if core is not None:
-                core.forgotten(self, self._remedy)
-        except AttributeError:
-            if not ending():  # then modules are being emptied, and nobody is left to be told
-                raise
+        if core is not None:
+            core.forgotten(self, self._remedy)
 
     def _check(self) -> None:
         """Raise if the consumer is not usable; the blocking one starts here.

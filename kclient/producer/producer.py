@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
+from kclient.cluster import finalizer
 from kclient.concurrency import current_backend
 from kclient.config import ProducerConfig
 from kclient.errors import DeliveryError, IllegalStateError, SerializationError
@@ -64,6 +65,7 @@ class Producer:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
         return f"<Producer {core!r}>" if core is not None else "<Producer, not made>"
 
+    @finalizer
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
         if core is not None:

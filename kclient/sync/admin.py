@@ -25,6 +25,7 @@ from kclient.admin import (
 from kclient.admin.configs import Change
 from kclient.admin.topics import Places
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
+from kclient.cluster import finalizer
 from kclient.config import ConfigSource
 from kclient.errors import ClosedError
 from kclient.sync.portal import Portal, get_portal
@@ -57,6 +58,7 @@ class Admin:
     def __repr__(self) -> str:
         return f"<sync.{repr(self._admin)[1:]}" if hasattr(self, "_admin") else "<sync.Admin, not made>"
 
+    @finalizer
     def __del__(self) -> None:
         if hasattr(self, "_admin"):
             self._admin._forgotten(self, "`with`, or `admin.close()`")

@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
-from kclient.cluster.client_state import ClientState
+from kclient.cluster.client_state import ClientState, finalizer
 from kclient.config import ProducerConfig
 from kclient.errors import ClosedError, DeliveryError, IllegalStateError, SerializationError
 from kclient.producer.answers import NO_METADATA
@@ -72,6 +72,7 @@ class Producer:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
         return f"<sync.Producer {core!r}>" if core is not None else "<sync.Producer, not made>"
 
+    @finalizer
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
         if core is not None:
