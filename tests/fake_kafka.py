@@ -233,6 +233,7 @@ class FakeKafka:
         self.ids: dict[str, bytes] = {}
         self.auto_create = 0
         """Partitions of topics that are created when asked for; 0 creates none."""
+        self.controller = 1
         self.topic_errors: dict[str, int] = {}
         self.faults: deque[Fault | None] = deque()
         self.id_errors: deque[int] = deque()
@@ -243,6 +244,8 @@ class FakeKafka:
         """Batches above this size are refused; 0 takes all."""
         self.announce_leaders = False
         """Whether NOT_LEADER answers name the leader (KIP-951)."""
+        self.scripts: dict[ApiKey, Callable[[FakeBroker, Any], Any]] = {}
+        """What answers requests of other kinds, or in place of the cluster: called with the broker and the request."""
         self._ids = itertools.count(1000)
         self._supervisor = Supervisor("fake kafka")
         for topic, count in (topics or {"t": 1}).items():
@@ -311,6 +314,9 @@ class FakeKafka:
         self, broker: FakeBroker, key: ApiKey, version: int, request: Any, connection: ServerConnection
     ) -> ApiMessage | Awaitable[ApiMessage | None] | None:
         self.requests.append((version, request))
+        if key in self.scripts:
+            found: ApiMessage | Awaitable[ApiMessage | None] | None = self.scripts[key](broker, request)
+            return found
         match key:
             case ApiKey.API_VERSIONS:
                 ranges = [ApiVersion(api_key=k, min_version=a, max_version=b) for k, (a, b) in self.versions.items()]
@@ -338,7 +344,10 @@ class FakeKafka:
             if broker.listed and not broker.down
         ]
         return MetadataResponse(
-            brokers=nodes, cluster_id=self.name, controller_id=1, topics=[self._topic(name) for name in names]
+            brokers=nodes,
+            cluster_id=self.name,
+            controller_id=self.controller,
+            topics=[self._topic(name) for name in names],
         )
 
     def _topic(self, name: str) -> MetadataResponseTopic:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import anyio
 
-from kclient.admin.base import failure
+from kclient.admin.base import check_code
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.groups import GroupOperations
 from kclient.admin.types import ClusterDescription
@@ -125,13 +125,14 @@ class Admin(GroupOperations, ConfigOperations):
         """The cluster's id, brokers and controller."""
         try:
             response = await self._ask_any(
-                DescribeClusterRequest(), DescribeClusterResponse, timeout=timeout, what="Describing the cluster"
+                DescribeClusterRequest(),
+                DescribeClusterResponse,
+                timeout=timeout,
+                what="Describing the cluster",
+                check=lambda answer: check_code(answer.error_code, "The cluster", answer.error_message),
             )
         except UnsupportedVersionError:
             return await self._describe_cluster_by_metadata(timeout)
-        error = failure(response.error_code, "The cluster", response.error_message)
-        if error is not None:
-            raise error
         nodes = {
             broker.broker_id: Node(broker.broker_id, broker.host, broker.port, broker.rack)
             for broker in response.brokers

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypeAlias, TypeVar
 
-from kclient.arguments import check_timeout
-from kclient.cluster import Cluster, ClusterSnapshot, topic_error
+import anyio
+
+from kclient.arguments import check_timeout, in_seconds
+from kclient.cluster import Cluster, ClusterSnapshot, Trial, topic_error
+from kclient.cluster.asking import every_answer
+from kclient.concurrency import Supervisor
 from kclient.config import AdminConfig
-from kclient.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for
+from kclient.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NotControllerError,
+    ThrottlingQuotaExceededError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
 from kclient.net.connection import Connection
 from kclient.protocol.message import ApiMessage
+from kclient.protocol.registry import ApiKey
 from kclient.types import Node, TopicPartition
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 M = TypeVar("M", bound=ApiMessage)
+
+Outcome: TypeAlias = KafkaError | None
+"""What became of one of the things that a call asked for."""
 
 # Brokers learn of a topic that was just created a moment later than its creator does; a name that is wrong
 # should not cost a whole `default.api.timeout.ms`.
 _UNKNOWN_TOPIC_PATIENCE = 2.0
 _LONGEST = 2**31 - 1
 """Milliseconds that a request can name."""
+_PASSING = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""What controllers answer that another attempt may cure. (Other codes are retriable in other places only: a topic that
+is to be deleted and is unknown stays unknown.)"""
+_SHORTEST = 1.0
+"""Seconds that a broker is given at least before another one is asked to change something."""
 
 
 class AdminBase:
@@ -29,6 +53,7 @@ class AdminBase:
 
     _cluster: Cluster
     _config: AdminConfig
+    _supervisor: Supervisor
 
     def _check(self) -> None:
         """Raises the stored failure of a background task, or that the client was closed."""
@@ -39,85 +64,231 @@ class AdminBase:
         check_timeout(timeout)
         return self._config.request_timeout_ms if timeout is None else max(1, int(min(timeout * 1000, _LONGEST)))
 
-    async def _ask_any(self, message: ApiMessage, response: type[M], *, timeout: float | None, what: str) -> M:
-        async def ask() -> M:
-            connection = await self._cluster.connection()
-            return await self._cluster.request_on(connection, message, response=response)
+    # ------------------------------------------------------------------ attempts
+
+    async def _retrying(self, attempt: Callable[[Trial], Awaitable[T]], timeout: float | None, what: str) -> T:
+        """Makes attempts until one succeeds or fails for good, within the time and the `retries` of one call.
+
+        Raises:
+            KafkaTimeoutError: none succeeded in time; it names the brokers that were tried, and why each failed.
+            KafkaError: an error that another attempt cannot cure, or the last one when `retries` is used up.
+        """
+        check_timeout(timeout)
+        self._check()
+        seconds = self._config.default_api_timeout_ms / 1000 if timeout is None else timeout
+        trial = Trial()
+        attempts = 0
+        with anyio.move_on_after(seconds):
+            while True:
+                try:
+                    return await attempt(trial)
+                except KafkaError as error:
+                    if not error.retriable or attempts >= self._config.retries:
+                        raise
+                    if error.refresh_metadata:
+                        self._cluster.request_update()
+                    if isinstance(error, NotControllerError):
+                        await self._cluster.refresh()
+                attempts += 1
+                await anyio.sleep(self._cluster.retry_backoff.seconds(attempts))
+        reason = f"tried {trial}" if trial else self._cluster.error
+        text = f"{what} did not succeed within {in_seconds(seconds)}"
+        raise KafkaTimeoutError(f"{text}: {reason}" if reason else text) from trial.cause or self._cluster.error
+
+    async def _each(
+        self,
+        wanted: Mapping[K, V],
+        attempt: Callable[[Trial, Mapping[K, V]], Awaitable[Mapping[K, Outcome]]],
+        *,
+        timeout: float | None,
+        what: str,
+        name: Callable[[K], str] = str,
+        retry_on_quota_violation: bool = True,
+        done: type[KafkaError] | None = None,
+    ) -> dict[str, KafkaError]:
+        """As `_retrying`, for a call about several things: each is asked for until it is done or refused for good.
+
+        Args:
+            wanted: what to ask for.
+            attempt: asks for some of them and tells what became of each.
+            timeout: seconds; None takes `default.api.timeout.ms`.
+            what: the call, as the start of a sentence.
+            name: the name of a thing in errors.
+            retry_on_quota_violation: whether to ask again for what the broker puts off because of a quota (KIP-599).
+            done: what the broker answers where it has been done already.
+
+        Returns:
+            Why the others were refused, by name.
+        """
+        left = dict(wanted)
+        last: dict[K, KafkaError] = {}
+        failures: dict[str, KafkaError] = {}
+        unanswered: set[K] = set()
+
+        async def ask(trial: Trial) -> None:
+            try:
+                outcomes = await attempt(trial, left)
+            except KafkaError:
+                unanswered.update(left)
+                raise
+            again: KafkaError | None = None
+            for key, error in outcomes.items():
+                put_off = isinstance(error, ThrottlingQuotaExceededError)
+                if error is not None and error.code in _PASSING and (retry_on_quota_violation or not put_off):
+                    last[key] = again = error
+                    if error.code == ErrorCode.REQUEST_TIMED_OUT:
+                        unanswered.add(key)
+                    continue
+                left.pop(key, None)
+                if error is not None and done is not None and isinstance(error, done) and key in unanswered:
+                    text = f"{error.message} (An earlier attempt that got no answer may have done it.)"
+                    error = error_for(error.code or 0, text)
+                if error is not None:
+                    failures[name(key)] = error
+            if again is not None:
+                raise again
+
+        if left:
+            try:
+                await self._retrying(ask, timeout, what)
+            except KafkaError as error:
+                if not left:
+                    raise
+                for key in left:
+                    put_off = isinstance(last.get(key), ThrottlingQuotaExceededError)
+                    failures[name(key)] = last[key] if put_off else error
+        return failures
+
+    async def _exchange(
+        self,
+        trial: Trial,
+        connection: Connection,
+        message: ApiMessage,
+        response: type[M],
+        *,
+        check: Callable[[M], object] | None = None,
+        max_version: int | None = None,
+    ) -> M:
+        """Sends a request; `check` raises what makes the whole answer void."""
+        with trial.asking(connection.address):
+            answer = await self._cluster.request_on(connection, message, response=response, max_version=max_version)
+            if check is not None:
+                check(answer)
+            return answer
+
+    # ------------------------------------------------------------------ whom to ask
+
+    async def _ask_any(
+        self,
+        message: ApiMessage,
+        response: type[M],
+        *,
+        timeout: float | None,
+        what: str,
+        check: Callable[[M], object] | None = None,
+    ) -> M:
+        """Asks something that any broker can answer; of another one too, where one does not answer for a while."""
+
+        async def ask(trial: Trial) -> M:
+            return await self._cluster.ask_any(
+                lambda connection: self._exchange(trial, connection, message, response, check=check), trial=trial
+            )
 
         return await self._retrying(ask, timeout, what)
 
-    async def _ask_controller(self, message: ApiMessage, response: type[M], *, timeout: float | None, what: str) -> M:
-        """Asks the controller, or with KRaft the broker that passes requests on to it."""
+    async def _ask_controller(
+        self, trial: Trial, message: Callable[[Connection], ApiMessage], response: type[M], timeout: float | None
+    ) -> M:
+        """Asks the controller, or with KRaft any broker, since all of them pass requests on to it.
 
-        async def ask() -> M:
-            controller = self._cluster.snapshot.controller
-            connection = await self._cluster.connection(None if controller is None else controller.id)
-            return await self._cluster.request_on(connection, message, response=response)
+        Where there are other brokers, one that does not answer is left in time for another: within half of the call's
+        time. (That the first carries it out all the same is told where it matters, see `_each`.)
 
-        return await self._retrying(ask, timeout, what)
+        Args:
+            trial: is told what is tried.
+            message: makes the request for a connection.
+            response: its response class.
+            timeout: the call's time in seconds; None takes `default.api.timeout.ms`.
+        """
+        others = len(self._cluster.snapshot.nodes or (await self._cluster.refresh()).nodes) > 1
+        connection = await self._cluster.connection(trial=trial)
+        if ApiKey.DESCRIBE_QUORUM not in connection.api_versions:  # a broker of the times before KRaft
+            controller = self._cluster.snapshot.controller or (await self._cluster.refresh()).controller
+            if controller is None:
+                raise NotControllerError("The cluster has no controller at the moment")
+            connection = await self._cluster.connection(controller.id, trial=trial)
+            others = False
+        seconds = self._config.default_api_timeout_ms / 1000 if timeout is None else timeout
+        with anyio.move_on_after(max(seconds / 2, _SHORTEST) if others else None), trial.asking(connection.address):
+            return await self._cluster.request_on(connection, message(connection), response=response)
+        text = f"no answer within {in_seconds(max(seconds / 2, _SHORTEST))}"
+        late = KafkaTimeoutError(f"{connection.address}: {text}")
+        with trial.asking(connection.address):
+            raise late
 
     async def _ask_node(
         self, node_id: int | None, message: ApiMessage, response: type[M], timeout: float | None, what: str
     ) -> M:
-        """Asks one broker, or the controller for None."""
+        """Asks one broker, or any for None."""
         if node_id is None:
-            return await self._ask_controller(message, response, timeout=timeout, what=what)
+            return await self._ask_any(message, response, timeout=timeout, what=what)
 
-        async def ask() -> M:
-            if node_id not in self._cluster.snapshot.nodes:
-                await self._cluster.refresh(timeout=timeout)
-            connection = await self._cluster.connection(node_id)
-            return await self._cluster.request_on(connection, message, response=response)
+        async def ask(trial: Trial) -> M:
+            return await self._exchange(trial, await self._cluster.connection(node_id, trial=trial), message, response)
 
         return await self._retrying(ask, timeout, what)
 
     async def _at_coordinator(
         self,
         group_id: str,
-        operation: Callable[[Connection, Node], Awaitable[T]],
+        operation: Callable[[Trial, Connection, Node], Awaitable[T]],
         *,
         timeout: float | None,
         what: str,
     ) -> T:
         """Runs the operation at the group's coordinator, looked up anew for each attempt."""
 
-        async def ask() -> T:
-            node = await self._cluster.find_coordinator(group_id, timeout=timeout)
-            if node.id not in self._cluster.snapshot.nodes:
-                await self._cluster.refresh(timeout=timeout)
-            return await operation(await self._cluster.connection(node.id), node)
+        async def ask(trial: Trial) -> T:
+            node = await self._cluster.find_coordinator(group_id, trial=trial)
+            return await operation(trial, await self._cluster.connection(node.id, trial=trial), node)
 
         return await self._retrying(ask, timeout, what)
-
-    async def _retrying(self, ask: Callable[[], Awaitable[T]], timeout: float | None, what: str) -> T:
-        check_timeout(timeout)
-        self._check()
-        return await self._cluster.retrying(ask, timeout=timeout, what=what)
 
     async def _at_leaders(
         self,
         partitions: Collection[TopicPartition],
-        operation: Callable[[Connection, Collection[TopicPartition]], Awaitable[dict[TopicPartition, T]]],
+        operation: Callable[[Trial, Connection, Collection[TopicPartition]], Awaitable[dict[TopicPartition, T]]],
         *,
         timeout: float | None,
         what: str,
     ) -> dict[TopicPartition, T]:
-        """Runs the operation at each leader, with the partitions it leads; answers that came are not asked again."""
+        """Runs the operation at all leaders at once, with the partitions each leads; what came is not asked again."""
         results: dict[TopicPartition, T] = {}
         patience_ends = self._cluster.clock() + _UNKNOWN_TOPIC_PATIENCE
 
-        async def ask() -> dict[TopicPartition, T]:
+        async def attempt(trial: Trial) -> dict[TopicPartition, T]:
             missing = [tp for tp in partitions if tp not in results]
             if not missing:
-                return results
-            snapshot = await self._cluster.refresh({tp.topic for tp in missing}, timeout=timeout)
+                return {}
+            snapshot = await self._cluster.refresh({tp.topic for tp in missing})
             patient = self._cluster.clock() < patience_ends
-            for node_id, led in _by_leader(snapshot, missing, patient).items():
-                connection = await self._cluster.connection(node_id)
-                results.update(await operation(connection, led))
-            return results
+            by_leader = _by_leader(snapshot, missing, patient)
 
-        return await self._retrying(ask, timeout, what)
+            async def ask(node_id: int) -> None:
+                connection = await self._cluster.connection(node_id, trial=trial)
+                results.update(await operation(trial, connection, by_leader[node_id]))
+
+            await self._all(by_leader, ask)
+            return {tp: results[tp] for tp in partitions}
+
+        return await self._retrying(attempt, timeout, what)
+
+    async def _all(self, candidates: Collection[K], ask: Callable[[K], Awaitable[None]]) -> None:
+        """Asks all at once, and waits for all; raises an error that is final, or else one of the others."""
+        outcomes = await every_answer(candidates, ask, supervisor=self._supervisor)
+        errors = sorted((error for error in outcomes.values() if error is not None), key=lambda error: error.retriable)
+        if errors:
+            raise errors[0]
 
 
 def _by_leader(
@@ -146,6 +317,13 @@ def failure(code: int, subject: str, message: str | None = None) -> KafkaError |
     # brokers often begin with it themselves: "Topic 'flights' already exists."
     told = name and text.lower().startswith((f"{subject} ".lower(), f"{subject.partition(' ')[0]} {name} ".lower()))
     return error_for(code, text if told else f"{subject}: {text}")
+
+
+def check_code(code: int, subject: str, message: str | None = None) -> None:
+    """Raises the error of a code, if it is one."""
+    error = failure(code, subject, message)
+    if error is not None:
+        raise error
 
 
 def check_retriable(code: int, subject: str) -> None:

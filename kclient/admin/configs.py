@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from kclient.admin.base import AdminBase, failure
+from kclient.admin.base import AdminBase, Outcome, failure
 from kclient.admin.types import (
     ConfigEntry,
     ConfigOperation,
@@ -13,6 +13,7 @@ from kclient.admin.types import (
     ConfigSource,
     raise_failures,
 )
+from kclient.cluster import Trial
 from kclient.errors import KafkaError
 from kclient.protocol.messages import (
     DescribeConfigsRequest,
@@ -43,13 +44,15 @@ class ConfigOperations(AdminBase):
         """
         described: dict[ConfigResource, dict[str, ConfigEntry]] = {}
         failures: dict[str, KafkaError] = {}
-        for node_id, group in _by_node(resources).items():
+        groups = _by_node(resources)
+
+        async def describe(node_id: int | None) -> None:
             request = DescribeConfigsRequest(
                 resources=[
                     DescribeConfigsResource(
                         resource_type=int(resource.type), resource_name=resource.name, configuration_keys=None
                     )
-                    for resource in group
+                    for resource in groups[node_id]
                 ]
             )
             response = await self._ask_node(node_id, request, DescribeConfigsResponse, timeout, "Describing configs")
@@ -60,6 +63,9 @@ class ConfigOperations(AdminBase):
                     described[resource] = _entries(result)
                 else:
                     failures[_subject(resource)] = error
+
+        self._check()
+        await self._all(groups, describe)
         raise_failures("Describing configs", failures)
         return described
 
@@ -85,27 +91,54 @@ class ConfigOperations(AdminBase):
         """
         if not isinstance(changes, Mapping):
             raise TypeError(f"changes are a mapping from ConfigResource to settings by name; not {changes!r}")
+        groups = _by_node(changes)
+        alterables = {resource: _alterables(changes[resource]) for group in groups.values() for resource in group}
         failures: dict[str, KafkaError] = {}
-        for node_id, group in _by_node(changes).items():
+
+        async def alter(node_id: int | None) -> None:
+            wanted = {resource: alterables[resource] for resource in groups[node_id]}
+            failures.update(await self._alter(node_id, wanted, validate_only, timeout))
+
+        self._check()
+        await self._all(groups, alter)
+        raise_failures("Altering configs", failures)
+
+    async def _alter(
+        self,
+        node_id: int | None,
+        changes: Mapping[ConfigResource, list[IncrementalAlterConfigsRequestConfig]],
+        validate_only: bool,
+        timeout: float | None,
+    ) -> dict[str, KafkaError]:
+        """Changes a broker's own settings there, and all others (None) by the controller."""
+
+        async def ask(
+            trial: Trial, left: Mapping[ConfigResource, list[IncrementalAlterConfigsRequestConfig]]
+        ) -> Mapping[ConfigResource, Outcome]:
             request = IncrementalAlterConfigsRequest(
                 resources=[
                     IncrementalAlterConfigsRequestResource(
-                        resource_type=int(resource.type),
-                        resource_name=resource.name,
-                        configs=_alterables(changes[resource]),
+                        resource_type=int(resource.type), resource_name=resource.name, configs=configs
                     )
-                    for resource in group
+                    for resource, configs in left.items()
                 ],
                 validate_only=validate_only,
             )
-            what = "Altering configs"
-            response = await self._ask_node(node_id, request, IncrementalAlterConfigsResponse, timeout, what)
+            response: IncrementalAlterConfigsResponse
+            if node_id is None:
+                response = await self._ask_controller(
+                    trial, lambda _: request, IncrementalAlterConfigsResponse, timeout
+                )
+            else:
+                connection = await self._cluster.connection(node_id, trial=trial)
+                response = await self._exchange(trial, connection, request, IncrementalAlterConfigsResponse)
+            outcomes: dict[ConfigResource, Outcome] = {}
             for result in response.responses:
                 resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
-                error = failure(result.error_code, _subject(resource), result.error_message)
-                if error is not None:
-                    failures[_subject(resource)] = error
-        raise_failures("Altering configs", failures)
+                outcomes[resource] = failure(result.error_code, _subject(resource), result.error_message)
+            return outcomes
+
+        return await self._each(changes, ask, timeout=timeout, what="Altering configs", name=_subject)
 
 
 def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:

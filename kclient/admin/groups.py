@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any
 
-from kclient.admin.base import check_retriable, failure
+from kclient.admin.base import check_code, check_retriable, failure
+from kclient.admin.describing import KINDS, SHARE
 from kclient.admin.topics import TopicOperations
 from kclient.admin.types import (
     GroupDescription,
     GroupListing,
-    GroupMember,
     OffsetReset,
     OffsetSpec,
     PartitionLag,
     raise_failures,
 )
-from kclient.arguments import as_names, as_offset, as_partitions, by_partition, check_timeout, whole_number
-from kclient.cluster import version_for
-from kclient.errors import GroupIdNotFoundError, GroupNotEmptyError, KafkaError, ProtocolError, error_for
+from kclient.arguments import as_names, as_offset, as_partitions, by_partition, whole_number
+from kclient.cluster import Trial, version_for
+from kclient.cluster.asking import every_answer
+from kclient.errors import (
+    ErrorCode,
+    GroupIdNotFoundError,
+    GroupNotEmptyError,
+    KafkaError,
+    NotYetSupportedError,
+    error_for,
+)
 from kclient.net.connection import Connection
-from kclient.protocol.embedded import decode_embedded
 from kclient.protocol.messages import (
-    ConsumerProtocolAssignment,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    DescribeGroupsResponseDescribedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetCommitRequest,
@@ -50,6 +54,9 @@ from kclient.types import Node, OffsetAndMetadata, Offsets, Partition, TopicPart
 
 # Later versions name topics by id only; names serve every broker.
 _LAST_VERSION_WITH_NAMES = 9
+_ANOTHER_KIND = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
+"""What brokers answer of a group that is not of the type that they are asked for; the other where they have no such
+groups."""
 
 
 class GroupOperations(TopicOperations):
@@ -67,26 +74,36 @@ class GroupOperations(TopicOperations):
         """
         wanted_states = as_names(states, "states")
         wanted_types = as_names(types, "types")
-        check_timeout(timeout)
-        self._check()
-        await self._cluster.refresh(timeout=timeout)
-        found: dict[str, GroupListing] = {}
-        for node_id in list(self._cluster.snapshot.nodes):
-            request = ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_types)
-            response = await self._ask_node(node_id, request, ListGroupsResponse, timeout, "Listing groups")
-            error = failure(response.error_code, f"Broker {node_id}")
-            if error is not None:
-                raise error
-            for group in response.groups:
-                found[group.group_id] = GroupListing(
-                    group.group_id, group.protocol_type, group.group_state, group.group_type
+        listed: dict[int, list[GroupListing]] = {}
+
+        async def attempt(trial: Trial) -> None:
+            nodes = (await self._cluster.refresh()).nodes
+
+            async def ask(node_id: int) -> None:
+                connection = await self._cluster.connection(node_id, trial=trial)
+                request = ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_types)
+                response = await self._exchange(
+                    trial,
+                    connection,
+                    request,
+                    ListGroupsResponse,
+                    check=lambda answer: check_code(answer.error_code, f"Broker {node_id}"),
                 )
+                listed[node_id] = [
+                    GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
+                    for group in response.groups
+                ]
+
+            await self._all(nodes.keys() - listed.keys(), ask)
+
+        await self._retrying(attempt, timeout, "Listing groups")
+        found = {group.group_id: group for groups in listed.values() for group in groups}
         return [found[name] for name in sorted(found)]
 
     async def describe_groups(
         self, group_ids: Collection[str], *, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
-        """Groups with their members and what these are assigned.
+        """Groups with their members and what these are assigned; groups of every type (see `GroupDescription.type`).
 
         Raises:
             GroupIdNotFoundError: there is no such group.
@@ -94,26 +111,43 @@ class GroupOperations(TopicOperations):
             TypeError: the names are no list of strings.
         """
         described: dict[str, GroupDescription] = {}
-        failures: dict[str, KafkaError] = {}
-        for group_id in as_names(group_ids, "groups", empty=True):
-            try:
-                described[group_id] = await self._describe_group(group_id, timeout)
-            except KafkaError as error:
-                failures[group_id] = error
-        raise_failures("Describing groups", failures)
+
+        async def describe(group_id: str) -> None:
+            described[group_id] = await self._describe_group(group_id, timeout)
+
+        await self._each_group(group_ids, describe, "Describing groups")
         return described
 
+    async def _each_group(self, group_ids: Collection[str], ask: Callable[[str], Awaitable[None]], what: str) -> None:
+        """Does something with each group, with all of them at the same time."""
+        names = dict.fromkeys(as_names(group_ids, "groups", empty=True))
+        self._check()
+        outcomes = await every_answer(names, ask, supervisor=self._supervisor)
+        raise_failures(what, {name: error for name, error in outcomes.items() if error is not None})
+
     async def _describe_group(self, group_id: str, timeout: float | None) -> GroupDescription:
-        async def ask(connection: Connection, coordinator: Node) -> GroupDescription:
-            request = DescribeGroupsRequest(groups=[group_id])
-            response = await self._cluster.request_on(connection, request, response=DescribeGroupsResponse)
-            (group,) = response.groups
-            error = failure(group.error_code, f"Group {group_id!r}", group.error_message)
-            if error is not None:
-                raise error
-            if group.group_state == "Dead":
-                raise GroupIdNotFoundError(f"Group {group_id!r} does not exist")
-            return _description(group, coordinator)
+        async def ask(trial: Trial, connection: Connection, coordinator: Node) -> GroupDescription:
+            subject = f"Group {group_id!r}"
+            missing: KafkaError | None = None
+            for kind in KINDS:
+                if kind.response.API_KEY not in connection.api_versions:
+                    continue
+                response: Any = await self._exchange(
+                    trial,
+                    connection,
+                    kind.request(group_id),
+                    kind.response,
+                    check=lambda answer: check_retriable(answer.groups[0].error_code, subject),
+                )
+                (group,) = response.groups
+                if group.error_code == ErrorCode.NONE and group.group_state != "Dead":
+                    return kind.description(group, coordinator)
+                error = failure(group.error_code, subject, group.error_message)
+                if error is not None and error.code not in _ANOTHER_KIND:
+                    raise error
+                if isinstance(error, GroupIdNotFoundError):
+                    missing = missing or error
+            raise missing or GroupIdNotFoundError(f"{subject} does not exist")
 
         return await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Describing group {group_id!r}")
 
@@ -126,21 +160,17 @@ class GroupOperations(TopicOperations):
             PartialFailureError: several could not be deleted; the others were.
             TypeError: the names are no list of strings.
         """
-        failures: dict[str, KafkaError] = {}
-        for group_id in as_names(group_ids, "groups", empty=True):
-            try:
-                await self._delete_group(group_id, timeout)
-            except KafkaError as error:
-                failures[group_id] = error
-        raise_failures("Deleting groups", failures)
+        await self._each_group(group_ids, lambda group_id: self._delete_group(group_id, timeout), "Deleting groups")
 
     async def _delete_group(self, group_id: str, timeout: float | None) -> None:
-        async def ask(connection: Connection, coordinator: Node) -> None:
-            request = DeleteGroupsRequest(groups_names=[group_id])
-            response = await self._cluster.request_on(connection, request, response=DeleteGroupsResponse)
-            error = failure(response.results[0].error_code, f"Group {group_id!r}")
-            if error is not None:
-                raise error
+        async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
+            await self._exchange(
+                trial,
+                connection,
+                DeleteGroupsRequest(groups_names=[group_id]),
+                DeleteGroupsResponse,
+                check=lambda answer: check_code(answer.results[0].error_code, f"Group {group_id!r}"),
+            )
 
         await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting group {group_id!r}")
 
@@ -154,7 +184,9 @@ class GroupOperations(TopicOperations):
         """
         chosen = None if partitions is None else set(as_partitions(partitions))
 
-        async def ask(connection: Connection, coordinator: Node) -> dict[TopicPartition, OffsetAndMetadata]:
+        async def ask(
+            trial: Trial, connection: Connection, coordinator: Node
+        ) -> dict[TopicPartition, OffsetAndMetadata]:
             version = version_for(connection, OffsetFetchRequest, _LAST_VERSION_WITH_NAMES)
             request = OffsetFetchRequest()
             if version >= 8:
@@ -162,10 +194,16 @@ class GroupOperations(TopicOperations):
             else:
                 request.group_id = group_id
                 request.topics = None
-            response = await self._cluster.request_on(
-                connection, request, response=OffsetFetchResponse, max_version=_LAST_VERSION_WITH_NAMES
+            found: dict[TopicPartition, OffsetAndMetadata] = {}
+            await self._exchange(
+                trial,
+                connection,
+                request,
+                OffsetFetchResponse,
+                check=lambda answer: found.update(_committed(answer, version)),
+                max_version=_LAST_VERSION_WITH_NAMES,
             )
-            return _committed(response, version)
+            return found
 
         committed = await self._at_coordinator(
             group_id, ask, timeout=timeout, what=f"Listing the offsets of group {group_id!r}"
@@ -183,12 +221,15 @@ class GroupOperations(TopicOperations):
         """
         wanted = by_partition(offsets, as_offset, "offsets")
 
-        async def ask(connection: Connection, coordinator: Node) -> None:
-            request = OffsetCommitRequest(group_id=group_id, topics=_to_commit(wanted))
-            response = await self._cluster.request_on(
-                connection, request, response=OffsetCommitResponse, max_version=_LAST_VERSION_WITH_NAMES
+        async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
+            await self._exchange(
+                trial,
+                connection,
+                OffsetCommitRequest(group_id=group_id, topics=_to_commit(wanted)),
+                OffsetCommitResponse,
+                check=lambda answer: _check_offset_codes("Altering offsets", group_id, answer.topics),
+                max_version=_LAST_VERSION_WITH_NAMES,
             )
-            _check_offset_codes("Altering offsets", group_id, response.topics)
 
         if wanted:
             await self._at_coordinator(
@@ -207,7 +248,11 @@ class GroupOperations(TopicOperations):
         """
         wanted = as_partitions(partitions)
 
-        async def ask(connection: Connection, coordinator: Node) -> None:
+        def check(answer: OffsetDeleteResponse) -> None:
+            check_code(answer.error_code, f"Group {group_id!r}")
+            _check_offset_codes("Deleting offsets", group_id, answer.topics)
+
+        async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
             by_topic: dict[str, list[OffsetDeleteRequestPartition]] = defaultdict(list)
             for tp in wanted:
                 by_topic[tp.topic].append(OffsetDeleteRequestPartition(partition_index=tp.partition))
@@ -215,11 +260,7 @@ class GroupOperations(TopicOperations):
                 group_id=group_id,
                 topics=[OffsetDeleteRequestTopic(name=name, partitions=parts) for name, parts in by_topic.items()],
             )
-            response = await self._cluster.request_on(connection, request, response=OffsetDeleteResponse)
-            error = failure(response.error_code, f"Group {group_id!r}")
-            if error is not None:
-                raise error
-            _check_offset_codes("Deleting offsets", group_id, response.topics)
+            await self._exchange(trial, connection, request, OffsetDeleteResponse, check=check)
 
         await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting offsets of group {group_id!r}")
 
@@ -247,6 +288,7 @@ class GroupOperations(TopicOperations):
 
         Raises:
             GroupNotEmptyError: the group has members; stop them first.
+            NotYetSupportedError: it is a share group, which commits no offsets.
             TypeError: the target or a partition is none.
             ValueError: an offset is negative.
         """
@@ -267,6 +309,7 @@ class GroupOperations(TopicOperations):
             description = await self._describe_group(group_id, timeout)
         except GroupIdNotFoundError:
             return  # a group that never was may be given offsets to begin at
+        _check_has_offsets(description)
         if description.members:
             raise GroupNotEmptyError(
                 f"Group {group_id!r} has {len(description.members)} members, whose commits would undo the reset:"
@@ -291,8 +334,10 @@ class GroupOperations(TopicOperations):
 
         Raises:
             GroupIdNotFoundError: there is no such group.
+            NotYetSupportedError: it is a share group, which commits no offsets.
         """
         description = await self._describe_group(group_id, timeout)
+        _check_has_offsets(description)
         owners = {tp: member for member in description.members for tp in member.assignment}
         committed = await self.list_group_offsets(group_id, timeout=timeout)
         partitions = sorted({*owners, *committed})
@@ -306,32 +351,11 @@ class GroupOperations(TopicOperations):
         return lags
 
 
-def _description(group: DescribeGroupsResponseDescribedGroup, coordinator: Node) -> GroupDescription:
-    members = tuple(
-        GroupMember(
-            member.member_id,
-            member.group_instance_id,
-            member.client_id,
-            member.client_host,
-            _assigned(member.member_assignment) if group.protocol_type == "consumer" else (),
+def _check_has_offsets(group: GroupDescription) -> None:
+    if group.type == SHARE:
+        raise NotYetSupportedError(
+            f"Group {group.group_id!r} is a share group (KIP-932): it commits no offsets, but acknowledges records"
         )
-        for member in group.members
-    )
-    return GroupDescription(
-        group.group_id, group.group_state, group.protocol_type, group.protocol_data, members, coordinator
-    )
-
-
-def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
-    if not assignment:
-        return ()
-    try:
-        decoded = decode_embedded(ConsumerProtocolAssignment, assignment)
-    except ProtocolError:
-        return ()  # members of a group may write there what they like
-    return tuple(
-        TopicPartition(topic.topic, number) for topic in decoded.assigned_partitions for number in topic.partitions
-    )
 
 
 def _as_target(target: OffsetSpec | int | WholeNumbers) -> OffsetSpec | int | dict[TopicPartition, int]:

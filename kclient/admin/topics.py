@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
-from kclient.admin.base import AdminBase, check_retriable, failure
+from kclient.admin.base import AdminBase, Outcome, check_retriable, failure
 from kclient.admin.types import (
     NewTopic,
     OffsetSpec,
@@ -16,8 +16,14 @@ from kclient.admin.types import (
     topic_id_text,
 )
 from kclient.arguments import as_names, by_partition, whole_number
-from kclient.cluster import version_for
-from kclient.errors import KafkaError, UnsupportedVersionError
+from kclient.cluster import Trial, version_for
+from kclient.errors import (
+    InvalidPartitionsError,
+    KafkaError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
 from kclient.net.connection import Connection
 from kclient.protocol.messages import (
     CreatableReplicaAssignment,
@@ -58,13 +64,20 @@ class TopicOperations(AdminBase):
     """The admin client's calls about topics."""
 
     async def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
+        timeout: float | None = None,
     ) -> None:
         """Creates topics.
 
         Args:
             topics: what to create.
             validate_only: check everything and create nothing.
+            retry_on_quota_violation: whether to try again, within the time, what the broker puts off because of a
+                quota (KIP-599); else that is a `ThrottlingQuotaExceededError` at once.
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
@@ -72,13 +85,26 @@ class TopicOperations(AdminBase):
             PartialFailureError: several topics were refused; the others were created.
             TypeError: these are no `NewTopic`s.
         """
-        request = CreateTopicsRequest(
-            topics=_creatables(topics),
-            timeout_ms=self._milliseconds(timeout),
-            validate_only=validate_only,
+        wanted = _creatables(topics)
+        milliseconds = self._milliseconds(timeout)
+
+        async def ask(trial: Trial, left: Mapping[str, list[CreatableTopic]]) -> Mapping[str, Outcome]:
+            request = CreateTopicsRequest(
+                topics=[topic for same in left.values() for topic in same],
+                timeout_ms=milliseconds,
+                validate_only=validate_only,
+            )
+            response = await self._ask_controller(trial, lambda _: request, CreateTopicsResponse, timeout)
+            return _outcomes((topic.name, topic.error_code, topic.error_message) for topic in response.topics)
+
+        failures = await self._each(
+            wanted,
+            ask,
+            timeout=timeout,
+            what="Creating topics",
+            retry_on_quota_violation=retry_on_quota_violation,
+            done=TopicExistsError,
         )
-        response = await self._ask_controller(request, CreateTopicsResponse, timeout=timeout, what="Creating topics")
-        failures = _failures((topic.name, topic.error_code, topic.error_message) for topic in response.topics)
         raise_failures("Creating topics", failures)
 
     async def create_topic(
@@ -93,29 +119,44 @@ class TopicOperations(AdminBase):
         """Creates one topic; see `NewTopic` and `create_topics`."""
         await self.create_topics([NewTopic(name, partitions, replication_factor, configs or {})], timeout=timeout)
 
-    async def delete_topics(self, names: Collection[str], *, timeout: float | None = None) -> None:
+    async def delete_topics(
+        self, names: Collection[str], *, retry_on_quota_violation: bool = True, timeout: float | None = None
+    ) -> None:
         """Deletes topics and everything in them.
+
+        Args:
+            names: which.
+            retry_on_quota_violation: as for `create_topics`.
+            timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             PartialFailureError: several could not be deleted; the others were.
             TypeError: the names are no list of strings.
         """
-        wanted = as_names(names, "topics")
-        request = DeleteTopicsRequest(timeout_ms=self._milliseconds(timeout))
-        self._check()
+        wanted = dict.fromkeys(as_names(names, "topics"))
+        milliseconds = self._milliseconds(timeout)
 
-        async def ask() -> DeleteTopicsResponse:
-            controller = self._cluster.snapshot.controller
-            connection = await self._cluster.connection(None if controller is None else controller.id)
-            if version_for(connection, DeleteTopicsRequest) >= 6:
-                request.topics = [DeleteTopicState(name=name) for name in wanted]
-            else:
-                request.topic_names = wanted
-            return await self._cluster.request_on(connection, request, response=DeleteTopicsResponse)
+        async def ask(trial: Trial, left: Mapping[str, None]) -> Mapping[str, Outcome]:
+            def message(connection: Connection) -> DeleteTopicsRequest:
+                request = DeleteTopicsRequest(timeout_ms=milliseconds)
+                if version_for(connection, DeleteTopicsRequest) >= 6:
+                    request.topics = [DeleteTopicState(name=name) for name in left]
+                else:
+                    request.topic_names = list(left)
+                return request
 
-        response = await self._retrying(ask, timeout, "Deleting topics")
-        failures = _failures((topic.name or "", topic.error_code, topic.error_message) for topic in response.responses)
+            response = await self._ask_controller(trial, message, DeleteTopicsResponse, timeout)
+            return _outcomes((topic.name or "", topic.error_code, topic.error_message) for topic in response.responses)
+
+        failures = await self._each(
+            wanted,
+            ask,
+            timeout=timeout,
+            what="Deleting topics",
+            retry_on_quota_violation=retry_on_quota_violation,
+            done=UnknownTopicOrPartitionError,
+        )
         raise_failures("Deleting topics", failures)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
@@ -160,6 +201,7 @@ class TopicOperations(AdminBase):
         *,
         assignments: Mapping[str, list[list[int]]] | None = None,
         validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
         timeout: float | None = None,
     ) -> None:
         """Gives topics more partitions.
@@ -168,6 +210,7 @@ class TopicOperations(AdminBase):
             totals: how many partitions each topic shall have in the end.
             assignments: the brokers of each new partition, by topic.
             validate_only: check everything and change nothing.
+            retry_on_quota_violation: as for `create_topics`.
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
@@ -177,19 +220,28 @@ class TopicOperations(AdminBase):
         if not isinstance(totals, Mapping):
             raise TypeError(f"create_partitions takes a mapping from topics to numbers, as {{'t': 4}}; not {totals!r}")
         counts = [whole_number(total, "a number of partitions") for total in totals.values()]
-        request = CreatePartitionsRequest(
-            topics=[
-                CreatePartitionsTopic(name=name, count=count, assignments=_new_assignments(assignments, name))
-                for name, count in zip(as_names(totals, "topics"), counts, strict=True)
-            ],
-            timeout_ms=self._milliseconds(timeout),
-            validate_only=validate_only,
+        wanted = {
+            name: CreatePartitionsTopic(name=name, count=count, assignments=_new_assignments(assignments, name))
+            for name, count in zip(as_names(totals, "topics"), counts, strict=True)
+        }
+        milliseconds = self._milliseconds(timeout)
+
+        async def ask(trial: Trial, left: Mapping[str, CreatePartitionsTopic]) -> Mapping[str, Outcome]:
+            request = CreatePartitionsRequest(
+                topics=list(left.values()), timeout_ms=milliseconds, validate_only=validate_only
+            )
+            response = await self._ask_controller(trial, lambda _: request, CreatePartitionsResponse, timeout)
+            return _outcomes((topic.name, topic.error_code, topic.error_message) for topic in response.results)
+
+        failures = await self._each(
+            wanted,
+            ask,
+            timeout=timeout,
+            what="Creating partitions",
+            retry_on_quota_violation=retry_on_quota_violation,
+            done=InvalidPartitionsError,
         )
-        what = "Creating partitions"
-        response = await self._ask_controller(request, CreatePartitionsResponse, timeout=timeout, what=what)
-        raise_failures(
-            what, _failures((topic.name, topic.error_code, topic.error_message) for topic in response.results)
-        )
+        raise_failures("Creating partitions", failures)
 
     async def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts.
@@ -200,7 +252,9 @@ class TopicOperations(AdminBase):
         """
         ends = by_partition(before, _end_of_deletion, "offsets")
 
-        async def ask(connection: Connection, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        async def ask(
+            trial: Trial, connection: Connection, partitions: Collection[TopicPartition]
+        ) -> dict[TopicPartition, int]:
             by_topic: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
             for tp in partitions:
                 by_topic[tp.topic].append(DeleteRecordsPartition(partition_index=tp.partition, offset=ends[tp]))
@@ -208,7 +262,7 @@ class TopicOperations(AdminBase):
                 topics=[DeleteRecordsTopic(name=name, partitions=parts) for name, parts in by_topic.items()],
                 timeout_ms=self._milliseconds(timeout),
             )
-            response = await self._cluster.request_on(connection, request, response=DeleteRecordsResponse)
+            response = await self._exchange(trial, connection, request, DeleteRecordsResponse)
             found = {
                 TopicPartition(topic.name, part.partition_index): (part.error_code, part.low_watermark)
                 for topic in response.topics
@@ -231,13 +285,12 @@ class TopicOperations(AdminBase):
         places = by_partition(wanted, _as_place, "places")
 
         async def ask(
-            connection: Connection, partitions: Collection[TopicPartition]
+            trial: Trial, connection: Connection, partitions: Collection[TopicPartition]
         ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
             if any(places[tp] is OffsetSpec.MAX_TIMESTAMP for tp in partitions):
                 _require_max_timestamp(connection)
-            response = await self._cluster.request_on(
-                connection, _list_offsets({tp: places[tp] for tp in partitions}), response=ListOffsetsResponse
-            )
+            request = _list_offsets({tp: places[tp] for tp in partitions})
+            response = await self._exchange(trial, connection, request, ListOffsetsResponse)
             found = {
                 TopicPartition(topic.name, part.partition_index): (part.error_code, _place(part))
                 for topic in response.topics
@@ -248,7 +301,8 @@ class TopicOperations(AdminBase):
         return await self._at_leaders(places, ask, timeout=timeout, what="Listing offsets")
 
 
-def _creatables(topics: Iterable[NewTopic]) -> list[CreatableTopic]:
+def _creatables(topics: Iterable[NewTopic]) -> dict[str, list[CreatableTopic]]:
+    """The topics by name; who gives a name twice is refused by the broker."""
     expected = "create_topics takes NewTopic objects, as in [NewTopic('flights', partitions=4)]"
     if isinstance(topics, NewTopic | str | Mapping) or not isinstance(topics, Iterable):
         raise TypeError(f"{expected}, not {type(topics).__name__}")
@@ -256,7 +310,10 @@ def _creatables(topics: Iterable[NewTopic]) -> list[CreatableTopic]:
     for topic in found:
         if not isinstance(topic, NewTopic):
             raise TypeError(f"{expected}; {topic!r} is of type {type(topic).__name__}")
-    return [_creatable(topic) for topic in found]
+    creatables: dict[str, list[CreatableTopic]] = defaultdict(list)
+    for topic in found:
+        creatables[topic.name].append(_creatable(topic))
+    return creatables
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -278,7 +335,7 @@ def _new_assignments(
 ) -> list[CreatePartitionsAssignment] | None:
     if assignments is None or name not in assignments:
         return None
-    return [CreatePartitionsAssignment(broker_ids=brokers) for brokers in assignments[name]]
+    return [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments[name]]
 
 
 def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:
@@ -333,6 +390,10 @@ def _require_max_timestamp(connection: Connection) -> None:
         raise UnsupportedVersionError(
             f"{connection.address}: OffsetSpec.MAX_TIMESTAMP needs ListOffsets version 7, which Kafka 3.0 brought"
         )
+
+
+def _outcomes(results: Iterable[tuple[str, int, str | None]]) -> dict[str, Outcome]:
+    return {name: failure(code, f"Topic {name!r}", message) for name, code, message in results}
 
 
 def _failures(results: Iterable[tuple[str, int, str | None]]) -> dict[str, KafkaError]:

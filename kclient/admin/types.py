@@ -132,18 +132,46 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group. `assignment` is empty for groups whose protocol is not "consumer"."""
+    """A member of a group.
+
+    Attributes:
+        member_id: its id.
+        group_instance_id: its `group.instance.id`, if it is a static member.
+        client_id: its `client.id`.
+        host: where it runs.
+        assignment: the partitions it has. Empty for classic groups whose protocol is not "consumer"; for streams groups
+            the partitions of the source topics of its active tasks.
+        rack_id: its `client.rack`; None where the broker does not tell.
+        member_epoch: up to which epoch it has followed the group (KIP-848); None in classic groups.
+        target_assignment: the partitions it is going to have (KIP-848); None in classic and share groups.
+    """
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...]
+    rack_id: str | None = None
+    member_epoch: int | None = None
+    target_assignment: tuple[TopicPartition, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group, its members and its coordinator; `assignor` is the protocol that the members agreed on."""
+    """A group, its members and its coordinator.
+
+    Attributes:
+        group_id: its name.
+        state: as the broker calls it, such as "Stable", "Empty" or (KIP-848) "Reconciling".
+        protocol_type: "consumer" for consumers of both kinds, "share", "streams", or what a classic group does, such as
+            "connect".
+        assignor: the assignor that the members agreed on, or that the broker uses; empty where there is none.
+        members: its members.
+        coordinator: the broker that coordinates it.
+        type: "classic", "consumer" (KIP-848), "share" (KIP-932) or "streams" (KIP-1071).
+        group_epoch: its epoch, which changes with members and subscriptions; None in classic groups.
+        target_assignment_epoch: the epoch of the assignment that its members go for; None in classic groups.
+    """
 
     group_id: str
     state: str
@@ -151,6 +179,9 @@ class GroupDescription:
     assignor: str
     members: tuple[GroupMember, ...]
     coordinator: Node
+    type: str = "classic"
+    group_epoch: int | None = None
+    target_assignment_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,4 +17,5 @@ from kclient.cluster.metadata import MetadataCache as MetadataCache
 from kclient.cluster.metadata import PartitionMetadata as PartitionMetadata
 from kclient.cluster.metadata import TopicMetadata as TopicMetadata
 from kclient.cluster.metadata import topic_error as topic_error
+from kclient.cluster.trial import Trial as Trial
 from kclient.cluster.versions import version_for as version_for

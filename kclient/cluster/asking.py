@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 
-from kclient.errors import KafkaError
+from kclient.errors import ClosedError, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -55,13 +55,38 @@ async def first_answer(
         while race.running and not race.decided:
             await race.news()
     finally:
-        for task in list(race.running):
-            task.cancel()
+        race.cancel()
     if race.error is not None:
         raise race.error
     if not race.answers:
         raise nobody(race.failures)
     return race.answers[0]
+
+
+async def every_answer(
+    candidates: Iterable[C], ask: Callable[[C], Awaitable[T]], *, supervisor: Supervisor
+) -> dict[C, T | KafkaError]:
+    """The answer of each candidate, or its error; they are asked at the same time, so that none waits for another.
+
+    Args:
+        candidates: Whom to ask.
+        ask: Asks one of them.
+        supervisor: Runs the questions.
+
+    Raises:
+        Exception: The first error that is no `KafkaError`.
+    """
+    races = {candidate: _Race[C, T](ask) for candidate in candidates}
+    try:
+        for candidate, race in races.items():
+            race.start(candidate, supervisor)
+        for race in races.values():
+            while race.running:
+                await race.news()
+    finally:
+        for race in races.values():
+            race.cancel()
+    return {candidate: race.outcome for candidate, race in races.items()}
 
 
 class _Race(Generic[C, T]):
@@ -96,6 +121,23 @@ class _Race(Generic[C, T]):
     def _over(self, task: TaskHandle) -> None:
         self.running.discard(task)
         self._news.set()
+
+    def cancel(self) -> None:
+        for task in list(self.running):
+            task.cancel()
+
+    @property
+    def outcome(self) -> T | KafkaError:
+        """What became of it where there is one candidate only."""
+        if self.answers:
+            return self.answers[0]
+        for _, error in self.failures:
+            return error
+        if self.error is None:
+            return ClosedError("The question was given up: the client was closed")
+        if not isinstance(self.error, KafkaError):
+            raise self.error
+        return self.error
 
     async def news(self) -> None:
         """Wait until one more has answered or failed."""

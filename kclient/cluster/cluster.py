@@ -20,6 +20,7 @@ from kclient.cluster.connections import BrokerLink
 from kclient.cluster.coordinators import GROUP, coordinator_in, coordinator_request
 from kclient.cluster.links import Links, nobody_answered
 from kclient.cluster.metadata import ClusterSnapshot, MetadataCache
+from kclient.cluster.trial import Trial
 from kclient.cluster.versions import version_for
 from kclient.errors import (
     AuthenticationError,
@@ -56,6 +57,8 @@ T = TypeVar("T")
 
 PATIENCE: Final = 1.0
 """Seconds after which another broker is asked as well, where any broker can answer."""
+WATCH: Final = 1.0
+"""Seconds between looks at what brokers owe."""
 
 
 class Cluster:
@@ -247,11 +250,13 @@ class Cluster:
                 self.metadata.expire_topics(now)
             due = self.metadata.next_update(now)
             if due > now:
-                with anyio.move_on_after(due - now):
+                with anyio.move_on_after(min(due - now, WATCH)):
                     await self._wake.wait()
                 if self._wake.is_set():
                     self._wake = anyio.Event()
                     # what was asked for may have been answered meanwhile
+                if self._links.overdue():
+                    self.metadata.request_update()
                 continue
             await self._update()
 
@@ -331,18 +336,21 @@ class Cluster:
     def _new_link(self, address: Address) -> BrokerLink:
         return BrokerLink(address, self._open, self._reconnect_backoff, self.clock, self._supervisor)
 
-    async def connection(self, node_id: int | None = None, channel: str = "") -> Connection:
+    async def connection(
+        self, node_id: int | None = None, channel: str = "", *, trial: Trial | None = None
+    ) -> Connection:
         """An open connection.
 
         Args:
             node_id: The broker; None takes any, preferring those that are connected and answer.
             channel: Traffic on different channels does not wait for each other.
+            trial: Is told what is tried.
 
         Raises:
             BrokerConnectionError: The broker cannot be reached, or is not known even after new metadata came.
         """
         if node_id is None:
-            return await self.ask_any(_itself, channel=channel)
+            return await self.ask_any(_itself, channel=channel, trial=trial)
         self._check_open()
         link = self.link(node_id, channel)
         if link is None:  # who named the broker may know more than the metadata: a group's coordinator, say
@@ -353,12 +361,15 @@ class Cluster:
         if link is None:
             raise BrokerConnectionError(f"No broker with id {node_id} is known")
         try:
-            return await link.get()
+            with (Trial() if trial is None else trial).asking(link.address):
+                return await link.get()
         except KafkaError:
             self.request_update()
             raise
 
-    async def ask_any(self, ask: Callable[[Connection], Awaitable[T]], *, channel: str = "") -> T:
+    async def ask_any(
+        self, ask: Callable[[Connection], Awaitable[T]], *, channel: str = "", trial: Trial | None = None
+    ) -> T:
         """Ask something that any broker can answer: the least loaded first, the bootstrap servers last.
 
         Another broker is asked when one fails, and also when it does not answer for a while; the first answer counts.
@@ -367,6 +378,7 @@ class Cluster:
         Args:
             ask: Asks on a connection.
             channel: Which connections to use.
+            trial: Is told what is tried.
 
         Raises:
             BrokerConnectionError: No broker answered; it names each that was tried, and why it failed.
@@ -375,9 +387,11 @@ class Cluster:
         self._check_open()
         nodes = self.metadata.snapshot.nodes
         bootstrap = not nodes or self.config.metadata_recovery_strategy == "rebootstrap"
+        told = Trial() if trial is None else trial
 
         async def through(link: BrokerLink) -> T:
-            return await ask(await link.get(wait=False))
+            with told.asking(link.address):
+                return await ask(await link.get(wait=False))
 
         links = self._links.to_ask(nodes.values(), channel, bootstrap=bootstrap)
         return await first_answer(
@@ -442,12 +456,11 @@ class Cluster:
         answer: T = await connection.request(message, version, timeout=seconds)
         return answer
 
-    async def find_coordinator(self, key: str, key_type: int = GROUP, *, timeout: float | None = None) -> Node:
-        """The broker that coordinates a group or a transactional id; retried until there is one.
+    async def find_coordinator(self, key: str, key_type: int = GROUP, *, trial: Trial | None = None) -> Node:
+        """The broker that coordinates a group or a transactional id.
 
         Raises:
-            KafkaTimeoutError: No coordinator could be found in time.
-            GroupAuthorizationError: The group must not be used.
+            KafkaError: There is none (retriable while there may be one soon), or the group must not be used.
         """
 
         async def ask(connection: Connection) -> Node:
@@ -455,40 +468,7 @@ class Cluster:
             request = coordinator_request(key, key_type, version)
             return coordinator_in(await self.request_on(connection, request, response=FindCoordinatorResponse), version)
 
-        what = f"Finding the coordinator of {key!r}"
-        return await self.retrying(lambda: self.ask_any(ask), timeout=timeout, what=what)
-
-    async def retrying(
-        self, operation: Callable[[], Awaitable[T]], *, timeout: float | None = None, what: str = "The request"
-    ) -> T:
-        """Call an operation until it succeeds or fails for good.
-
-        Args:
-            operation: What to do; retriable errors lead to another attempt after a back-off.
-            timeout: Seconds for all attempts; the default is `default.api.timeout.ms`.
-            what: Name of the operation, as the start of the error's sentence.
-
-        Raises:
-            KafkaTimeoutError: No attempt succeeded in time; its cause is the last error.
-        """
-        seconds = self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
-        last: KafkaError | None = None
-        attempts = 0
-        with anyio.move_on_after(seconds):
-            while True:
-                try:
-                    return await operation()
-                except KafkaError as error:
-                    if not error.retriable:
-                        raise
-                    if error.refresh_metadata:
-                        self.request_update()
-                    last = error
-                attempts += 1
-                await anyio.sleep(self.retry_backoff.seconds(attempts))
-        last = last or self._error  # an attempt that was still waiting for metadata raised nothing
-        reason = f": {last}" if last is not None else ""
-        raise KafkaTimeoutError(f"{what} did not succeed within {in_seconds(seconds)}{reason}") from last
+        return await self.ask_any(ask, trial=trial)
 
     def _check_open(self) -> None:
         if self._closed:

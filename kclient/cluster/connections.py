@@ -31,6 +31,8 @@ logger: logging.Logger = logging.getLogger("kclient.cluster")
 
 SILENCE: Final = 1.0
 """Seconds without an answer after which a broker is asked only if no other is at hand."""
+OVERDUE: Final = 2.0
+"""Seconds without an answer after which the cluster is asked whether the broker is still there."""
 
 
 class LinkState(Enum):
@@ -122,9 +124,10 @@ class Link:
 class _Attempt:
     """One attempt to connect, for all who wait for it."""
 
-    __slots__ = ("connection", "done", "error", "task")
+    __slots__ = ("begun", "connection", "done", "error", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        self.begun = now
         self.done = anyio.Event()
         self.connection: Connection | None = None
         self.error: BaseException | None = None
@@ -163,6 +166,7 @@ class BrokerLink:
         self._supervisor = supervisor
         self._attempt: _Attempt | None = None
         """The attempt under way: what another one brings is out of date."""
+        self._overdue_at = OVERDUE
         self._closed = anyio.Event()
         self._closed_by: KafkaError | None = None
 
@@ -186,6 +190,19 @@ class BrokerLink:
         if self.link.state is LinkState.CONNECTING:
             return Readiness.CONNECTING
         return Readiness.IDLE if self.link.state is LinkState.IDLE else Readiness.FAILED
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the broker has owed an answer for long; once, and again when it is half as long again."""
+        waiting = self._clock() - self._attempt.begun if self._attempt is not None else 0.0
+        if self.usable is not None and self.current is not None:
+            waiting = self.current.waiting
+        if waiting < OVERDUE:
+            self._overdue_at = OVERDUE
+        elif waiting >= self._overdue_at:
+            self._overdue_at = waiting * 1.5
+            return True
+        return False
 
     @property
     def in_flight(self) -> int:
@@ -230,7 +247,7 @@ class BrokerLink:
         raise error
 
     def _begin(self) -> _Attempt:
-        attempt = _Attempt()
+        attempt = _Attempt(self._clock())
         self.link.connecting()
         try:
             attempt.task = self._supervisor.spawn(self._connect, attempt, name=f"connect to {self.address}")

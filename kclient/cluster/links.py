@@ -73,6 +73,10 @@ class Links:
             )
         return found
 
+    def overdue(self) -> bool:
+        """Whether a broker has owed an answer for long: it may have left, and nobody has noticed here."""
+        return sum(link.overdue for link in self) > 0  # each is looked at
+
     def drop_moved(self, nodes: Mapping[int, Node]) -> list[tuple[BrokerLink, BrokerConnectionError]]:
         """Forget the links to brokers that left or moved to another address; they are to be closed, for this reason."""
         moved = []

@@ -97,10 +97,21 @@ class Admin:
         return self._portal.call(function, *args, **kwargs)
 
     def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
+        timeout: float | None = None,
     ) -> None:
         """Creates topics."""
-        self._call(self._admin.create_topics, topics, validate_only=validate_only, timeout=timeout)
+        self._call(
+            self._admin.create_topics,
+            topics,
+            validate_only=validate_only,
+            retry_on_quota_violation=retry_on_quota_violation,
+            timeout=timeout,
+        )
 
     def create_topic(
         self,
@@ -114,9 +125,11 @@ class Admin:
         """Creates one topic; see `NewTopic` and `create_topics`."""
         self._call(self._admin.create_topic, name, partitions, replication_factor, configs, timeout=timeout)
 
-    def delete_topics(self, names: Collection[str], *, timeout: float | None = None) -> None:
+    def delete_topics(
+        self, names: Collection[str], *, retry_on_quota_violation: bool = True, timeout: float | None = None
+    ) -> None:
         """Deletes topics and everything in them."""
-        self._call(self._admin.delete_topics, names, timeout=timeout)
+        self._call(self._admin.delete_topics, names, retry_on_quota_violation=retry_on_quota_violation, timeout=timeout)
 
     def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Deletes one topic; see `delete_topics`."""
@@ -136,11 +149,17 @@ class Admin:
         *,
         assignments: Mapping[str, list[list[int]]] | None = None,
         validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
         timeout: float | None = None,
     ) -> None:
         """Gives topics more partitions."""
         self._call(
-            self._admin.create_partitions, totals, assignments=assignments, validate_only=validate_only, timeout=timeout
+            self._admin.create_partitions,
+            totals,
+            assignments=assignments,
+            validate_only=validate_only,
+            retry_on_quota_violation=retry_on_quota_violation,
+            timeout=timeout,
         )
 
     def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:

@@ -21,7 +21,6 @@ from kclient.errors import (
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
-    NotLeaderOrFollowerError,
     TopicAuthorizationError,
     UnsupportedVersionError,
 )
@@ -302,33 +301,6 @@ async def test_coordinators_in_every_form(newest: int) -> None:
     async with FakeKafka(versions={ApiKey.FIND_COORDINATOR: (0, newest)}) as kafka, connected(kafka) as cluster:
         node = await cluster.find_coordinator("group")
         assert (node.id, node.host) == (1, kafka.brokers[1].host)
-
-
-async def test_retrying_until_it_works_or_never_will() -> None:
-    async with FakeKafka() as kafka, connected(kafka) as cluster:
-        calls = 0
-
-        async def third_time() -> str:
-            nonlocal calls
-            calls += 1
-            if calls < 3:
-                raise NotLeaderOrFollowerError
-            return "done"
-
-        assert await cluster.retrying(third_time) == "done"
-        assert calls == 3
-
-        async def never() -> None:
-            raise NotLeaderOrFollowerError("still not")
-
-        with pytest.raises(KafkaTimeoutError, match=r"Counting did not succeed within 0.02 s: still not"):
-            await cluster.retrying(never, timeout=0.02, what="Counting")
-
-        async def final() -> None:
-            raise TopicAuthorizationError
-
-        with pytest.raises(TopicAuthorizationError):
-            await cluster.retrying(final)
 
 
 async def test_use_before_start_and_after_close_is_clear() -> None:

@@ -1,0 +1,202 @@
+"""What brokers tell of a group, in the four forms that they have for groups of different types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kclient.admin.types import GroupDescription, GroupMember
+from kclient.errors import ProtocolError
+from kclient.protocol.embedded import decode_embedded
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupDescribeResponseAssignment,
+    ConsumerGroupDescribeResponseDescribedGroup,
+    ConsumerProtocolAssignment,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupDescribeResponseAssignment,
+    ShareGroupDescribeResponseDescribedGroup,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupDescribeResponseAssignment,
+    StreamsGroupDescribeResponseDescribedGroup,
+    StreamsGroupDescribeResponseTopology,
+)
+from kclient.types import Node, TopicPartition
+
+CLASSIC = "classic"
+CONSUMER = "consumer"
+SHARE = "share"
+STREAMS = "streams"
+
+
+@dataclass(frozen=True)
+class GroupKind:
+    """How groups of one type are asked for and described."""
+
+    name: str
+    request: Callable[[str], ApiMessage]
+    response: type[ApiMessage]
+    description: Callable[[Any, Node], GroupDescription]
+    """From the group in the response, and its coordinator."""
+
+
+def _classic(group: DescribeGroupsResponseDescribedGroup, coordinator: Node) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            _embedded(member.member_assignment) if group.protocol_type == "consumer" else (),
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id, group.group_state, group.protocol_type, group.protocol_data, members, coordinator, CLASSIC
+    )
+
+
+def _embedded(assignment: bytes) -> tuple[TopicPartition, ...]:
+    if not assignment:
+        return ()
+    try:
+        decoded = decode_embedded(ConsumerProtocolAssignment, assignment)
+    except ProtocolError:
+        return ()  # members of a group may write there what they like
+    return tuple(
+        TopicPartition(topic.topic, number) for topic in decoded.assigned_partitions for number in topic.partitions
+    )
+
+
+def _consumer(group: ConsumerGroupDescribeResponseDescribedGroup, coordinator: Node) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _partitions(member.assignment),
+            member.rack_id,
+            member.member_epoch,
+            _partitions(member.target_assignment),
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        CONSUMER,
+        group.assignor_name,
+        members,
+        coordinator,
+        CONSUMER,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _share(group: ShareGroupDescribeResponseDescribedGroup, coordinator: Node) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            None,
+            member.client_id,
+            member.client_host,
+            _partitions(member.assignment),
+            member.rack_id,
+            member.member_epoch,
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        SHARE,
+        group.assignor_name,
+        members,
+        coordinator,
+        SHARE,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _partitions(
+    assignment: ConsumerGroupDescribeResponseAssignment | ShareGroupDescribeResponseAssignment,
+) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, number) for topic in assignment.topic_partitions for number in topic.partitions
+    )
+
+
+def _streams(group: StreamsGroupDescribeResponseDescribedGroup, coordinator: Node) -> GroupDescription:
+    sources = _sources(group.topology)
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _tasks(member.assignment, sources),
+            member.rack_id,
+            member.member_epoch,
+            _tasks(member.target_assignment, sources),
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        STREAMS,
+        "",
+        members,
+        coordinator,
+        STREAMS,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _sources(topology: StreamsGroupDescribeResponseTopology | None) -> dict[str, list[str]]:
+    """The topics that each part of a topology reads."""
+    if topology is None:
+        return {}
+    return {
+        part.subtopology_id: [*part.source_topics, *(topic.name for topic in part.repartition_source_topics)]
+        for part in topology.subtopologies or ()
+    }
+
+
+def _tasks(
+    assignment: StreamsGroupDescribeResponseAssignment, sources: dict[str, list[str]]
+) -> tuple[TopicPartition, ...]:
+    def read() -> Iterable[TopicPartition]:
+        for task in assignment.active_tasks:
+            for topic in sources.get(task.subtopology_id, ()):
+                yield from (TopicPartition(topic, number) for number in task.partitions)
+
+    return tuple(read())
+
+
+KINDS = (
+    GroupKind(CLASSIC, lambda group: DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, _classic),
+    GroupKind(
+        CONSUMER,
+        lambda group: ConsumerGroupDescribeRequest(group_ids=[group]),
+        ConsumerGroupDescribeResponse,
+        _consumer,
+    ),
+    GroupKind(SHARE, lambda group: ShareGroupDescribeRequest(group_ids=[group]), ShareGroupDescribeResponse, _share),
+    GroupKind(
+        STREAMS, lambda group: StreamsGroupDescribeRequest(group_ids=[group]), StreamsGroupDescribeResponse, _streams
+    ),
+)
+"""In the order in which they are asked for; brokers say of a group of another type that it does not exist."""

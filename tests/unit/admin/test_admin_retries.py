@@ -1,0 +1,177 @@
+"""Which errors the admin client tries again, for how long, and what it says when it gives up."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+import kclient
+from kclient.admin import NewTopic, PartialFailureError
+from kclient.errors import (
+    ErrorCode,
+    InvalidTopicError,
+    KafkaError,
+    KafkaTimeoutError,
+    NotControllerError,
+    RequestTimedOutError,
+    ThrottlingQuotaExceededError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
+from kclient.protocol.messages import DescribeClusterResponse
+from kclient.protocol.registry import ApiKey
+from tests.fake_kafka import FakeKafka
+from tests.unit.admin.scripted import KRAFT, VERSIONS, Controller, administering
+
+pytestmark = pytest.mark.anyio
+
+Call = Callable[..., Awaitable[None]]
+CALLS: dict[str, Callable[[kclient.Admin], Call]] = {
+    "create_topics": lambda admin: (
+        lambda names, **options: admin.create_topics([NewTopic(name, 1) for name in names], **options)
+    ),
+    "delete_topics": lambda admin: admin.delete_topics,
+    "create_partitions": lambda admin: (
+        lambda names, **options: admin.create_partitions(dict.fromkeys(names, 3), **options)
+    ),
+}
+
+
+@pytest.fixture(params=sorted(CALLS))
+def call(request: pytest.FixtureRequest) -> Callable[[kclient.Admin], Call]:
+    return CALLS[request.param]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+)
+async def test_what_passes_is_asked_for_again_and_the_rest_is_not(
+    call: Callable[[kclient.Admin], Call], code: ErrorCode
+) -> None:
+    async with FakeKafka(brokers=2, versions={**VERSIONS, **KRAFT}) as kafka, administering(kafka) as admin:
+        controller = Controller(kafka, {"a": [code, code], "c": [ErrorCode.INVALID_TOPIC_EXCEPTION]})
+        with pytest.raises(InvalidTopicError, match="'c'"):
+            await call(admin)(["a", "b", "c"])
+        assert [names for _, names in controller.asked] == [["a", "b", "c"], ["a"], ["a"]]
+
+
+async def test_a_quota_can_be_told_at_once(call: Callable[[kclient.Admin], Call]) -> None:
+    async with FakeKafka(versions={**VERSIONS, **KRAFT}) as kafka, administering(kafka) as admin:
+        codes = [ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+        controller = Controller(kafka, {"a": list(codes), "b": list(codes)})
+        with pytest.raises(PartialFailureError) as caught:
+            await call(admin)(["a", "b", "c"], retry_on_quota_violation=False)
+        assert {name: type(error) for name, error in caught.value.failures.items()} == dict.fromkeys(
+            ["a", "b"], ThrottlingQuotaExceededError
+        )
+        assert len(controller.asked) == 1
+
+
+async def test_a_quota_that_stays_is_told_in_the_end() -> None:
+    async with FakeKafka(versions={**VERSIONS, **KRAFT}) as kafka, administering(kafka) as admin:
+        controller = Controller(kafka, {"a": [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 10_000})
+        with pytest.raises(ThrottlingQuotaExceededError):
+            await admin.create_topic("a", timeout=0.1)
+        assert len(controller.asked) > 1
+
+
+async def test_the_pause_that_a_quota_asks_for_is_kept() -> None:
+    async with FakeKafka(versions={**VERSIONS, **KRAFT}) as kafka, administering(kafka) as admin:
+        controller = Controller(kafka, {"a": [ErrorCode.THROTTLING_QUOTA_EXCEEDED]})
+        controller.throttle_ms = 200
+        begun = anyio.current_time()
+        await admin.create_topic("a")
+        assert anyio.current_time() - begun >= 0.2
+        assert len(controller.asked) == 2
+
+
+async def test_the_controller_is_looked_up_again_where_there_is_only_one() -> None:
+    """Brokers of the times before KRaft: only the controller takes such requests."""
+    async with FakeKafka(brokers=3, versions=VERSIONS) as kafka, administering(kafka) as admin:
+        controller = Controller(kafka, {"a": [ErrorCode.NOT_CONTROLLER]})
+
+        def moved(broker: Any) -> None:
+            kafka.controller = 3
+
+        controller.before = moved
+        await admin.create_topic("a")
+        assert [node for node, _ in controller.asked] == [1, 3]
+
+
+async def test_retries_bounds_the_attempts(call: Callable[[kclient.Admin], Call]) -> None:
+    async with FakeKafka(versions={**VERSIONS, **KRAFT}) as kafka:
+        async with administering(kafka, retries=2) as admin:
+            controller = Controller(kafka, {"a": [ErrorCode.REQUEST_TIMED_OUT] * 100})
+            with pytest.raises(RequestTimedOutError):
+                await call(admin)(["a"])
+            assert len(controller.asked) == 3
+        async with administering(kafka, retries=0) as admin:
+            controller = Controller(kafka, {"a": [ErrorCode.NOT_CONTROLLER] * 100})
+            with pytest.raises(NotControllerError):
+                await call(admin)(["a"])
+            assert len(controller.asked) == 1
+
+
+async def test_retries_bounds_what_any_broker_is_asked() -> None:
+    async with FakeKafka(versions={**VERSIONS, **KRAFT}) as kafka:
+        asked = 0
+
+        def describe(broker: Any, request: Any) -> DescribeClusterResponse:
+            nonlocal asked
+            asked += 1
+            return DescribeClusterResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, cluster_id="", brokers=[])
+
+        kafka.scripts[ApiKey.DESCRIBE_CLUSTER] = describe
+        async with administering(kafka, retries=3) as admin:
+            with pytest.raises(KafkaError):
+                await admin.describe_cluster()
+        assert asked == 4
+
+
+async def test_attempts_come_ever_less_often() -> None:
+    settings = {"retry_backoff_ms": 20, "retry_backoff_max_ms": 80}
+    async with FakeKafka(versions={**VERSIONS, **KRAFT}) as kafka, administering(kafka, **settings) as admin:
+        controller = Controller(kafka, {"a": [ErrorCode.REQUEST_TIMED_OUT] * 6})
+        begun = anyio.current_time()
+        await admin.create_topic("a")
+        assert anyio.current_time() - begun >= (20 + 40 + 4 * 80) * 0.8 / 1000
+        assert len(controller.asked) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "error"),
+    [
+        ("create_topics", ErrorCode.TOPIC_ALREADY_EXISTS, TopicExistsError),
+        ("delete_topics", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, UnknownTopicOrPartitionError),
+    ],
+)
+async def test_who_may_have_done_it_itself_says_so(name: str, code: ErrorCode, error: type[KafkaError]) -> None:
+    async with FakeKafka(versions={**VERSIONS, **KRAFT}) as kafka, administering(kafka) as admin:
+        Controller(kafka, {"a": [ErrorCode.REQUEST_TIMED_OUT, code]})
+        with pytest.raises(error, match="An earlier attempt that got no answer may have done it"):
+            await CALLS[name](admin)(["a"])
+        controller = Controller(kafka)
+
+        def hang_up(broker: Any) -> None:
+            controller.before = None
+            controller.codes = {"a": deque([code])}
+            broker.hang_up()
+
+        controller.before = hang_up
+        with pytest.raises(error, match="An earlier attempt"):
+            await CALLS[name](admin)(["a"])
+        Controller(kafka, {"a": [code]})
+        with pytest.raises(error) as caught:
+            await CALLS[name](admin)(["a"])
+        assert "attempt" not in str(caught.value), "asked at once and refused: it was somebody else"
+
+
+async def test_time_that_runs_out_names_what_was_tried() -> None:
+    async with FakeKafka(brokers=2, versions={**VERSIONS, **KRAFT}) as kafka, administering(kafka) as admin:
+        Controller(kafka, {"a": [ErrorCode.REQUEST_TIMED_OUT] * 100_000})
+        with pytest.raises(KafkaTimeoutError, match=r"Creating topics did not succeed within 0\.2 s"):
+            await admin.create_topic("a", timeout=0.2)
