@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from kclient.admin.arguments import Change, as_changes, as_resources, broker_of
 from kclient.admin.base import AdminBase, Outcome, failure
 from kclient.admin.types import (
     ConfigEntry,
-    ConfigOperation,
     ConfigResource,
     ConfigResourceType,
     ConfigSource,
     raise_failures,
 )
+from kclient.arguments import shown
 from kclient.cluster import Trial
 from kclient.errors import KafkaError
 from kclient.protocol.messages import (
@@ -25,8 +26,6 @@ from kclient.protocol.messages import (
     IncrementalAlterConfigsRequestResource,
     IncrementalAlterConfigsResponse,
 )
-
-Change = tuple[ConfigOperation, str | None]
 
 
 class ConfigOperations(AdminBase):
@@ -44,7 +43,7 @@ class ConfigOperations(AdminBase):
         """
         described: dict[ConfigResource, dict[str, ConfigEntry]] = {}
         failures: dict[str, KafkaError] = {}
-        groups = _by_node(resources)
+        groups = _by_node(as_resources(resources))
 
         async def describe(node_id: int | None) -> None:
             request = DescribeConfigsRequest(
@@ -89,10 +88,8 @@ class ConfigOperations(AdminBase):
             PartialFailureError: the changes of several resources were refused; the others were made.
             TypeError: these are no changes by `ConfigResource`.
         """
-        if not isinstance(changes, Mapping):
-            raise TypeError(f"changes are a mapping from ConfigResource to settings by name; not {changes!r}")
-        groups = _by_node(changes)
-        alterables = {resource: _alterables(changes[resource]) for group in groups.values() for resource in group}
+        alterables = as_changes(changes)
+        groups = _by_node(alterables)
         failures: dict[str, KafkaError] = {}
 
         async def alter(node_id: int | None) -> None:
@@ -144,29 +141,9 @@ class ConfigOperations(AdminBase):
 def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
     """A broker's settings are asked of that broker; everything else of the controller (None)."""
     groups: dict[int | None, list[ConfigResource]] = {}
-    expected = "settings belong to resources, as in [ConfigResource(ConfigResourceType.TOPIC, 'flights')]"
-    if isinstance(resources, ConfigResource) or not isinstance(resources, Iterable):
-        raise TypeError(f"{expected}; not {resources!r}")
     for resource in resources:
-        if not isinstance(resource, ConfigResource):
-            raise TypeError(f"{expected}; {resource!r} is of type {type(resource).__name__}")
-        own = resource.type is ConfigResourceType.BROKER and resource.name.isdecimal()
-        groups.setdefault(int(resource.name) if own else None, []).append(resource)
+        groups.setdefault(broker_of(resource), []).append(resource)
     return groups
-
-
-def _alterables(changes: Mapping[str, Change | str | None]) -> list[IncrementalAlterConfigsRequestConfig]:
-    if not isinstance(changes, Mapping):
-        raise TypeError(f"the changes of a resource are a mapping, as in {{'retention.ms': '60000'}}; not {changes!r}")
-    return [_alterable(name, change) for name, change in changes.items()]
-
-
-def _alterable(name: str, change: Change | str | None) -> IncrementalAlterConfigsRequestConfig:
-    if isinstance(change, tuple):
-        operation, value = change
-    else:
-        operation, value = (ConfigOperation.DELETE if change is None else ConfigOperation.SET), change
-    return IncrementalAlterConfigsRequestConfig(name=name, config_operation=int(operation), value=value)
 
 
 def _entries(result: DescribeConfigsResult) -> dict[str, ConfigEntry]:
@@ -183,4 +160,4 @@ def _entries(result: DescribeConfigsResult) -> dict[str, ConfigEntry]:
 
 
 def _subject(resource: ConfigResource) -> str:
-    return f"{resource.type.name.capitalize()} {resource.name!r}"
+    return f"{resource.type.name.capitalize()} {shown(resource.name)}"

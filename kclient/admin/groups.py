@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from kclient.admin.arguments import as_target, check_group
 from kclient.admin.base import check_code, check_retriable, failure
 from kclient.admin.describing import KINDS, SHARE
 from kclient.admin.topics import TopicOperations
@@ -17,7 +18,7 @@ from kclient.admin.types import (
     PartitionLag,
     raise_failures,
 )
-from kclient.arguments import as_names, as_offset, as_partitions, by_partition, whole_number
+from kclient.arguments import as_names, as_offset, as_partitions, by_partition, shown
 from kclient.cluster import Trial, version_for
 from kclient.cluster.asking import every_answer
 from kclient.errors import (
@@ -127,7 +128,7 @@ class GroupOperations(TopicOperations):
 
     async def _describe_group(self, group_id: str, timeout: float | None) -> GroupDescription:
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> GroupDescription:
-            subject = f"Group {group_id!r}"
+            subject = f"Group {shown(group_id)}"
             missing: KafkaError | None = None
             for kind in KINDS:
                 if kind.response.API_KEY not in connection.api_versions:
@@ -149,7 +150,7 @@ class GroupOperations(TopicOperations):
                     missing = missing or error
             raise missing or GroupIdNotFoundError(f"{subject} does not exist")
 
-        return await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Describing group {group_id!r}")
+        return await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Describing group {shown(group_id)}")
 
     async def delete_groups(self, group_ids: Collection[str], *, timeout: float | None = None) -> None:
         """Deletes groups and their offsets.
@@ -169,10 +170,10 @@ class GroupOperations(TopicOperations):
                 connection,
                 DeleteGroupsRequest(groups_names=[group_id]),
                 DeleteGroupsResponse,
-                check=lambda answer: check_code(answer.results[0].error_code, f"Group {group_id!r}"),
+                check=lambda answer: check_code(answer.results[0].error_code, f"Group {shown(group_id)}"),
             )
 
-        await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting group {group_id!r}")
+        await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting group {shown(group_id)}")
 
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[Partition] | None = None, *, timeout: float | None = None
@@ -182,6 +183,7 @@ class GroupOperations(TopicOperations):
         Raises:
             TypeError: these are no partitions.
         """
+        check_group(group_id)
         chosen = None if partitions is None else set(as_partitions(partitions))
 
         async def ask(
@@ -206,7 +208,7 @@ class GroupOperations(TopicOperations):
             return found
 
         committed = await self._at_coordinator(
-            group_id, ask, timeout=timeout, what=f"Listing the offsets of group {group_id!r}"
+            group_id, ask, timeout=timeout, what=f"Listing the offsets of group {shown(group_id)}"
         )
         wanted = committed if chosen is None else chosen
         return {tp: offset for tp, offset in sorted(committed.items()) if tp in wanted}
@@ -219,6 +221,7 @@ class GroupOperations(TopicOperations):
             TypeError: a partition or an offset is none.
             ValueError: an offset is negative.
         """
+        check_group(group_id)
         wanted = by_partition(offsets, as_offset, "offsets")
 
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
@@ -233,7 +236,7 @@ class GroupOperations(TopicOperations):
 
         if wanted:
             await self._at_coordinator(
-                group_id, ask, timeout=timeout, what=f"Altering the offsets of group {group_id!r}"
+                group_id, ask, timeout=timeout, what=f"Altering the offsets of group {shown(group_id)}"
             )
 
     async def delete_group_offsets(
@@ -246,10 +249,11 @@ class GroupOperations(TopicOperations):
             GroupIdNotFoundError: there is no such group.
             TypeError: these are no partitions.
         """
+        check_group(group_id)
         wanted = as_partitions(partitions)
 
         def check(answer: OffsetDeleteResponse) -> None:
-            check_code(answer.error_code, f"Group {group_id!r}")
+            check_code(answer.error_code, f"Group {shown(group_id)}")
             _check_offset_codes("Deleting offsets", group_id, answer.topics)
 
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
@@ -262,7 +266,7 @@ class GroupOperations(TopicOperations):
             )
             await self._exchange(trial, connection, request, OffsetDeleteResponse, check=check)
 
-        await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting offsets of group {group_id!r}")
+        await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting offsets of group {shown(group_id)}")
 
     async def reset_group_offsets(
         self,
@@ -292,7 +296,8 @@ class GroupOperations(TopicOperations):
             TypeError: the target or a partition is none.
             ValueError: an offset is negative.
         """
-        place = _as_target(target)
+        check_group(group_id)
+        place = as_target(target)
         chosen = None if partitions is None else as_partitions(partitions)
         if not dry_run:
             await self._check_empty(group_id, timeout)
@@ -312,7 +317,7 @@ class GroupOperations(TopicOperations):
         _check_has_offsets(description)
         if description.members:
             raise GroupNotEmptyError(
-                f"Group {group_id!r} has {len(description.members)} members, whose commits would undo the reset:"
+                f"Group {shown(group_id)} has {len(description.members)} members, whose commits would undo the reset:"
                 " stop them first"
             )
 
@@ -336,6 +341,7 @@ class GroupOperations(TopicOperations):
             GroupIdNotFoundError: there is no such group.
             NotYetSupportedError: it is a share group, which commits no offsets.
         """
+        check_group(group_id)
         description = await self._describe_group(group_id, timeout)
         _check_has_offsets(description)
         owners = {tp: member for member in description.members for tp in member.assignment}
@@ -354,16 +360,8 @@ class GroupOperations(TopicOperations):
 def _check_has_offsets(group: GroupDescription) -> None:
     if group.type == SHARE:
         raise NotYetSupportedError(
-            f"Group {group.group_id!r} is a share group (KIP-932): it commits no offsets, but acknowledges records"
+            f"Group {shown(group.group_id)} is a share group (KIP-932): it commits no offsets, but acknowledges records"
         )
-
-
-def _as_target(target: OffsetSpec | int | WholeNumbers) -> OffsetSpec | int | dict[TopicPartition, int]:
-    if isinstance(target, OffsetSpec):
-        return target
-    if isinstance(target, Mapping):
-        return by_partition(target, lambda offset: as_offset(offset, "reset to").offset, "offsets")
-    return whole_number(target, "a target that is neither an OffsetSpec nor a mapping of offsets")
 
 
 def _to_commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[OffsetCommitRequestTopic]:
@@ -413,7 +411,7 @@ def _check_offset_codes(
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
             check_retriable(part.error_code, str(tp))
-            error = failure(part.error_code, f"Group {group_id!r}, {tp}")
+            error = failure(part.error_code, f"Group {shown(group_id)}, {tp}")
             if error is not None:
                 failures[str(tp)] = error
     raise_failures(what, failures)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
+from kclient.admin.arguments import as_end_of_deletion, as_new_topics, as_place, as_totals
 from kclient.admin.base import AdminBase, Outcome, check_retriable, failure
 from kclient.admin.types import (
     NewTopic,
@@ -15,7 +16,7 @@ from kclient.admin.types import (
     raise_failures,
     topic_id_text,
 )
-from kclient.arguments import as_names, by_partition, whole_number
+from kclient.arguments import as_names, by_partition, shown
 from kclient.cluster import Trial, version_for
 from kclient.errors import (
     InvalidPartitionsError,
@@ -26,10 +27,7 @@ from kclient.errors import (
 )
 from kclient.net.connection import Connection
 from kclient.protocol.messages import (
-    CreatableReplicaAssignment,
     CreatableTopic,
-    CreatableTopicConfig,
-    CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
@@ -85,7 +83,7 @@ class TopicOperations(AdminBase):
             PartialFailureError: several topics were refused; the others were created.
             TypeError: these are no `NewTopic`s.
         """
-        wanted = _creatables(topics)
+        wanted = _by_name(as_new_topics(topics))
         milliseconds = self._milliseconds(timeout)
 
         async def ask(trial: Trial, left: Mapping[str, list[CreatableTopic]]) -> Mapping[str, Outcome]:
@@ -217,13 +215,7 @@ class TopicOperations(AdminBase):
             InvalidPartitionsError: a topic has that many already; partitions cannot be removed.
             TypeError: these are no numbers by topic.
         """
-        if not isinstance(totals, Mapping):
-            raise TypeError(f"create_partitions takes a mapping from topics to numbers, as {{'t': 4}}; not {totals!r}")
-        counts = [whole_number(total, "a number of partitions") for total in totals.values()]
-        wanted = {
-            name: CreatePartitionsTopic(name=name, count=count, assignments=_new_assignments(assignments, name))
-            for name, count in zip(as_names(totals, "topics"), counts, strict=True)
-        }
+        wanted = as_totals(totals, assignments)
         milliseconds = self._milliseconds(timeout)
 
         async def ask(trial: Trial, left: Mapping[str, CreatePartitionsTopic]) -> Mapping[str, Outcome]:
@@ -250,7 +242,7 @@ class TopicOperations(AdminBase):
             OffsetOutOfRangeError: the offset lies after the partition's end.
             TypeError: a partition or an offset is none.
         """
-        ends = by_partition(before, _end_of_deletion, "offsets")
+        ends = by_partition(before, as_end_of_deletion, "offsets")
 
         async def ask(
             trial: Trial, connection: Connection, partitions: Collection[TopicPartition]
@@ -282,7 +274,7 @@ class TopicOperations(AdminBase):
         Raises:
             TypeError: a partition or a place is none.
         """
-        places = by_partition(wanted, _as_place, "places")
+        places = by_partition(wanted, as_place, "places")
 
         async def ask(
             trial: Trial, connection: Connection, partitions: Collection[TopicPartition]
@@ -301,41 +293,12 @@ class TopicOperations(AdminBase):
         return await self._at_leaders(places, ask, timeout=timeout, what="Listing offsets")
 
 
-def _creatables(topics: Iterable[NewTopic]) -> dict[str, list[CreatableTopic]]:
+def _by_name(topics: Iterable[CreatableTopic]) -> dict[str, list[CreatableTopic]]:
     """The topics by name; who gives a name twice is refused by the broker."""
-    expected = "create_topics takes NewTopic objects, as in [NewTopic('flights', partitions=4)]"
-    if isinstance(topics, NewTopic | str | Mapping) or not isinstance(topics, Iterable):
-        raise TypeError(f"{expected}, not {type(topics).__name__}")
-    found = list(topics)
-    for topic in found:
-        if not isinstance(topic, NewTopic):
-            raise TypeError(f"{expected}; {topic!r} is of type {type(topic).__name__}")
-    creatables: dict[str, list[CreatableTopic]] = defaultdict(list)
-    for topic in found:
-        creatables[topic.name].append(_creatable(topic))
-    return creatables
-
-
-def _creatable(topic: NewTopic) -> CreatableTopic:
-    assignments = [
-        CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
-        for number, brokers in (topic.assignments or {}).items()
-    ]
-    return CreatableTopic(
-        name=topic.name,
-        num_partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        assignments=assignments,
-        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
-    )
-
-
-def _new_assignments(
-    assignments: Mapping[str, list[list[int]]] | None, name: str
-) -> list[CreatePartitionsAssignment] | None:
-    if assignments is None or name not in assignments:
-        return None
-    return [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments[name]]
+    named: dict[str, list[CreatableTopic]] = defaultdict(list)
+    for topic in topics:
+        named[topic.name].append(topic)
+    return named
 
 
 def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:
@@ -368,17 +331,6 @@ def _list_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> ListOffs
     )
 
 
-def _as_place(value: OffsetSpec | int) -> OffsetSpec | int:
-    return value if isinstance(value, OffsetSpec) else whole_number(value, "a place that is no OffsetSpec")
-
-
-def _end_of_deletion(value: int) -> int:
-    offset = whole_number(value, "an offset")
-    if offset < -1:
-        raise ValueError(f"records are deleted before an offset, or all of them with -1; not before {offset}")
-    return offset
-
-
 def _place(found: ListOffsetsPartitionResponse) -> OffsetAndTimestamp | None:
     if found.offset < 0:
         return None
@@ -393,13 +345,13 @@ def _require_max_timestamp(connection: Connection) -> None:
 
 
 def _outcomes(results: Iterable[tuple[str, int, str | None]]) -> dict[str, Outcome]:
-    return {name: failure(code, f"Topic {name!r}", message) for name, code, message in results}
+    return {name: failure(code, f"Topic {shown(name)}", message) for name, code, message in results}
 
 
 def _failures(results: Iterable[tuple[str, int, str | None]]) -> dict[str, KafkaError]:
     failures: dict[str, KafkaError] = {}
     for name, code, message in results:
-        error = failure(code, f"Topic {name!r}", message)
+        error = failure(code, f"Topic {shown(name)}", message)
         if error is not None:
             failures[name] = error
     return failures

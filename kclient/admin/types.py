@@ -7,21 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from kclient.arguments import brief
 from kclient.errors import KafkaError
 from kclient.types import Node, PartitionInfo, TopicPartition
+
+_TOLD = 5
+"""Of how many things an error's text tells."""
 
 
 class PartialFailureError(KafkaError):
     """Several of the things that one call asked for failed; the others were done.
 
     Attributes:
-        failures: the error of each thing that failed, by its name.
+        failures: the error of each thing that failed, by its name. The error's own text tells the first few.
     """
 
     def __init__(self, operation: str, failures: Mapping[str, KafkaError]) -> None:
         self.failures: dict[str, KafkaError] = dict(failures)
-        details = "; ".join(f"{name}: {error}" for name, error in failures.items())
+        told: dict[str, list[str]] = {}
+        for name, error in failures.items():
+            told.setdefault(str(error), []).append(brief(name))
+        details = _first([f"{_first(names, ', ')}: {text}" for text, names in told.items()], "; ")
         super().__init__(f"{operation} failed for {len(failures)}: {details}")
+
+
+def _first(texts: Sequence[str], separator: str) -> str:
+    left = len(texts) - _TOLD
+    return separator.join([*texts[:_TOLD], f"and {left} more"] if left > 0 else texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from kclient.admin import (
     TopicDescription,
     TopicListing,
 )
-from kclient.admin.configs import Change
+from kclient.admin.arguments import Change
 from kclient.admin.topics import Places
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import finalizer

@@ -96,6 +96,7 @@ RIGHT: Arguments = {
     "reason": st.text(max_size=5),
     "replication_factor": st.sampled_from([-1, 1]),
     "resources": st.lists(resource, max_size=2),
+    "retry_on_quota_violation": st.booleans(),
     "states": st.lists(st.sampled_from(["Stable", "Empty"]), max_size=1),
     "target": place | offsets,
     "timeout": short | st.none(),

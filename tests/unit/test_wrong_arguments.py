@@ -16,7 +16,7 @@ import trio
 import kclient
 import kclient.consumer
 import kclient.sync
-from kclient.admin import NewTopic, OffsetSpec
+from kclient.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec, PartialFailureError
 from kclient.arguments import in_seconds
 from kclient.errors import (
     ClosedError,
@@ -424,6 +424,14 @@ def test_an_admin_client_in_blocking_code_takes_partitions_as_pairs() -> None:
         admin.delete_group_offsets("g", [("t", 0)])
 
 
+def topic_settings(name: Any) -> ConfigResource:
+    return ConfigResource(ConfigResourceType.TOPIC, name)
+
+
+def broker_settings(name: str) -> ConfigResource:
+    return ConfigResource(ConfigResourceType.BROKER, name)
+
+
 ADMIN_CALLS = [
     ("alter_group_offsets", ("g", {"t": 1}), TypeError, "a partition is TopicPartition"),
     ("alter_group_offsets", ("g", [("t", 0)]), TypeError, "offsets are a mapping"),
@@ -454,6 +462,35 @@ ADMIN_CALLS = [
     ("create_partitions", ({"t": "4"},), TypeError, "a number of partitions is a whole number, not '4'"),
     ("describe_groups", ("abc",), TypeError, r"groups are given in a list, as in \['abc'\]"),
     ("delete_groups", ("abc",), TypeError, r"groups are given in a list, as in \['abc'\]"),
+    ("create_topics", ([NewTopic(5)],), TypeError, "the name of a new topic is text, not 5"),
+    ("create_topics", ([NewTopic("\ud800")],), ValueError, "the name of a new topic is text that UTF-8 can carry"),
+    ("create_topic", ("t", "4"), TypeError, "a new topic's number of partitions is a whole number, not '4'"),
+    ("create_topic", ("t", 2**31), ValueError, "from 1 to 2147483647, or -1 for the broker's default; not 2147483648"),
+    ("create_topic", ("t", 1, 2**15), ValueError, "a replication factor is from 1 to 32767"),
+    ("create_topic", ("t", 1, 1, ["x"]), TypeError, r"the configs of a new topic are a mapping .*; not \['x'\]"),
+    ("create_topic", ("t", 1, 1, {"retention.ms": 5}), TypeError, "the value of a setting is text, not 5"),
+    ("create_topics", ([NewTopic("t", assignments=[[1]])],), TypeError, "the assignments of a new topic are a mapping"),
+    ("create_topics", ([NewTopic("t", assignments={0: 1})],), TypeError, "are a list of their ids, .*; not 1"),
+    ("create_topics", ([NewTopic("t", assignments={0: ["1"]})],), TypeError, "a broker's id is a whole number"),
+    ("create_topics", ([NewTopic("t", assignments={-1: [1]})],), ValueError, "a partition's number is from 0 to"),
+    ("create_partitions", ({"t": 2**31},), ValueError, "a number of partitions is from 0 to 2147483647"),
+    ("list_offsets", ({("t", 0): 2**63},), ValueError, "a place that is no OffsetSpec is from -9223372036854775807"),
+    ("delete_records", ({("t", 0): 2**63},), ValueError, "not before 9223372036854775808"),
+    ("describe_configs", ([ConfigResource(2, "t")],), TypeError, "is a ConfigResourceType, not 2"),
+    ("describe_configs", ([topic_settings(5)],), TypeError, "the name of a resource is text, not 5"),
+    ("describe_configs", ([broker_settings("one")],), ValueError, "a broker is named by its id, .*; not by 'one'"),
+    ("describe_configs", ([broker_settings("9" * 5000)],), ValueError, "its id, .* which is 2147483647 at most"),
+    ("alter_configs", ({topic_settings("t"): ["x"]},), TypeError, "the changes of a resource are a mapping"),
+    ("alter_configs", ({topic_settings("t"): {5: "x"}},), TypeError, "the name of a setting is text, not 5"),
+    ("alter_configs", ({topic_settings("t"): {"a": 5}},), TypeError, "the value of a setting is text, not 5"),
+    ("alter_configs", ({topic_settings("t"): {"a": (0, "x")}},), TypeError, r"a change is a value, .*; not \(0, 'x'\)"),
+    ("list_group_offsets", (5,), TypeError, "a group's id is text, not 5"),
+    ("list_group_offsets", ("x" * 32_768,), ValueError, "a group's id has 32767 bytes at most in UTF-8, not 32768"),
+    ("alter_group_offsets", ("\ud800", {}), ValueError, "a group's id is text that UTF-8 can carry"),
+    ("delete_group_offsets", (None, []), TypeError, "a group's id is text, not None"),
+    ("reset_group_offsets", (b"g", OffsetSpec.LATEST), TypeError, "a group's id is text, not b'g'"),
+    ("reset_group_offsets", ("g", 2**64), ValueError, "a target that is neither an OffsetSpec nor a mapping"),
+    ("group_lag", (5,), TypeError, "a group's id is text, not 5"),
 ]
 
 
@@ -466,6 +503,30 @@ async def test_arguments_of_an_admin_client_that_are_none() -> None:
                     await getattr(admin, name)(*arguments)
             with pytest.raises(TypeError, match=r"states are given in a list, as in \['Empty'\]"):
                 await admin.list_groups(states="Empty")
+
+
+@pytest.mark.anyio
+async def test_assignments_of_topics_without_a_number_are_refused() -> None:
+    with memory_broker() as address:
+        async with kclient.Admin(bootstrap_servers=address) as admin:
+            with pytest.raises(ValueError, match="there are assignments of 'u', but no number of partitions"):
+                await admin.create_partitions({"t": 2}, assignments={"u": [[0]]})
+            with pytest.raises(TypeError, match="the brokers of a partition are a list of their ids"):
+                await admin.create_partitions({"t": 2}, assignments={"t": [0]})  # type: ignore[dict-item]
+            with pytest.raises(TypeError, match="assignments are a mapping from topics to the brokers"):
+                await admin.create_partitions({"t": 2}, assignments=[[0]])  # type: ignore[arg-type]
+
+
+def test_many_failures_are_told_in_short() -> None:
+    error = kclient.errors.KafkaError("why")
+    assert str(PartialFailureError("Doing", {"a": error, "b": error})) == "Doing failed for 2: a, b: why"
+    several = PartialFailureError(
+        "Doing", {str(number): kclient.errors.KafkaError(f"no. {number}") for number in range(7)}
+    )
+    told = "; ".join(f"{number}: no. {number}" for number in range(5))
+    assert str(several) == f"Doing failed for 7: {told}; and 2 more"
+    assert len(several.failures) == 7
+    assert len(str(PartialFailureError("Doing", dict.fromkeys(("x" * 9999, "y"), error)))) < 200
 
 
 def test_values_and_keys_of_any_iterable() -> None:
