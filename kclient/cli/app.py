@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -326,13 +325,25 @@ def _pipelines() -> None:
 
 @pipeline_app.command("archive")
 def pipeline_archive(
-    destination: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder for the Parquet files.")],
+    destination: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="Folder for the Parquet files, which Spark's workers share.")
+    ],
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="What to archive; or --pattern.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such names.")] = None,
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")] = "local[*]",
+    spark: Annotated[
+        list[str] | None,
+        typer.Option("--spark", metavar="NAME=VALUE", help="A setting of Spark, such as spark.executor.memory=4g."),
+    ] = None,
     allow_data_loss: Annotated[
         bool, typer.Option("--allow-data-loss", help="Go on if records were deleted before they were archived.")
+    ] = False,
+    restart_recreated: Annotated[
+        bool,
+        typer.Option(
+            "--restart-recreated", help="Archive topics that were deleted and created again from their new start."
+        ),
     ] = False,
     config: Config = None,
 ) -> int:
@@ -342,5 +353,6 @@ def pipeline_archive(
     settings = {"bootstrap.servers": bootstrap, **parse_config(config)}
     return archive(
         topics or [], settings, pattern=pattern, destination=destination, master=master,
-        allow_data_loss=allow_data_loss,
+        spark_settings=parse_config(spark, "--spark"), allow_data_loss=allow_data_loss,
+        restart_recreated=restart_recreated,
     )  # fmt: skip

@@ -21,19 +21,33 @@ from typing import TYPE_CHECKING, Any
 from kclient.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from kclient.spark.pipelines import ArchiveError as ArchiveError
     from kclient.spark.pipelines import ArchiveSummary as ArchiveSummary
+    from kclient.spark.pipelines import TopicSummary as TopicSummary
     from kclient.spark.pipelines import archive as archive
+    from kclient.spark.ranges import DataLossError as DataLossError
     from kclient.spark.source import KclientDataSource as KclientDataSource
     from kclient.spark.source import register as register
 
 _EXPORTS = {
+    "ArchiveError": "kclient.spark.pipelines",
     "ArchiveSummary": "kclient.spark.pipelines",
+    "DataLossError": "kclient.spark.ranges",
     "KclientDataSource": "kclient.spark.source",
+    "TopicSummary": "kclient.spark.pipelines",
     "archive": "kclient.spark.pipelines",
     "register": "kclient.spark.source",
 }
 
-__all__ = ["ArchiveSummary", "KclientDataSource", "archive", "register"]
+__all__ = [
+    "ArchiveError",
+    "ArchiveSummary",
+    "DataLossError",
+    "KclientDataSource",
+    "TopicSummary",
+    "archive",
+    "register",
+]
 
 
 if not TYPE_CHECKING:  # else the checkers would believe that every name exists

@@ -1,19 +1,26 @@
 """The options of the data source: parsed, and checked in full before any task starts.
 
 Names and meanings are those of Spark's built-in `kafka` source, so that a job moves by changing the
-format's name. What that source accepts for streaming only is refused here with a sentence, never ignored.
+format's name. Options of streaming reads are left aside with a warning in the log, as that source does; what nobody
+knows is refused.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import logging
+import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kclient.errors import ConfigError, NotYetSupportedError
+from kclient.errors import ConfigError
+from kclient.spark.cluster import check_settings
 from kclient.types import TopicPartition
+
+logger: logging.Logger = logging.getLogger("kclient.spark")
 
 EARLIEST = -2
 LATEST = -1
@@ -33,12 +40,11 @@ _BATCH_OPTIONS = (
     "minPartitions",
     "maxRecordsPerPartition",
     "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
 )
-_STREAMING_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
-_NOT_NEEDED = {
-    "fetchOffset.numRetries": "kafka.default.api.timeout.ms",
-    "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms",
-}
+_STREAMING_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 # The source decides these itself, exactly as Spark's own source does.
 _REFUSED_SETTINGS = {
     "auto.offset.reset": "the option startingOffsets says where to begin",
@@ -85,9 +91,14 @@ class ReadOptions:
     no_offset_strategy: Literal["error", "latest"] = "error"
     include_headers: bool = False
     fail_on_data_loss: bool = True
+    lenience: str = "failOnDataLoss=false"
+    """What sets `fail_on_data_loss` to false, as errors and warnings call it."""
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     poll_timeout_ms: int = 120_000
+    offset_attempts: int = 1
+    """How often the driver asks for offsets; the client itself tries until `default.api.timeout.ms` is over."""
+    offset_retry_interval_ms: int = 10
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -95,7 +106,6 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 
     Raises:
         ConfigError: an option is unknown, missing, malformed or contradicts another.
-        NotYetSupportedError: the option belongs to streaming reads.
     """
     lowered = {name.lower(): value for name, value in options.items()}
     settings = {name[6:]: value for name, value in lowered.items() if name.startswith("kafka.")}
@@ -103,6 +113,9 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     _check_names(given)
     _check_settings(settings)
     reader = _Reader(given)
+    _leave_aside(reader)
+    settings = {**_group(reader, settings), "bootstrap.servers": absolute_address(settings["bootstrap.servers"])}
+    check_settings(settings)
     return ReadOptions(
         selection=_selection(reader),
         starting=_starting(reader),
@@ -114,24 +127,45 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         min_partitions=reader.positive("minPartitions"),
         max_records_per_partition=reader.positive("maxRecordsPerPartition"),
         poll_timeout_ms=reader.positive("kafkaConsumer.pollTimeoutMs") or 120_000,
+        offset_attempts=reader.positive("fetchOffset.numRetries") or 1,
+        offset_retry_interval_ms=reader.duration("fetchOffset.retryIntervalMs", default=10),
     )
 
 
+def absolute_address(bootstrap: str) -> str:
+    """`embedded:DIR` with a path that means the same in the workers, whose current folder is another one."""
+    scheme, colon, path = bootstrap.partition(":")
+    return f"{scheme}:{os.path.realpath(path)}" if colon and scheme == "embedded" else bootstrap
+
+
 def _check_names(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in _BATCH_OPTIONS}
-    streaming = {name.lower(): name for name in _STREAMING_OPTIONS}
-    not_needed = {name.lower(): (name, instead) for name, instead in _NOT_NEEDED.items()}
+    known = {name.lower(): name for name in (*_BATCH_OPTIONS, *_STREAMING_OPTIONS)}
     for name in given:
-        if name in known:
-            continue
-        if name in streaming:
-            raise NotYetSupportedError(
-                f"the option {streaming[name]} belongs to streaming reads, which come later; remove it"
-            )
-        if name in not_needed:
-            option, instead = not_needed[name]
-            raise ConfigError(f"the option {option} has no meaning here: the client retries by itself; set {instead}")
-        raise ConfigError(f"unknown option {name!r} for the data source kclient{_suggestion(name, known)}")
+        if name not in known:
+            raise ConfigError(f"unknown option {name!r} for the data source kclient{_suggestion(name, known)}")
+
+
+def _leave_aside(reader: _Reader) -> None:
+    """What is meant for streaming reads: the built-in source checks it, warns, and reads everything."""
+    least, most = reader.positive("minOffsetsPerTrigger"), reader.positive("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise ConfigError(f"the option minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
+    for name in _STREAMING_OPTIONS:
+        if reader.text(name) is not None:
+            logger.warning("the option %s has no effect in a batch read", name)
+
+
+def _group(reader: _Reader, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings with the group that `groupIdPrefix` asks for: consumers name it to the brokers and never join it."""
+    prefix = reader.text("groupIdPrefix")
+    if prefix is None:
+        return dict(settings)
+    if not prefix:
+        raise ConfigError("the option groupIdPrefix is empty")
+    if "group.id" in settings:
+        logger.warning("the option groupIdPrefix has no effect beside kafka.group.id")
+        return dict(settings)
+    return {**settings, "group.id": f"{prefix}-{uuid.uuid4()}"}
 
 
 def _suggestion(name: str, known: Mapping[str, str]) -> str:
@@ -174,6 +208,10 @@ class _Reader:
     def positive(self, name: str) -> int | None:
         value = self.text(name)
         return None if value is None else _whole_number(name, value, least=1)
+
+    def duration(self, name: str, *, default: int) -> int:
+        value = self.text(name)
+        return default if value is None else _whole_number(name, value, least=0)
 
     def timestamp(self, name: str) -> int | None:
         value = self.text(name)

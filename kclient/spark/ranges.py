@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-from kclient.errors import ConfigError, KafkaError
+from kclient.errors import ConfigError, KafkaError, UnknownTopicOrPartitionError
+from kclient.spark.cluster import Cluster, KnownTopic
 from kclient.spark.options import EARLIEST, LATEST, OffsetSpec, ReadOptions, Selection
 from kclient.types import TopicPartition
-
-if TYPE_CHECKING:
-    from kclient.sync import Consumer
 
 
 class DataLossError(KafkaError):
@@ -25,12 +23,13 @@ class DataLossError(KafkaError):
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """The records of one partition from `start` to before `end`."""
+    """The records of one partition from `start` to before `end`, of the topic that has this id."""
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: str = ""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -40,28 +39,51 @@ class OffsetRange:
         return self.end - self.start
 
 
-def resolve_ranges(consumer: Consumer, options: ReadOptions) -> list[OffsetRange]:
+def resolve_ranges(cluster: Cluster, options: ReadOptions) -> list[OffsetRange]:
     """Asks the cluster for the bounds and returns the ranges to read, sorted, without empty ones.
 
     Raises:
-        ConfigError: a topic or partition does not exist, or offsets are given for other partitions than selected.
+        UnknownTopicOrPartitionError: a topic or partition does not exist.
+        ConfigError: offsets are given for other partitions than selected, or contradict each other.
         DataLossError: an offset lies outside of what the log holds, and `failOnDataLoss` is true.
     """
-    partitions = _selected(consumer, options.selection)
-    beginnings = consumer.beginning_offsets(partitions)
-    ends = consumer.end_offsets(partitions)
-    starting = _resolve(consumer, options.starting, partitions, "starting", beginnings, ends, options)
-    ending = _resolve(consumer, options.ending, partitions, "ending", beginnings, ends, options)
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            topics = selected_topics(cluster, options.selection)
+            ranges = _resolve_ranges(cluster, options, topics)
+            if _unchanged(cluster, topics, {whole.topic for whole in ranges}):
+                return ranges
+        except KafkaError as error:
+            if not error.retriable or isinstance(error, UnknownTopicOrPartitionError):
+                raise
+            if attempt >= options.offset_attempts:
+                raise
+        time.sleep(options.offset_retry_interval_ms / 1000)
+
+
+def _unchanged(cluster: Cluster, topics: Mapping[str, KnownTopic], names: Collection[str]) -> bool:
+    """Whether the offsets that were found meanwhile belong to the topics as they were before."""
+    now = cluster.topics(names)
+    return all(name in now and now[name].topic_id == topics[name].topic_id for name in names)
+
+
+def _resolve_ranges(cluster: Cluster, options: ReadOptions, topics: Mapping[str, KnownTopic]) -> list[OffsetRange]:
+    partitions = selected_partitions(topics, options.selection)
+    beginnings = cluster.beginning_offsets(partitions)
+    ends = cluster.end_offsets(partitions)
+    starting = _resolve(cluster, options.starting, partitions, "starting", beginnings, ends, options)
+    ending = _resolve(cluster, options.ending, partitions, "ending", beginnings, ends, options)
     ranges = []
     for partition in sorted(partitions):
         start = _bounded(partition, starting[partition], beginnings[partition], ends[partition], options)
         end = _bounded(partition, ending[partition], beginnings[partition], ends[partition], options)
         if start > end and _explicit(options.starting) and _explicit(options.ending):
-            raise ConfigError(
-                f"{partition.topic}-{partition.partition}: the starting offset {start} lies after the ending one {end}"
-            )
+            raise ConfigError(f"{partition}: the starting offset {start} lies after the ending one {end}")
         if start < end:
-            ranges.append(OffsetRange(partition.topic, partition.partition, start, end))
+            topic_id = topics[partition.topic].topic_id
+            ranges.append(OffsetRange(partition.topic, partition.partition, start, end, topic_id))
     return ranges
 
 
@@ -79,37 +101,47 @@ def split_ranges(
 def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
     pieces = max(1, min(pieces, len(whole)))
     edges = [whole.start + len(whole) * number // pieces for number in range(pieces + 1)]
-    return [OffsetRange(whole.topic, whole.partition, start, end) for start, end in itertools.pairwise(edges)]
+    return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(edges)]
 
 
-def _selected(consumer: Consumer, selection: Selection) -> list[TopicPartition]:
+def selected_topics(cluster: Cluster, selection: Selection) -> dict[str, KnownTopic]:
+    """The topics that are meant, as they are now.
+
+    Raises:
+        UnknownTopicOrPartitionError: one that is named does not exist.
+        ConfigError: the pattern is no regular expression.
+    """
     if selection.pattern is not None:
-        return _matching(consumer, selection.pattern)
-    topics = selection.topics or sorted({partition.topic for partition in selection.partitions})
-    existing = consumer.list_topics()
-    missing = [topic for topic in topics if topic not in existing]
+        return cluster.topics(_matching(cluster, selection.pattern))
+    names = selection.topics or sorted({partition.topic for partition in selection.partitions})
+    found = cluster.topics(names)
+    missing = [name for name in names if name not in found]
     if missing:
-        raise ConfigError(f"no such topic: {', '.join(missing)}")
-    every = [TopicPartition(topic, info.partition) for topic in topics for info in existing[topic]]
+        raise UnknownTopicOrPartitionError(f"no such topic: {', '.join(missing)}")
+    return found
+
+
+def selected_partitions(topics: Mapping[str, KnownTopic], selection: Selection) -> list[TopicPartition]:
+    """All partitions of the topics, or those that were assigned.
+
+    Raises:
+        UnknownTopicOrPartitionError: one that was assigned does not exist.
+    """
+    every = [TopicPartition(name, number) for name, topic in sorted(topics.items()) for number in topic.partitions]
     if not selection.partitions:
         return every
     absent = sorted(set(selection.partitions) - set(every))
     if absent:
-        raise ConfigError(f"no such partition: {', '.join(f'{p.topic}-{p.partition}' for p in absent)}")
+        raise UnknownTopicOrPartitionError(f"no such partition: {', '.join(map(str, absent))}")
     return list(selection.partitions)
 
 
-def _matching(consumer: Consumer, pattern: str) -> list[TopicPartition]:
+def _matching(cluster: Cluster, pattern: str) -> list[str]:
     try:
         expression = re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"the option subscribePattern is no regular expression: {pattern!r}: {error}") from error
-    return [
-        TopicPartition(topic, info.partition)
-        for topic, infos in sorted(consumer.list_topics().items())
-        if expression.fullmatch(topic) and not topic.startswith("__")
-        for info in infos
-    ]
+    return [name for name in cluster.names() if expression.fullmatch(name)]
 
 
 def _explicit(spec: OffsetSpec) -> bool:
@@ -117,7 +149,7 @@ def _explicit(spec: OffsetSpec) -> bool:
 
 
 def _resolve(
-    consumer: Consumer,
+    cluster: Cluster,
     spec: OffsetSpec,
     partitions: Collection[TopicPartition],
     side: str,
@@ -127,10 +159,10 @@ def _resolve(
 ) -> Mapping[TopicPartition, int]:
     if spec.timestamp is not None:
         wanted = dict.fromkeys(partitions, spec.timestamp)
-        return _by_timestamp(consumer, wanted, side, ends, options)
+        return _by_timestamp(cluster, wanted, side, ends, options)
     if spec.timestamps:
         _check_covered(f"{side}OffsetsByTimestamp", spec.timestamps, partitions)
-        return _by_timestamp(consumer, spec.timestamps, side, ends, options)
+        return _by_timestamp(cluster, spec.timestamps, side, ends, options)
     if spec.offsets:
         _check_covered(f"{side}Offsets", spec.offsets, partitions)
         special = {EARLIEST: beginnings, LATEST: ends}
@@ -141,20 +173,20 @@ def _resolve(
 def _check_covered(option: str, given: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]) -> None:
     wrong = sorted(set(given) ^ set(partitions))
     if wrong:
-        names = ", ".join(f"{p.topic}-{p.partition}" for p in wrong)
+        names = ", ".join(map(str, wrong))
         raise ConfigError(
             f"the option {option} must name exactly the partitions that are read; missing or too many: {names}"
         )
 
 
 def _by_timestamp(
-    consumer: Consumer,
+    cluster: Cluster,
     wanted: Mapping[TopicPartition, int],
     side: str,
     ends: Mapping[TopicPartition, int],
     options: ReadOptions,
 ) -> Mapping[TopicPartition, int]:
-    found = consumer.offsets_for_times(wanted)
+    found = cluster.offsets_for_times(wanted)
     result: dict[TopicPartition, int] = {}
     for partition, timestamp in wanted.items():
         answer = found.get(partition)
@@ -164,7 +196,7 @@ def _by_timestamp(
             result[partition] = ends[partition]
         else:
             raise ConfigError(
-                f"{partition.topic}-{partition.partition} has no record at or after the timestamp {timestamp};"
+                f"{partition} has no record at or after the timestamp {timestamp};"
                 " set startingOffsetsByTimestampStrategy=latest to read nothing from such partitions"
             )
     return result
@@ -175,7 +207,7 @@ def _bounded(partition: TopicPartition, offset: int, beginning: int, end: int, o
         return offset
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"{partition.topic}-{partition.partition} holds the offsets {beginning} to {end}, but {offset} was asked"
-            " for: records were deleted, or the topic was created anew; set failOnDataLoss=false to read what is there"
+            f"{partition} holds the offsets {beginning} to {end}, but {offset} was asked for: records were deleted,"
+            f" or the topic was created anew; read what is there by {options.lenience}"
         )
     return min(max(offset, beginning), end)

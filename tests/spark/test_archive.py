@@ -2,82 +2,54 @@
 
 from __future__ import annotations
 
-import datetime
+import contextlib
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kclient.spark import archive
-from kclient.spark.ranges import DataLossError
-from kclient.sync import Admin, Producer
+from kclient.spark import ArchiveError, DataLossError, archive
+from kclient.spark.pipelines.archive import ArchiveRun
+from kclient.spark.pipelines.folder import ArchiveFolder
+from kclient.sync import Admin
+from kclient.types import TopicPartition
+from tests.spark.archives import archived, create, expected, fill, recreate, staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-DAY = 86_400_000
-# An hour before midnight in New York is already the next day in UTC.
-START = int(datetime.datetime(2024, 5, 17, 22, tzinfo=datetime.UTC).timestamp() * 1000)
-
-
-def create(broker: str, topic: str) -> None:
-    with Admin(bootstrap_servers=broker) as admin:
-        admin.create_topic(topic, partitions=2, configs={"retention.ms": "-1"})
-
-
-def fill(broker: str, topic: str, numbers: range) -> None:
-    """Every record an hour later than the one before, in turn to both partitions."""
-    with Producer(bootstrap_servers=broker) as producer:
-        for number in numbers:
-            producer.send(topic, str(number).encode(), partition=number % 2, timestamp=START + 3_600_000 * number)
-
-
-def archived(destination: Path) -> Counter[tuple[str, str, int]]:
-    """Every archived record as (topic, date of its folder, number), read without Spark."""
-    from pyarrow import parquet
-
-    found: Counter[tuple[str, str, int]] = Counter()
-    for path in destination.glob("topic=*/date=*/*.parquet"):
-        topic, date = (part.split("=", 1)[1] for part in path.parts[-3:-1])
-        table = parquet.ParquetFile(path).read()
-        for value in table.column("value").to_pylist():
-            found[topic, date, int(value)] += 1
-    return found
-
-
-def expected(topic: str, numbers: range) -> Counter[tuple[str, str, int]]:
-    def date(number: int) -> str:
-        moment = datetime.datetime.fromtimestamp((START + 3_600_000 * number) / 1000, datetime.UTC)
-        return moment.date().isoformat()
-
-    return Counter((topic, date(number), number) for number in numbers)
-
 
 def test_runs_continue_where_the_last_one_ended(spark: SparkSession, broker: str, topic: str, tmp_path: Path) -> None:
     create(broker, topic)
     settings = {"bootstrap.servers": broker}
     fill(broker, topic, range(50))
-    steps: list[str] = []
-    summary = archive(
-        spark, tmp_path / "out", settings, topics=[topic], progress=lambda step, done, total: steps.append(step)
-    )
+    steps: dict[str, tuple[int, int]] = {}
+
+    def progress(step: str, done: int, total: int) -> None:
+        steps[step] = done, total
+
+    summary = archive(spark, tmp_path / "out", settings, topics=[topic], progress=progress)
     assert (summary.manifest, summary.records) == (1, 50)
     assert summary.topics[0].partitions == 2
-    assert {"plan", "publish"} <= set(steps)
+    files = summary.topics[0].files
+    assert steps == {"plan": (1, 1), "read": (50, 50), "write": (50, 50), "publish": (files, files)}
     assert archived(tmp_path / "out") == expected(topic, range(50))
 
     assert archive(spark, tmp_path / "out", settings, topics=[topic]).manifest is None
     fill(broker, topic, range(50, 60))
     assert archive(spark, tmp_path / "out", settings, topics=[topic]).records == 10
     assert archived(tmp_path / "out") == expected(topic, range(60))
-    assert not list((tmp_path / "out/_kclient/staging").iterdir())
+    assert staged(tmp_path / "out") == []
 
 
 def test_spark_reads_the_archive_by_topic_and_date(
@@ -92,18 +64,68 @@ def test_spark_reads_the_archive_by_topic_and_date(
     assert set(frame.columns) >= {"key", "value", "headers", "topic", "date", "offset", "timestamp"}
 
 
-def test_a_topic_created_anew_is_archived_from_its_start(
-    spark: SparkSession, gateway: str, topic: str, tmp_path: Path
-) -> None:
-    create(gateway, topic)
-    fill(gateway, topic, range(10))
-    archive(spark, tmp_path / "out", {"bootstrap.servers": gateway}, topics=[topic])
-    with Admin(bootstrap_servers=gateway) as admin:
-        admin.delete_topic(topic)
-    create(gateway, topic)
-    fill(gateway, topic, range(100, 104))
-    assert archive(spark, tmp_path / "out", {"bootstrap.servers": gateway}, topics=[topic]).records == 4
+def test_a_topic_created_again_is_no_continuation(spark: SparkSession, broker: str, topic: str, tmp_path: Path) -> None:
+    create(broker, topic)
+    settings = {"bootstrap.servers": broker}
+    fill(broker, topic, range(10))
+    archive(spark, tmp_path / "out", settings, topics=[topic])
+    recreate(broker, topic)
+    fill(broker, topic, range(100, 104))
+    with pytest.raises(ArchiveError, match=f"created again since it was archived: {topic}; .*--restart-recreated"):
+        archive(spark, tmp_path / "out", settings, topics=[topic])
+    assert archived(tmp_path / "out") == expected(topic, range(10))
+    again = archive(spark, tmp_path / "out", settings, topics=[topic], restart_recreated=True)
+    assert again.records == 4
     assert archived(tmp_path / "out") == expected(topic, range(10)) + expected(topic, range(100, 104))
+    assert archive(spark, tmp_path / "out", settings, topics=[topic]).manifest is None
+    ids = {file["topic_id"] for path in manifests(tmp_path / "out") for file in json.loads(path.read_text())["files"]}
+    assert len(ids) == 2
+
+
+def manifests(destination: Path) -> list[Path]:
+    return sorted((destination / "_kclient/manifests").glob("*.json"))
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_topic_that_goes_between_planning_and_reading(
+    spark: SparkSession, broker: str, topic: str, tmp_path: Path, again: bool
+) -> None:
+    create(broker, topic)
+    fill(broker, topic, range(10))
+
+    def run(fail_on_data_loss: bool) -> ArchiveRun:
+        settings = {"bootstrap.servers": broker}
+        return ArchiveRun(spark, tmp_path / "out", settings, [topic], None, fail_on_data_loss, False, None)
+
+    strict, lenient = run(True), run(False)
+    folder = ArchiveFolder(tmp_path / "out")
+    with folder.lock():
+        todo = strict.plan(None)
+        if again:
+            recreate(broker, topic)
+            fill(broker, topic, range(500, 540))
+        else:
+            with Admin(bootstrap_servers=broker) as admin:
+                admin.delete_topic(topic)
+        started = time.monotonic()
+        what = "deleted and created again" if again else "deleted"
+        gone = (
+            rf"{topic}-[01]: the topic was {what}, and the records .* by --allow-data-loss \(fail_on_data_loss=False\)"
+        )
+        with pytest.raises(DataLossError, match=gone), folder.run(1) as run_folder:
+            strict.stage(run_folder, todo.ranges)
+        assert time.monotonic() - started < 60  # and not the two minutes of a poll's timeout
+        with folder.run(1) as run_folder:
+            receipts = lenient.stage(run_folder, todo.ranges)
+            made = lenient.commit(1, run_folder, todo, receipts, None)
+    assert made.files == ()
+    assert sum(each.end - each.start for each in made.lost) == 10
+    assert archived(tmp_path / "out") == Counter()
+
+
+def delete_before(broker: str, offsets: dict[TopicPartition, int]) -> None:
+    with Admin(bootstrap_servers=broker) as admin:
+        admin.delete_records(offsets)
 
 
 def test_records_deleted_before_they_were_archived(
@@ -114,16 +136,30 @@ def test_records_deleted_before_they_were_archived(
     fill(gateway, topic, range(10))
     archive(spark, tmp_path / "out", settings, topics=[topic])
     fill(gateway, topic, range(10, 20))
-    with Admin(bootstrap_servers=gateway) as admin:
-        from kclient.types import TopicPartition
-
-        admin.delete_records({TopicPartition(topic, 0): 7})
-    with pytest.raises(DataLossError, match="records were deleted"):
+    delete_before(gateway, {TopicPartition(topic, 0): 7})
+    with pytest.raises(DataLossError, match=f"{topic}-0 from 5 to before 7; .*--allow-data-loss"):
         archive(spark, tmp_path / "out", settings, topics=[topic])
-    archive(spark, tmp_path / "out", settings, topics=[topic], fail_on_data_loss=False)
+    summary = archive(spark, tmp_path / "out", settings, topics=[topic], fail_on_data_loss=False)
+    assert summary.topics[0].lost == 2
     assert archived(tmp_path / "out") == expected(topic, range(10)) + expected(topic, range(14, 20, 2)) + expected(
         topic, range(11, 20, 2)
     )
+
+
+def test_records_that_expired_from_a_partition_that_is_empty_now(
+    spark: SparkSession, broker: str, topic: str, tmp_path: Path
+) -> None:
+    create(broker, topic)
+    settings = {"bootstrap.servers": broker}
+    fill(broker, topic, range(1, 10, 2))  # partition 0 stays empty, and is remembered nonetheless
+    archive(spark, tmp_path / "out", settings, topics=[topic])
+    fill(broker, topic, range(10))
+    delete_before(broker, {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 10})
+    with pytest.raises(DataLossError, match=f"{topic}-0 from 0 to before 5, {topic}-1 from 5 to before 10"):
+        archive(spark, tmp_path / "out", settings, topics=[topic])
+    summary = archive(spark, tmp_path / "out", settings, topics=[topic], fail_on_data_loss=False)
+    assert (summary.records, summary.topics[0].lost) == (0, 10)
+    assert archive(spark, tmp_path / "out", settings, topics=[topic]).manifest is None
 
 
 _KILLED_RUN = """
@@ -131,7 +167,7 @@ import os, signal, sys
 from pyspark.sql import SparkSession
 from kclient.spark.pipelines import archive
 from kclient.spark.pipelines.archive import ArchiveRun
-from kclient.spark.pipelines.manifest import ArchiveFolder
+from kclient.spark.pipelines.folder import ArchiveFolder
 import pathlib
 
 bootstrap, topic, destination, step = sys.argv[1:]
@@ -150,11 +186,10 @@ if step == "after planning":
     ArchiveRun.stage = die
 elif step == "after staging":
     after(ArchiveRun, "stage")
-elif step == "before the manifest's rename":
-    original = pathlib.Path.rename
-    pathlib.Path.rename = lambda path, target: die() if path.suffix == ".tmp" else original(path, target)
 elif step == "after the commit":
     after(ArchiveFolder, "commit")
+elif step == "before the manifest's link":
+    os.link = die
 elif step == "between two moves":
     original_rename = pathlib.Path.rename
     moved = []
@@ -168,6 +203,9 @@ elif step == "between two moves":
 elif step == "before staging is removed":
     import shutil
     shutil.rmtree = die
+elif step == "while tasks write":
+    module = sys.modules["kclient.spark.pipelines.archive"]
+    module.progress_of = lambda staged, kind: die() if list(staged.folder.rglob("*.parquet")) else 0
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 archive(spark, destination, {"bootstrap.servers": bootstrap}, topics=[topic])
@@ -179,8 +217,9 @@ archive(spark, destination, {"bootstrap.servers": bootstrap}, topics=[topic])
     "step",
     [
         "after planning",
+        "while tasks write",
         "after staging",
-        "before the manifest's rename",
+        "before the manifest's link",
         "after the commit",
         "between two moves",
         "before staging is removed",
@@ -202,3 +241,26 @@ def test_killed_at_any_step(spark: SparkSession, gateway: str, topic: str, tmp_p
     fill(gateway, topic, range(60, 70))
     archive(spark, destination, {"bootstrap.servers": gateway}, topics=[topic])
     assert archived(destination) == expected(topic, range(70))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_killed_at_any_time(spark: SparkSession, gateway: str, topic: str, tmp_path: Path) -> None:
+    """The driver is killed after random times, twenty times over; in the end every record is there once."""
+    create(gateway, topic)
+    destination, count = tmp_path / "out", 0
+    chance = random.Random(7)
+    for _ in range(20):
+        fill(gateway, topic, range(count, count + 200))
+        count += 200
+        with subprocess.Popen(
+            [sys.executable, "-c", _KILLED_RUN, gateway, topic, str(destination), "at some time"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        ) as process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=chance.uniform(3, 12))
+            process.kill()
+    archive(spark, destination, {"bootstrap.servers": gateway}, topics=[topic])
+    assert archived(destination) == expected(topic, range(count))

@@ -2,30 +2,130 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from kclient.sync import Producer
 from tests.conftest import require_java
+from tests.spark.archives import create, fill, fill_many, staged
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-@pytest.mark.timeout(300)
-def test_archives(tmp_path: Path, gateway: str, topic: str) -> None:
+def command(*arguments: object, gateway: str) -> list[str]:
+    words = [sys.executable, "-m", "kclient", "pipeline", "archive", *map(str, arguments)]
+    return [*words, "--bootstrap", gateway, "--master", "local[2]"]
+
+
+def run(*arguments: object, gateway: str, **environment: str) -> subprocess.CompletedProcess[str]:
     require_java()
+    return subprocess.run(
+        command(*arguments, gateway=gateway),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_archives(tmp_path: Path, gateway: str, topic: str) -> None:
     target = tmp_path / "archive"
     with Producer(bootstrap_servers=gateway) as producer:
         for number in range(100):
             producer.send(topic, b"%d" % number)
-    command = [sys.executable, "-m", "kclient", "pipeline", "archive", topic, "--to", str(target)]
-    command += ["--bootstrap", gateway, "--master", "local[2]"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run(topic, "--to", target, "-c", "isolation.level=read_uncommitted", gateway=gateway)
+    assert (done.returncode, done.stderr) == (0, "")
     header, row = (line.split("\t") for line in done.stdout.splitlines())
     assert header[:3] == ["topic", "partitions", "records"]
     assert (row[0], row[2]) == (topic, "100")
     assert list(target.glob(f"topic={topic}/date=*/*.parquet"))
+
+
+def test_what_is_lost_is_said(tmp_path: Path, gateway: str, topic: str) -> None:
+    from kclient.sync import Admin
+
+    create(gateway, topic)
+    assert run(topic, "--to", tmp_path, gateway=gateway).returncode == 0
+    fill(gateway, topic, range(10))
+    with Admin(bootstrap_servers=gateway) as admin:
+        admin.delete_records({(topic, 0): 3})
+    refused = run(topic, "--to", tmp_path, gateway=gateway)
+    assert refused.returncode == 1
+    assert f"{topic}-0 from 0 to before 3" in refused.stderr
+    assert "--allow-data-loss" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    done = run(topic, "--to", tmp_path, "--allow-data-loss", gateway=gateway)
+    assert (done.returncode, done.stderr) == (0, f"kclient: {topic}: 3 offsets were gone before they were archived\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "code", "message"),
+    [
+        (["there-is-no-such-topic", "--to", "x"], {}, 1, "no such topic: there-is-no-such-topic"),
+        (["t", "--to", "s3://bucket/x"], {}, 2, "an archive cannot be written to s3://bucket/x"),
+        (["t", "--to", "x", "-c", "isolation.lvel=x"], {}, 2, "did you mean isolation.level?"),
+        (["t", "--to", "x", "--spark", "spark.driver.memory=lots"], {}, 1, "Spark did not start: Invalid maximum heap"),
+        (["t", "--to", "x"], {"JAVA_HOME": "/nonexistent"}, 1, "Spark did not start: "),
+    ],
+)
+def test_errors_are_one_sentence(
+    tmp_path: Path,
+    gateway: str,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    environment: dict[str, str],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments, gateway=gateway, **environment)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("s3*"))
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_prints_nothing_and_leaves_nothing(
+    tmp_path: Path, gateway: str, topic: str, sent: signal.Signals, code: int
+) -> None:
+    """The signal goes to all processes, Spark's too, as from a terminal or from what ends a whole service."""
+    require_java()
+    create(gateway, topic)
+    fill_many(gateway, topic, 400_000)
+    words = command(topic, "--to", tmp_path, gateway=gateway)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        staging = tmp_path / "_kclient/staging"
+        while not (staging.exists() and list(staging.rglob("progress/*"))):
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, sent)
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out, err) == (code, b"", b"")
+    assert staged(tmp_path) == []
+
+
+def test_an_interruption_while_spark_starts_ends_its_java(tmp_path: Path, gateway: str) -> None:
+    require_java()
+    words = command("t", "--to", tmp_path, gateway=gateway)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        while not children(process.pid):
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        # Java has these pipes too: they end when it has ended
+        assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == 130
+
+
+def children(pid: int) -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(pid).children()]

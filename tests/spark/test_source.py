@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kclient.sync import Admin, Producer
+from tests.spark.archives import create, fill, recreate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,6 +128,34 @@ def test_wrong_options_fail_before_any_task(
 ) -> None:
     with pytest.raises(Exception, match=message):
         load(spark, gateway, **options).count()
+
+
+def test_what_the_built_in_source_takes_in_a_batch_read_is_taken(spark: SparkSession, broker: str, filled: str) -> None:
+    frame = load(
+        spark,
+        broker,
+        subscribe=filled,
+        groupIdPrefix="team",
+        maxOffsetsPerTrigger="3",
+        minOffsetsPerTrigger="1",
+        maxTriggerDelay="15m",
+        **{"fetchOffset.numRetries": "5", "fetchOffset.retryIntervalMs": "100", "kafka.client.id": "mine"},
+    )
+    assert frame.count() == 15
+    assert load(spark, broker, subscribe=filled, **{"kafka.group.id": "mine"}).count() == 15
+    with Admin(bootstrap_servers=broker) as admin:
+        assert not [group for group in admin.list_groups() if group.group_id.startswith(("team", "mine"))]
+
+
+def test_a_topic_that_was_deleted_after_planning(spark: SparkSession, gateway: str, topic: str) -> None:
+    create(gateway, topic)
+    fill(gateway, topic, range(10))
+    strict, lenient = (load(spark, gateway, subscribe=topic, failOnDataLoss=each).rdd for each in ("true", "false"))
+    assert [strict.getNumPartitions(), lenient.getNumPartitions()] == [2, 2]
+    recreate(gateway, topic)
+    with pytest.raises(Exception, match=rf"{topic}-\d: the topic was deleted and created again"):
+        strict.count()
+    assert lenient.count() == 0
 
 
 def test_writing_and_streaming_say_that_they_come_later(spark: SparkSession, gateway: str, topic: str) -> None:

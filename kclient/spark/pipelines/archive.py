@@ -1,45 +1,50 @@
 """Topics to Parquet, partitioned by topic and by the UTC date of the record; a re-run continues where it ended.
 
-The order of steps is what makes it exact (see `manifest`): replay what the last run left, fix ranges and topic
-ids, stage, commit, move. Killed anywhere, the next run leaves no record out and writes none twice.
+The order of steps is what makes it exact (see `folder`): replay what the last run left, fix ranges and topic ids,
+stage, verify, commit, move. Killed anywhere, the next run leaves no record out and writes none twice.
 """
 
 from __future__ import annotations
 
-import json
-import threading
+import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
+from kclient.config.secret import Secret
 from kclient.errors import ConfigError
-from kclient.spark.options import EARLIEST, ReadOptions, parse_read_options
-from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, ArchiveFolder, Manifest
-from kclient.spark.ranges import OffsetRange, resolve_ranges
-from kclient.spark.source import open_consumer, register
-from kclient.types import TopicPartition
+from kclient.spark.cluster import LiveCluster
+from kclient.spark.options import ReadOptions, parse_read_options
+from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
+from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained
+from kclient.spark.pipelines.job import cause_of, run_job
+from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
+from kclient.spark.pipelines.parquet_files import CODECS, write_empty
+from kclient.spark.pipelines.planning import Plan, plan
+from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
+from kclient.spark.pipelines.tasks import PROGRESS, READ, WRITE, Reading, Writing, progress_of
+from kclient.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 Progress = Callable[[str, int, int], None]
-
-_MICROSECONDS_PER_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
 class TopicSummary:
-    """What one run archived of a topic."""
+    """What one run archived of a topic: `size` is in bytes, `lost` counts offsets that were gone already."""
 
     topic: str
     partitions: int
     records: int
     files: int
     size: int
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,41 +65,77 @@ class ArchiveSummary:
 def archive(
     spark: SparkSession,
     destination: str | Path,
-    settings: Mapping[str, str],
+    settings: Mapping[str, Any],
     *,
     topics: Sequence[str] = (),
     pattern: str | None = None,
     fail_on_data_loss: bool = True,
+    restart_recreated: bool = False,
     progress: Progress | None = None,
 ) -> ArchiveSummary:
     """Archives what the topics hold now and no earlier run has archived.
 
     Args:
         spark: the session that does the work; its settings are left as they are.
-        destination: a folder on a file system that driver and workers share. Parquet files come to lie in
-            `topic=NAME/date=YYYY-MM-DD/`; `_kclient/` holds the manifests.
-        settings: the client's settings by their Java names; `bootstrap.servers` is required.
+        destination: a folder on a file system that driver and workers share, as a path or a `file:` URL. Parquet files
+            come to lie in `topic=NAME/date=YYYY-MM-DD/`; `_kclient/` holds the manifests.
+        settings: the consumer's settings by their Java names; `bootstrap.servers` is required. `isolation.level` is
+            `read_committed` unless given: what was aborted is not archived, and what is still open comes later.
         topics: the topics' names; or
         pattern: a regular expression that whole names must match.
         fail_on_data_loss: raise when records were deleted before they were archived; else go on with what is there.
-        progress: called with the step's name, what is done and what there is, as the run goes on.
+        restart_recreated: archive a topic that was deleted and created again since an earlier run from its new start;
+            else that is an error, since its offsets are others than those that the archive holds.
+        progress: called with the step's name (`plan`, `read`, `write`, `publish`), what is done and what there is, as
+            the run goes on: topics' offsets that were read, records that were written, files that were moved.
 
     Raises:
-        ConfigError: a setting is wrong, or a topic does not exist.
-        ArchiveError: another run is at work in the folder, or a newer release wrote it.
+        ConfigError: a setting is wrong, or the destination is none that archives can be written to.
+        UnknownTopicOrPartitionError: a topic does not exist.
+        ArchiveError: another run is at work in the folder, it cannot be written or is not shared with the workers, a
+            newer release wrote it, or a topic was created again. Nothing was archived, or the next run goes on.
         DataLossError: records are gone that no run archived, and `fail_on_data_loss` is true.
     """
-    run = ArchiveRun(spark, _local_path(destination), settings, topics, pattern, fail_on_data_loss, progress)
+    run = ArchiveRun(
+        spark, local_folder(destination), settings, topics, pattern, fail_on_data_loss, restart_recreated, progress
+    )
     return run.run()
 
 
-def _local_path(destination: str | Path) -> Path:
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]")
+_DRIVE = re.compile(r"[A-Za-z]:[/\\]")
+_STORES = ("s3", "s3a", "s3n", "gs", "hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "dbfs", "viewfs", "http", "https")
+
+
+def local_folder(destination: str | Path) -> Path:
+    """The folder that a path or a `file:` URL names, absolute.
+
+    Raises:
+        ConfigError: it names a place that is no folder of this machine's file systems.
+    """
     text = str(destination)
+    if not text.strip():
+        raise ConfigError("the archive's destination is empty: name a folder, which may be new")
+    if "\0" in text:
+        raise ConfigError("the archive's destination holds a zero byte")
     if text.startswith("file:"):
-        text = text.removeprefix("file:").replace("//", "/", 1) if text.startswith("file://") else text[5:]
-    elif "://" in text:
-        raise ConfigError(f"archive writes to folders on a local or mounted file system, not to {text}")
+        return _folder_of_url(text)
+    scheme = text.partition(":")[0].lower()
+    if _URL.match(text) or (":" in text and scheme in _STORES) or _DRIVE.match(text):
+        raise ConfigError(
+            f"an archive cannot be written to {text}: runs are made exact by locks, hard links and renames, so it takes"
+            " a folder on a local or mounted file system that driver and workers share, as a path or a file: URL (a"
+            f" local folder of that name is ./{text})"
+        )
     return Path(text).absolute()
+
+
+def _folder_of_url(text: str) -> Path:
+    url = urlsplit(text)
+    path = unquote(text.removeprefix("file:").removeprefix("//").removeprefix(url.netloc))
+    if url.netloc not in ("", "localhost") or not path.startswith("/"):
+        raise ConfigError(f"{text} names no folder of this machine: a file: URL is file:///folder")
+    return Path(path)
 
 
 class ArchiveRun:
@@ -104,30 +145,35 @@ class ArchiveRun:
         self,
         spark: SparkSession,
         destination: Path,
-        settings: Mapping[str, str],
+        settings: Mapping[str, Any],
         topics: Sequence[str],
         pattern: str | None,
         fail_on_data_loss: bool,
+        restart_recreated: bool,
         progress: Progress | None,
     ) -> None:
+        if not hasattr(spark, "sparkContext"):
+            raise ConfigError(
+                "archive needs a Spark session of its own process; one of Spark Connect has no job groups"
+            )
         self._spark = spark
         self._folder = ArchiveFolder(destination)
-        self._options = {f"kafka.{name}": str(value) for name, value in settings.items()}
-        self._options["failOnDataLoss"] = str(fail_on_data_loss).lower()
-        self._selection = _selection_option(topics, pattern)
+        self._options = _read_options(settings, topics, pattern, fail_on_data_loss)
+        self._restart_recreated = restart_recreated
         self._report = progress or (lambda step, done, total: None)
+        self._compression = _codec(spark)
 
     def run(self) -> ArchiveSummary:
         started = time.monotonic()
-        options = parse_read_options({**self._options, **self._selection})
         with self._folder.lock():
             last = self.recover()
-            ranges = self.plan(options, last)
-            if not ranges:
+            todo = self.plan(last)
+            if not todo.ranges and not _moves(todo, last):
                 return ArchiveSummary(self._folder.destination, None, (), time.monotonic() - started)
             number = last.number + 1 if last else 1
-            self.stage(number, ranges)
-            manifest = self.commit(number, ranges, last)
+            with self._folder.run(number) as staged:
+                receipts = self.stage(staged, todo.ranges)
+                manifest = self.commit(number, staged, todo, receipts, last)
             self.publish(manifest)
         return _summary(self._folder.destination, manifest, time.monotonic() - started)
 
@@ -135,143 +181,159 @@ class ArchiveRun:
         """Finishes the moves of the last committed run, and forgets runs that were never committed."""
         last = self._folder.last()
         if last is not None:
-            self._folder.publish(last)
-        self._folder.discard_uncommitted(last)
+            self._publish(last)
+        self._folder.discard_dead()
         return last
 
-    def plan(self, options: ReadOptions, last: Manifest | None) -> list[ArchivedRange]:
+    def plan(self, last: Manifest | None) -> Plan:
         """Fixes topic ids and offsets: from where the last run ended to where each partition ends now."""
         self._report("plan", 0, 1)
-        with open_consumer(options.settings) as consumer:
-            everything = resolve_ranges(consumer, options)
-            ids = self._topic_ids(options, {whole.topic for whole in everything})
-            known = {(p.topic_id, p.partition): p.end for p in (last.positions if last else ())}
-            starts = {
-                whole.topic_partition: known.get((ids[whole.topic], whole.partition), EARLIEST) for whole in everything
-            }
-            ranges = self._resolve(consumer, starts) if everything else []
+        with LiveCluster(self._options.settings) as cluster:
+            todo = plan(cluster, self._options, last, restart_recreated=self._restart_recreated)
         self._report("plan", 1, 1)
-        return [ArchivedRange(r.topic, ids[r.topic], r.partition, r.start, r.end) for r in ranges]
+        return todo
 
-    def _resolve(self, consumer: Any, starts: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-        options = parse_read_options(
-            {**self._options, "assign": _assign_json(starts), "startingOffsets": _offsets_json(starts)}
-        )
-        return resolve_ranges(consumer, options)
-
-    def _topic_ids(self, options: ReadOptions, topics: set[str]) -> dict[str, str]:
-        from kclient.sync import Admin
-
-        if not topics:
-            return {}
-        with Admin({"client.id": "kclient-archive", **options.settings}) as admin:
-            return {name: topic.topic_id for name, topic in admin.describe_topics(sorted(topics)).items()}
-
-    def stage(self, number: int, ranges: Sequence[ArchivedRange]) -> None:
-        """Spark reads just these ranges and writes them as Parquet below the staging folder."""
-        starts = {TopicPartition(r.topic, r.partition): r.start for r in ranges}
-        ends = {TopicPartition(r.topic, r.partition): r.end for r in ranges}
-        register(self._spark)
-        frame = (
-            self._spark.read.format("kclient")
-            .options(**self._options)
-            .option("assign", _assign_json(starts))
-            .option("startingOffsets", _offsets_json(starts))
-            .option("endingOffsets", _offsets_json(ends))
-            .option("includeHeaders", "true")
-            .load()
-        )
+    def stage(self, staged: StagedRun, ranges: Sequence[ArchivedRange]) -> list[Receipt]:
+        """Tasks read just these ranges and write them as Parquet below the staging folder; returns what they say."""
+        if not ranges:
+            return []
+        (staged.folder / PROGRESS).mkdir()
+        pieces = [OffsetRange(r.topic, r.partition, r.start, r.end, r.topic_id) for r in ranges]
+        numbers = self._spark.range(0, len(pieces), 1, len(pieces))
+        records = numbers.mapInArrow(Reading(self._options, pieces, staged).run, SCHEMA)
         # Without it every task would write a file for each date it meets: small files by the thousand. The hint
         # brings a date's records together, and splits what would be too large for one task.
-        dated = _with_date(frame).hint("rebalance", "topic", "date")
-        with self._watched(f"kclient-archive-{number}-{time.monotonic_ns()}"):
-            dated.write.partitionBy("topic", "date").parquet(str(self._folder.staging(number)))
-        self._report("write", 1, 1)  # Spark counts tasks that it then skips
+        gathered = records.hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "partition", "offset")
+        ids = {each.topic: each.topic_id for each in ranges}
+        written = gathered.mapInArrow(Writing(staged, ids, self._compression).run, RECEIPTS)
+        total = sum(map(len, pieces))
 
-    def commit(self, number: int, ranges: Sequence[ArchivedRange], last: Manifest | None) -> Manifest:
-        """Writes the manifest: from here on the run has happened."""
-        files = tuple(_staged_files(self._folder.staging(number)))
-        positions = {(p.topic_id, p.partition): p for p in (*(last.positions if last else ()), *ranges)}
-        manifest = Manifest(number, tuple(ranges), files, tuple(positions.values()))
+        def look() -> None:
+            self._report("read", min(progress_of(staged, READ), total), total)
+            done = progress_of(staged, WRITE)
+            if done:
+                self._report("write", done, max(done, total))
+
+        def collect() -> list[Receipt]:
+            try:
+                rows = written.collect()
+            except Exception as error:
+                raise cause_of(error) from error
+            return [from_text(row.receipt) for row in rows]
+
+        return run_job(self._spark.sparkContext, f"kclient-archive-{staged.run}", "kclient archive", collect, look)
+
+    def commit(
+        self, number: int, staged: StagedRun, todo: Plan, receipts: Sequence[Receipt], last: Manifest | None
+    ) -> Manifest:
+        """Checks what was staged and writes the manifest: from here on the run has happened.
+
+        Raises:
+            ArchiveError: the files are not what was planned and read, or the manifest cannot be written.
+        """
+        files = verified_files(todo.ranges, receipts, staged.folder)
+        former = last.positions if last else ()
+        positions = {(p.topic_id, p.partition): p for p in (*former, *todo.positions)}
+        manifest = Manifest(
+            number, staged.run, todo.ranges, files, tuple(positions.values()), (*todo.lost, *_lost(receipts))
+        )
         self._folder.commit(manifest)
         return manifest
 
     def publish(self, manifest: Manifest) -> None:
         """Moves the files to where readers look."""
         self._report("publish", 0, len(manifest.files))
-        self._folder.publish(manifest)
+        self._publish(manifest)
         self._report("publish", len(manifest.files), len(manifest.files))
 
-    @contextmanager
-    def _watched(self, group: str) -> Iterator[None]:
-        """Reports Spark's finished tasks while the body runs."""
-        stop = threading.Event()
-        context = self._spark.sparkContext
-        context.setJobGroup(group, "kclient archive")
-        watcher = threading.Thread(target=self._watch, args=(group, stop), name="kclient-archive-progress")
-        watcher.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            watcher.join()
-            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # None clears it
-
-    def _watch(self, group: str, stop: threading.Event) -> None:
-        tracker = self._spark.sparkContext.statusTracker()
-        while not stop.wait(0.2):
-            done = total = 0
-            for job in tracker.getJobIdsForGroup(group):
-                info = tracker.getJobInfo(job)
-                for stage in info.stageIds if info else ():
-                    details = tracker.getStageInfo(stage)
-                    if details:
-                        done += details.numCompletedTasks
-                        total += details.numTasks
-            if total:
-                self._report("write", done, total)
+    def _publish(self, manifest: Manifest) -> None:
+        _keep_names_text(self._folder.destination, manifest)
+        self._folder.publish(manifest)
 
 
-def _selection_option(topics: Sequence[str], pattern: str | None) -> dict[str, str]:
+_NUMBER = re.compile(r"[\d.-]|(nan|inf|infinity|true|false|null)$", re.IGNORECASE)
+"""What readers may take for something else than text, as the value of a folder's name."""
+_TEXT_MARKER = Path("topic=~/date=1970-01-01/no-records.parquet")
+"""A file without records of a topic that no cluster can have. One name that is no number makes readers take all names
+as text: `007` alone would be 7."""
+
+
+def _keep_names_text(destination: Path, manifest: Manifest) -> None:
+    target = destination / _TEXT_MARKER
+    if not any(_NUMBER.match(_topic_of(file.path)) for file in manifest.files) or target.exists():
+        return
+    with explained(f"{target} could not be written"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f"_{manifest.run}.tmp")
+        write_empty(temporary)
+        temporary.rename(target)
+
+
+def _read_options(
+    settings: Mapping[str, Any], topics: Sequence[str], pattern: str | None, fail_on_data_loss: bool
+) -> ReadOptions:
+    if isinstance(topics, str):
+        raise ConfigError(f"archive takes a list of topics, as in topics=[{topics!r}]")
     if bool(topics) == (pattern is not None):
         raise ConfigError("archive takes either topics or a pattern")
-    return {"subscribePattern": pattern} if pattern is not None else {"subscribe": ",".join(topics)}
+    selection = {"subscribePattern": pattern} if pattern is not None else {"subscribe": ",".join(topics)}
+    given = {name.replace("_", "."): _text_of(value) for name, value in settings.items()}
+    options = {f"kafka.{name}": value for name, value in {"isolation.level": "read_committed", **given}.items()}
+    return replace(
+        parse_read_options({**options, **selection}),
+        include_headers=True,
+        fail_on_data_loss=fail_on_data_loss,
+        lenience="--allow-data-loss (fail_on_data_loss=False)",
+    )
 
 
-def _assign_json(offsets: Mapping[TopicPartition, int]) -> str:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for partition in sorted(offsets):
-        by_topic[partition.topic].append(partition.partition)
-    return json.dumps(by_topic)
+def _text_of(value: Any) -> str:
+    """A setting as the workers get it."""
+    if isinstance(value, Secret):
+        return value.reveal()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float | Path):
+        return str(value)
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return ",".join(value)
+    raise ConfigError(f"a setting of an archive is text or a number, since it goes to the workers; not {value!r}")
 
 
-def _offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    by_topic: dict[str, dict[str, int]] = defaultdict(dict)
-    for partition in sorted(offsets):
-        by_topic[partition.topic][str(partition.partition)] = offsets[partition]
-    return json.dumps(by_topic)
+def _codec(spark: SparkSession) -> str:
+    """The session's compression of Parquet, as pyarrow calls it."""
+    name = spark.conf.get("spark.sql.parquet.compression.codec", "snappy")
+    found = CODECS.get(str(name).lower())
+    if found is None:
+        raise ConfigError(
+            f"spark.sql.parquet.compression.codec is {name!r}, and archives know {', '.join(sorted(CODECS))}"
+        )
+    return found
 
 
-def _with_date(frame: DataFrame) -> DataFrame:
-    """Adds the UTC date, reckoned from the instant so that the session's time zone has no part in it."""
-    from pyspark.sql import functions
-
-    days = functions.floor(functions.unix_micros("timestamp") / _MICROSECONDS_PER_DAY).cast("int")
-    return frame.withColumn("date", functions.date_add(functions.lit("1970-01-01").cast("date"), days))
+def _moves(todo: Plan, last: Manifest | None) -> bool:
+    """Whether there is something to remember, though nothing to archive: partitions seen first, or records lost."""
+    known = {(each.topic_id, each.partition): each.end for each in (last.positions if last else ())}
+    return any(known.get((each.topic_id, each.partition)) != each.end for each in todo.positions)
 
 
-def _staged_files(staging: Path) -> Iterator[ArchivedFile]:
-    from pyarrow import parquet
-
-    for path in sorted(staging.rglob("*.parquet")):
-        rows = parquet.read_metadata(path).num_rows
-        yield ArchivedFile(path.relative_to(staging).as_posix(), rows, path.stat().st_size)
+def _lost(receipts: Sequence[Receipt]) -> list[ArchivedRange]:
+    """What was gone when its turn to be read had come."""
+    return [
+        ArchivedRange(receipt.wanted.topic, receipt.wanted.topic_id, receipt.wanted.partition, start, end)
+        for receipt in receipts
+        if isinstance(receipt, ReadReceipt)
+        for start, end in receipt.lost
+    ]
 
 
 def _summary(destination: Path, manifest: Manifest, seconds: float) -> ArchiveSummary:
     partitions: dict[str, int] = defaultdict(int)
     for archived in manifest.ranges:
         partitions[archived.topic] += 1
+    lost: dict[str, int] = defaultdict(int)
+    for gone in manifest.lost:
+        lost[gone.topic] += gone.end - gone.start
     files: dict[str, list[ArchivedFile]] = defaultdict(list)
     for file in manifest.files:
         files[_topic_of(file.path)].append(file)
@@ -282,12 +344,13 @@ def _summary(destination: Path, manifest: Manifest, seconds: float) -> ArchiveSu
             sum(file.rows for file in files[topic]),
             len(files[topic]),
             sum(file.size for file in files[topic]),
+            lost[topic],
         )
-        for topic in sorted(partitions)
+        for topic in sorted(partitions.keys() | lost.keys())
     )
     return ArchiveSummary(destination, manifest.number, topics, seconds)
 
 
 def _topic_of(path: str) -> str:
-    """The topic in `topic=NAME/…`; Kafka's names hold nothing that Spark would escape in a path."""
+    """The topic in `topic=NAME/…`; Kafka's names hold nothing that would be escaped in a path."""
     return path.split("/", 1)[0].removeprefix("topic=")

@@ -1,8 +1,10 @@
 """The data source's options: what is wrong fails before any task, with the option's name in the sentence."""
 
+from pathlib import Path
+
 import pytest
 
-from kclient.errors import ConfigError, NotYetSupportedError
+from kclient.errors import ConfigError
 from kclient.spark.options import EARLIEST, LATEST, parse_read_options
 from kclient.types import TopicPartition
 
@@ -81,7 +83,11 @@ def test_a_timestamp_for_all_beats_timestamps_beats_offsets() -> None:
         ({"startingOffsetsByTimestampStrategy": "guess"}, "takes error or latest"),
         ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets says where to begin"),
         ({"kafka.value.deserializer": "x"}, "kafka.value.deserializer cannot be set"),
-        ({"fetchOffset.numRetries": "3"}, "the client retries by itself"),
+        ({"fetchOffset.numRetries": "0"}, "fetchOffset.numRetries must be at least 1"),
+        ({"fetchOffset.retryIntervalMs": "-1"}, "fetchOffset.retryIntervalMs must be at least 0"),
+        ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger takes a whole number"),
+        ({"groupIdPrefix": ""}, "groupIdPrefix is empty"),
+        ({"maxOffsetPerTrigger": "1"}, "did you mean maxOffsetsPerTrigger"),
     ],
 )
 def test_what_is_wrong_is_said(change: dict[str, str | None], message: str) -> None:
@@ -90,6 +96,31 @@ def test_what_is_wrong_is_said(change: dict[str, str | None], message: str) -> N
         parse_read_options(options)
 
 
-def test_streaming_options_are_refused_not_ignored() -> None:
-    with pytest.raises(NotYetSupportedError, match="maxOffsetsPerTrigger belongs to streaming reads"):
-        parse_read_options({**BASE, "maxOffsetsPerTrigger": "100"})
+def test_streaming_options_are_left_aside_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"maxOffsetsPerTrigger": "100", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "15m"}
+    parse_read_options({**BASE, **given})
+    assert [record.getMessage().split()[2] for record in caplog.records] == list(given)
+    with pytest.raises(ConfigError, match="minOffsetsPerTrigger \\(7\\) is above maxOffsetsPerTrigger \\(5\\)"):
+        parse_read_options({**BASE, "minOffsetsPerTrigger": "7", "maxOffsetsPerTrigger": "5"})
+
+
+def test_the_groups_name_begins_with_its_prefix(caplog: pytest.LogCaptureFixture) -> None:
+    groups = [parse_read_options({**BASE, "groupIdPrefix": "team"}).settings["group.id"] for _ in range(2)]
+    assert all(group.startswith("team-") for group in groups)
+    assert groups[0] != groups[1]
+    assert "group.id" not in parse_read_options(BASE).settings
+    assert not caplog.records
+    chosen = parse_read_options({**BASE, "groupIdPrefix": "team", "kafka.group.id": "mine"})
+    assert chosen.settings["group.id"] == "mine"
+    assert "groupIdPrefix has no effect" in caplog.text
+
+
+def test_patience_with_offsets() -> None:
+    options = parse_read_options({**BASE, "fetchOffset.numRetries": "7", "fetchOffset.retryIntervalMs": "0"})
+    assert (options.offset_attempts, options.offset_retry_interval_ms) == (7, 0)
+
+
+def test_a_directory_means_the_same_in_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = parse_read_options({**BASE, "kafka.bootstrap.servers": "embedded:data"})
+    assert options.settings["bootstrap.servers"] == f"embedded:{tmp_path.resolve()}/data"

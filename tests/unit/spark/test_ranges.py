@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kclient.errors import ConfigError
+from kclient.errors import ConfigError, KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError
+from kclient.spark.cluster import KnownTopic
 from kclient.spark.options import parse_read_options
 from kclient.spark.ranges import DataLossError, OffsetRange, resolve_ranges, split_ranges
-from kclient.types import OffsetAndTimestamp, PartitionInfo, TopicPartition
-
-
-class FakeCluster:
-    """The consumer's calls that planning uses: partition → (beginning, end, timestamps of the records)."""
-
-    def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        self._logs = logs
-
-    def list_topics(self) -> dict[str, list[PartitionInfo]]:
-        topics: dict[str, list[PartitionInfo]] = {}
-        for topic, partition in sorted(self._logs):
-            topics.setdefault(topic, []).append(PartitionInfo(topic, partition, None))
-        return topics
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {partition: self._logs[partition][0] for partition in partitions}
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {partition: self._logs[partition][1] for partition in partitions}
-
-    def offsets_for_times(
-        self, wanted: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """A record's timestamp is its offset here."""
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for partition, timestamp in wanted.items():
-            beginning, end = self._logs[partition]
-            offset = max(beginning, timestamp)
-            found[partition] = OffsetAndTimestamp(offset, offset) if offset < end else None
-        return found
-
+from kclient.types import TopicPartition
+from tests.unit.spark.fake_cluster import FakeCluster
 
 CLUSTER = FakeCluster(
     {TopicPartition("a", 0): (10, 100), TopicPartition("a", 1): (0, 0), TopicPartition("b", 0): (5, 50)}
@@ -85,8 +56,6 @@ def test_timestamps() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscribe": "a,nowhere"}, "no such topic: nowhere"),
-        ({"assign": '{"a":[7]}'}, "no such partition: a-7"),
         ({"subscribe": "b", "startingOffsets": '{"a":{"0":1}}'}, "must name exactly the partitions"),
         (
             {"assign": '{"a":[0]}', "startingOffsets": '{"a":{"0":60}}', "endingOffsets": '{"a":{"0":20}}'},
@@ -98,6 +67,50 @@ def test_timestamps() -> None:
 def test_what_does_not_fit_is_said(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ranges(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"subscribe": "a,nowhere"}, "no such topic: nowhere"), ({"assign": '{"a":[7]}'}, "no such partition: a-7")],
+)
+def test_what_is_not_there_is_no_matter_of_settings(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match=message):
+        ranges(**options)
+
+
+class Restless(FakeCluster):
+    """A cluster where a topic is created again between two questions, or where questions fail at first."""
+
+    def __init__(self, changes: int = 0, failures: int = 0) -> None:
+        super().__init__(CLUSTER.logs)
+        self.changes = changes
+        self.failures = failures
+
+    def topics(self, names: Collection[str]) -> dict[str, KnownTopic]:
+        found = super().topics(names)
+        if self.changes:
+            self.changes -= 1
+            self.ids["a"] = f"id {self.changes}"
+        return found
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.failures:
+            self.failures -= 1
+            raise LeaderNotAvailableError
+        return super().end_offsets(partitions)
+
+
+def test_offsets_belong_to_the_topic_that_is_planned() -> None:
+    cluster = Restless(changes=1)
+    parsed = parse_read_options({"kafka.bootstrap.servers": "x:1", "subscribe": "a"})
+    assert [whole.topic_id for whole in resolve_ranges(cluster, parsed)] == ["id 0"]
+
+
+def test_offsets_are_asked_for_again_as_often_as_was_said() -> None:
+    base = {"kafka.bootstrap.servers": "x:1", "subscribe": "a", "fetchOffset.retryIntervalMs": "0"}
+    with pytest.raises(KafkaError):
+        resolve_ranges(Restless(failures=2), parse_read_options({**base, "fetchOffset.numRetries": "2"}))
+    assert resolve_ranges(Restless(failures=2), parse_read_options({**base, "fetchOffset.numRetries": "3"}))
 
 
 @pytest.mark.parametrize("offset", [3, 500])

@@ -1,0 +1,283 @@
+"""The folder of an archive: how runs are kept apart, committed and published.
+
+```
+DESTINATION/
+  topic=flights/date=2013-01-01/part-….parquet     the data, readable by anything that reads Parquet
+  _kclient/lock                                    held by the run in progress
+  _kclient/manifests/00000001.json                 a run that happened: this file is the commit
+  _kclient/staging/00000002-5f0c…/run.json         a run in progress, which holds this file's lock, or one that died
+  _kclient/staging/00000002-5f0c…/topic=…/…        what it has written
+```
+
+A run fixes its ranges, writes below a staging folder of its own, and commits by putting one manifest into place, which
+fails if another one is there. Only then do its files move to where they belong. A run that died before the commit left
+nothing but a staging folder, which the next run deletes; one that died after it left moves to do, which the next run
+does first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from kclient.spark.pipelines.manifest import ArchiveError, Manifest
+
+_MANIFEST = re.compile(r"(\d{8,})\.json")
+_STAGING = re.compile(r"\d{8,}(-[0-9a-f]+)?")
+MARKER = "run.json"
+
+
+@dataclass(frozen=True)
+class StagedRun:
+    """The staging folder of one run, as the driver and the workers name it."""
+
+    folder: Path
+    run: str
+
+    def check(self) -> None:
+        """Raises `ArchiveError` where this process does not see what the driver has put into the folder."""
+        try:
+            found = json.loads((self.folder / MARKER).read_text("utf-8")).get("run")
+        except (OSError, ValueError):
+            found = None
+        if found != self.run:
+            raise ArchiveError(
+                f"a worker on {socket.gethostname()} does not see the staging folder {self.folder} of the driver (or"
+                " the run is over): driver and workers must share the archive's folder, under one path"
+            )
+
+
+class ArchiveFolder:
+    """The folder of an archive on a local (or locally mounted) file system."""
+
+    def __init__(self, destination: Path) -> None:
+        self.destination = destination
+        self._home = destination / "_kclient"
+        self._manifests = self._home / "manifests"
+        self._staging = self._home / "staging"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One run at a time; the system frees the lock when the process dies.
+
+        Raises:
+            ArchiveError: another run is at work, or the folder cannot be written.
+        """
+        with explained(f"the archive's folder {self.destination} cannot be used"):
+            self._manifests.mkdir(parents=True, exist_ok=True)
+            self._staging.mkdir(exist_ok=True)
+            file = self._locked()
+        with file:
+            yield
+
+    def _locked(self) -> IO[str]:
+        path = self._home / "lock"
+        while True:
+            file = path.open("a+")
+            try:
+                if not _try_lock(file):
+                    file.seek(0)
+                    raise ArchiveError(
+                        f"another run archives into {self.destination} (process {file.read().strip() or 'unknown'});"
+                        " wait for it or stop it"
+                    )
+                if _same_file(file, path):  # else somebody removed it meanwhile, and others lock the new one
+                    file.truncate(0)
+                    file.write(str(os.getpid()))
+                    file.flush()
+                    return file
+            except BaseException:
+                file.close()
+                raise
+            file.close()
+
+    def last(self) -> Manifest | None:
+        """The newest committed manifest, if any run was ever committed."""
+        found = {int(match[1]): path for path in self._manifests.iterdir() if (match := _MANIFEST.fullmatch(path.name))}
+        if not found:
+            return None
+        path = found[max(found)]
+        return Manifest.from_json(path.read_text("utf-8"), path)
+
+    @contextmanager
+    def run(self, number: int) -> Iterator[StagedRun]:
+        """A staging folder of its own for a run; what fails leaves none behind, unless it was committed."""
+        name = uuid.uuid4().hex[:16]
+        staged = StagedRun(self._staging / f"{number:08d}-{name}", name)
+        with explained(f"the archive's folder {self.destination} cannot be written"):
+            staged.folder.mkdir()
+            marker = (staged.folder / MARKER).open("w", encoding="utf-8")
+        with marker:
+            with explained(f"the archive's folder {self.destination} cannot be written"):
+                _try_lock(marker)
+                marker.write(json.dumps({"run": name, "host": socket.gethostname(), "process": os.getpid()}))
+                marker.flush()
+            try:
+                yield staged
+            except BaseException:
+                if not self._is_committed(number, name):
+                    shutil.rmtree(staged.folder, ignore_errors=True)
+                raise
+
+    def _is_committed(self, number: int, run: str) -> bool:
+        try:
+            path = self._manifest_path(number)
+            return Manifest.from_json(path.read_text("utf-8"), path).run == run
+        except FileNotFoundError:
+            return False
+        except (OSError, ArchiveError):
+            return True  # in doubt nothing is deleted: the next run looks again
+
+    def commit(self, manifest: Manifest) -> None:
+        """Makes the run a fact: its folders are forced to disk, then the manifest is put into place.
+
+        Raises:
+            ArchiveError: another run was committed meanwhile, or the file system refuses.
+        """
+        with explained("the run could not be committed, and nothing was archived"):
+            staging = self._staging_of(manifest)
+            folders = {staging}
+            for file in manifest.files:
+                folders.update((staging / file.path).parents[: len(Path(file.path).parents)])
+            for folder in folders:
+                _sync(folder)
+            _sync(self._staging)
+            target = self._manifest_path(manifest.number)
+            temporary = target.with_suffix(f".{manifest.run}.tmp")
+            try:
+                _write(temporary, manifest.to_json())
+                _place(temporary, target)
+            finally:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+        with explained("the manifest could not be forced to disk; run again: it looks what is there, and goes on"):
+            _sync(self._manifests)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Moves the run's files to where they belong; what a dead run already moved is left as it is.
+
+        Raises:
+            ArchiveError: a file is missing, or cannot be moved; the next run tries again.
+        """
+        staging = self._staging_of(manifest)
+        if not staging.exists():
+            return
+        with explained("the run is committed, but its files could not be moved; the next run goes on with that"):
+            folders = set()
+            for file in manifest.files:
+                source, target = staging / file.path, self.destination / file.path
+                folders.add(target.parent)
+                if source.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    source.rename(target)
+                elif not target.exists():
+                    raise ArchiveError(
+                        f"{file.path} is neither in {staging} nor in {self.destination}: somebody deleted it;"
+                        " restore it or archive into an empty folder"
+                    )
+            for folder in folders | {folder.parent for folder in folders} | {self.destination}:
+                _sync(folder)
+            _remove(staging)
+
+    def discard_dead(self) -> None:
+        """Deletes what runs left behind that died before their commit; call it when the last one is published.
+
+        What is no run's, such as a desktop's files, is left alone, and so is a run that lives in spite of the lock.
+        """
+        with explained(f"the archive's folder {self.destination} cannot be cleaned"):
+            alive = set()
+            for folder in self._staging.iterdir():
+                if not (_STAGING.fullmatch(folder.name) and folder.is_dir()):
+                    continue
+                if _is_alive(folder):
+                    alive.add(folder.name.partition("-")[2])
+                else:
+                    shutil.rmtree(folder, ignore_errors=True)  # a task that outlived its driver may still write
+            for temporary in self._manifests.glob("*.tmp"):
+                if temporary.name.split(".")[1] not in alive:
+                    temporary.unlink(missing_ok=True)
+
+    def _manifest_path(self, number: int) -> Path:
+        return self._manifests / f"{number:08d}.json"
+
+    def _staging_of(self, manifest: Manifest) -> Path:
+        name = f"{manifest.number:08d}-{manifest.run}" if manifest.run else f"{manifest.number:08d}"
+        return self._staging / name
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """What the file system refuses becomes an `ArchiveError` that says what was tried."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise ArchiveError(f"{what}: {error.strerror or error}{where}") from error
+
+
+def _try_lock(file: IO[str]) -> bool:
+    """Whether the lock was free; it is ours then."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _same_file(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _is_alive(folder: Path) -> bool:
+    try:
+        with (folder / MARKER).open("r+", encoding="utf-8") as marker:
+            return not _try_lock(marker)
+    except OSError:
+        return False
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8")
+    _sync(path)
+
+
+def _place(temporary: Path, target: Path) -> None:
+    """Renames, but never over a file that is there: two runs that got past the lock must not both commit."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise ArchiveError(f"another run was committed meanwhile as {target.name}; nothing was archived") from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        if target.exists():  # no hard links here
+            raise ArchiveError(f"another run was committed meanwhile as {target.name}; nothing was archived") from None
+        temporary.rename(target)
+
+
+def _remove(staging: Path) -> None:
+    """Deletes an empty staging folder, and what losing attempts of tasks left in it."""
+    shutil.rmtree(staging, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,119 @@
+"""A Spark job that can be watched and that ends with its caller."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from kclient import errors
+from kclient.errors import KafkaError
+from kclient.spark.pipelines.manifest import ArchiveError
+from kclient.spark.ranges import DataLossError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+T = TypeVar("T")
+
+_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+_LOOK_S = 0.25
+_END_S = 15.0
+"""How long to wait for the tasks of a job that was cancelled."""
+_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.*)$")
+
+
+def run_job(context: SparkContext, group: str, description: str, work: Callable[[], T], look: Callable[[], None]) -> T:
+    """What `work` returns, whose Spark jobs belong to the group.
+
+    Spark is called in a thread of its own. The caller's has its own job group and other local properties unchanged; and
+    an interruption of it cannot leave half an answer on its connection to Java, which no later call would survive.
+
+    Args:
+        context: Where the jobs run.
+        group: The job group; no other job has it.
+        description: What Spark shows of it.
+        work: Calls Spark.
+        look: Called again and again meanwhile, and once at the end; what it raises ends the job.
+    """
+    from pyspark import InheritableThread
+
+    results = list[T]()
+    failures = list[BaseException]()
+
+    def body() -> None:
+        try:
+            with _job_group(context, group, description):
+                results.append(work())
+        except BaseException as error:  # noqa: BLE001  (raised by the caller's thread)
+            failures.append(error)
+
+    thread = InheritableThread(target=body, name="kclient-archive")
+    thread.daemon = True  # where even cancelling fails, the program may end
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+            look()
+    except BaseException:
+        _cancel(context, group)
+        thread.join(_END_S)
+        raise
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+@contextmanager
+def _job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
+    """Jobs of the body belong to the group; where threads share their properties, the former ones come back."""
+    before = {name: context.getLocalProperty(name) for name in _PROPERTIES}
+    context.setJobGroup(group, description)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # Spark may be gone: what the body raised counts
+            for name, value in before.items():
+                context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None clears it
+
+
+def _cancel(context: SparkContext, group: str) -> None:
+    """Ends the group's jobs, and waits until their tasks are over."""
+    with suppress(Exception):  # Spark may be gone
+        context.cancelJobGroup(group)
+        tracker = context.statusTracker()
+        deadline = time.monotonic() + _END_S
+        while time.monotonic() < deadline and set(tracker.getJobIdsForGroup(group)) & set(tracker.getActiveJobsIds()):
+            time.sleep(0.05)
+
+
+def cause_of(error: Exception) -> KafkaError:
+    """What a task raised, out of the text that Spark made of it."""
+    text = str(error).strip() or type(error).__name__
+    raised = [found for line in _traceback_in(text) if (found := _RAISED.match(line))]
+    if raised:  # the last one is what the others led to
+        return _again(*raised[-1].groups())
+    return ArchiveError(f"the Spark job failed: {text.splitlines()[0]}")
+
+
+def _traceback_in(text: str) -> Iterator[str]:
+    """The lines of Python's traceback, up to Java's."""
+    _, _, rest = text.partition("Traceback (most recent call last)")
+    for line in rest.splitlines():
+        if line.startswith(("\tat ", "Caused by: ")):
+            return
+        yield line
+
+
+def _again(kind: str, text: str) -> KafkaError:
+    if kind == DataLossError.__name__:
+        return DataLossError(text)
+    if kind == ArchiveError.__name__:
+        return ArchiveError(text)
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, KafkaError):
+        with suppress(TypeError):
+            return known(text)
+    return ArchiveError(f"a task failed: {kind}: {text}")

@@ -1,0 +1,152 @@
+"""The Parquet files that a task writes, one after the other: a new one for each topic and day."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import date, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kclient.spark.pipelines.columns import stored_schema, tallies_of, unpacked
+from kclient.spark.pipelines.folder import StagedRun
+from kclient.spark.pipelines.receipts import FileReceipt, Tally
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_ROW_GROUP_BYTES = 64 << 20
+_ROW_GROUP_ROWS = 1 << 20
+"""A row group is written when it has so many bytes in memory, or so many rows."""
+
+CODECS = {
+    "none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "brotli": "brotli", "zstd": "zstd",
+    "lz4": "lz4", "lz4_raw": "lz4",
+}  # fmt: skip
+"""Spark's names of the compressions that there are, and pyarrow's."""
+
+
+class ParquetFiles:
+    """Records in the order of topics and days, as files; leave the block to finish the last one.
+
+    Args:
+        staged: Where to.
+        name: What the task is called in the files' names; no other attempt has it.
+        topic_ids: The topics' ids, which are written into the files.
+        compression: As pyarrow calls it.
+    """
+
+    def __init__(self, staged: StagedRun, name: str, topic_ids: Mapping[str, str], compression: str) -> None:
+        self.receipts: list[FileReceipt] = []
+        """What was written and forced to disk."""
+        self._staged = staged
+        self._name = name
+        self._topic_ids = topic_ids
+        self._compression = compression
+        self._file: _File | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            if error is None:
+                self._finish()
+            else:
+                self._file.abandon()
+
+    def append(self, topic: str, day: int, records: pyarrow.RecordBatch) -> None:
+        """Records of one topic and day."""
+        if self._file is None or (self._file.topic, self._file.day) != (topic, day):
+            self._finish()
+            self._file = self._open(topic, day)
+        self._file.append(records)
+
+    def _open(self, topic: str, day: int) -> _File:
+        self._staged.check()  # a run that was given up has no folder any more, and gets none again
+        text = (date(1970, 1, 1) + timedelta(days=day)).isoformat()
+        name = f"part-{self._name}-{len(self.receipts)}-{self._staged.run}.parquet"
+        about = {
+            "kclient.topic": topic, "kclient.topic_id": self._topic_ids.get(topic, ""), "kclient.run": self._staged.run
+        }  # fmt: skip
+        return _File(self._staged.folder, f"topic={topic}/date={text}/{name}", topic, day, about, self._compression)
+
+    def _finish(self) -> None:
+        if self._file is not None:
+            self.receipts.append(self._file.finish())
+            self._file = None
+
+
+class _File:
+    """One file; records are gathered until they are worth a row group."""
+
+    def __init__(
+        self, folder: Path, path: str, topic: str, day: int, about: Mapping[str, str], compression: str
+    ) -> None:
+        from pyarrow import parquet
+
+        self.topic = topic
+        self.day = day
+        self._path = path
+        self._target = folder / path
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        self._schema = stored_schema()
+        self._writer = parquet.ParquetWriter(
+            self._target, self._schema, compression=compression, store_schema=False, write_page_checksum=True
+        )
+        self._writer.add_key_value_metadata(dict(about))
+        self._gathered: list[pyarrow.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._gathered_rows = 0
+        self._rows = 0
+        self._tallies: dict[int, Tally] = defaultdict(Tally)
+
+    def append(self, records: pyarrow.RecordBatch) -> None:
+        for partition, tally in tallies_of(records):
+            self._tallies[partition] += tally
+        self._rows += records.num_rows
+        self._gathered.append(unpacked(records))
+        self._gathered_rows += records.num_rows
+        self._gathered_bytes += records.nbytes
+        if self._gathered_bytes >= _ROW_GROUP_BYTES or self._gathered_rows >= _ROW_GROUP_ROWS:
+            self._write()
+
+    def finish(self) -> FileReceipt:
+        """Complete the file and force it to disk."""
+        self._write()
+        self._writer.close()
+        descriptor = os.open(self._target, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        return FileReceipt(self._path, self.topic, self._rows, size, tuple(sorted(self._tallies.items())))
+
+    def abandon(self) -> None:
+        """The task failed: the file goes with the staging folder."""
+        from pyarrow import ArrowException
+
+        self._gathered.clear()
+        with suppress(OSError, ArrowException):
+            self._writer.close()
+
+    def _write(self) -> None:
+        import pyarrow
+
+        if self._gathered:
+            table = pyarrow.Table.from_batches(self._gathered, self._schema)
+            self._writer.write_table(table, row_group_size=self._gathered_rows)
+        self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
+
+
+def write_empty(path: Path) -> None:
+    """A file of the same columns without a record."""
+    from pyarrow import parquet
+
+    parquet.write_table(stored_schema().empty_table(), path, store_schema=False)

@@ -1,0 +1,119 @@
+"""What a run archives: for each partition from where the last run ended to where its log ends now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kclient.errors import KafkaError
+from kclient.spark.cluster import Cluster, KnownTopic
+from kclient.spark.options import ReadOptions
+from kclient.spark.pipelines.manifest import ArchivedRange, ArchiveError, Manifest
+from kclient.spark.ranges import DataLossError, selected_partitions, selected_topics
+from kclient.types import TopicPartition
+
+_ATTEMPTS = 3
+_PAUSE_S = 0.2
+_SHOWN = 3
+"""So many partitions are named in an error; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is to do."""
+
+    ranges: tuple[ArchivedRange, ...]
+    """What to archive, without empty ones."""
+    positions: tuple[ArchivedRange, ...]
+    """Where each partition stands afterwards, of those that were looked at."""
+    lost: tuple[ArchivedRange, ...]
+    """What is gone already, and was never archived."""
+
+
+def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, restart_recreated: bool) -> Plan:
+    """Fixes topic ids and offsets.
+
+    Raises:
+        UnknownTopicOrPartitionError: a topic does not exist.
+        ArchiveError: a topic was created again since it was archived, and `restart_recreated` is not set.
+        DataLossError: records are gone that no run archived, and `failOnDataLoss` is true.
+    """
+    for _ in range(_ATTEMPTS):
+        topics = selected_topics(cluster, options.selection)
+        _check_recreated(topics, last, restart_recreated)
+        partitions = selected_partitions(topics, options.selection)
+        beginnings, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
+        found = _plan(cluster, topics, partitions, beginnings, ends, last)
+        now = cluster.topics(topics)
+        # else the offsets may be a namesake's
+        if all(name in now and now[name].topic_id == topic.topic_id for name, topic in topics.items()):
+            if found.lost and options.fail_on_data_loss:
+                raise _loss(found.lost, options.lenience)
+            return found
+        time.sleep(_PAUSE_S)
+    raise ArchiveError("topics are deleted and created again all the time; nothing was archived, run again later")
+
+
+def _check_recreated(topics: Mapping[str, KnownTopic], last: Manifest | None, restart: bool) -> None:
+    known = {position.topic_id for position in last.positions} if last else set()
+    former = {position.topic: position for position in last.positions} if last else {}
+    again = sorted(name for name, topic in topics.items() if name in former and topic.topic_id not in known)
+    if again and not restart:
+        raise ArchiveError(
+            f"deleted and created again since it was archived: {_listed(again)}; what the archive holds is of the"
+            " former topic, and offsets begin anew: archive into another folder, or go on in this one from the new"
+            " topic's start with --restart-recreated (restart_recreated=True)"
+        )
+
+
+def _plan(
+    cluster: Cluster,
+    topics: Mapping[str, KnownTopic],
+    partitions: Collection[TopicPartition],
+    beginnings: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    last: Manifest | None,
+) -> Plan:
+    known = {(each.topic_id, each.partition): each.end for each in (last.positions if last else ())}
+    ids = {topic_id for topic_id, _ in known}
+    behind = [p for p in partitions if known.get((topics[p.topic].topic_id, p.partition), 0) > ends[p]]
+    tops = cluster.high_watermarks(behind)
+    ranges, positions, lost = list[ArchivedRange](), list[ArchivedRange](), list[ArchivedRange]()
+    for partition in sorted(partitions):
+        topic_id = topics[partition.topic].topic_id
+        # of a topic that was archived before, a partition that was not there yet begins at 0
+        expected = 0 if last is not None and last.format > 1 and topic_id in ids else beginnings[partition]
+        place = known.get((topic_id, partition.partition), expected)
+        start, end = max(place, beginnings[partition]), ends[partition]
+        if place > tops.get(partition, place):  # the log was cut back; behind its end other records get these offsets
+            start = end
+            lost.append(ArchivedRange(*_key(partition, topic_id), tops[partition], place))
+        elif place > end:  # below the end of open transactions: an earlier run took those too
+            start = end = place
+        elif place < start:
+            lost.append(ArchivedRange(*_key(partition, topic_id), place, start))
+        whole = ArchivedRange(*_key(partition, topic_id), start, end)
+        positions.append(whole)
+        if start < end:
+            ranges.append(whole)
+    return Plan(tuple(ranges), tuple(positions), tuple(lost))
+
+
+def _key(partition: TopicPartition, topic_id: str) -> tuple[str, str, int]:
+    """The first fields of an `ArchivedRange`."""
+    return partition.topic, topic_id, partition.partition
+
+
+def _loss(lost: Collection[ArchivedRange], lenience: str) -> KafkaError:
+    places = [f"{each.topic}-{each.partition} from {each.start} to before {each.end}" for each in lost]
+    return DataLossError(
+        f"records are gone that were never archived, or the log was cut back below what was: {_listed(places)}; go on"
+        f" with what is there by {lenience}"
+    )
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = list(names)[:_SHOWN]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,0 +1,243 @@
+"""The archive's folder: what is committed stays, what is not leaves no trace, and moves may be replayed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kclient.spark.pipelines import folder as folders
+from kclient.spark.pipelines.folder import MARKER, ArchiveFolder, StagedRun
+from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, ArchiveError, Manifest
+
+
+def manifest(number: int, staged: StagedRun, *names: str) -> Manifest:
+    covered = (ArchivedRange("t", "id", 0, 0, 10 * number),)
+    return Manifest(number, staged.run, covered, tuple(ArchivedFile(name, 1, 4, "id") for name in names), covered)
+
+
+def write(staged: StagedRun, *names: str) -> None:
+    for name in names:
+        path = staged.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"data of {name}")
+
+
+def commit(folder: ArchiveFolder, number: int, *names: str) -> Manifest:
+    """A run that is committed, and has not moved its files."""
+    with folder.run(number) as staged:
+        write(staged, *names)
+        made = manifest(number, staged, *names)
+        folder.commit(made)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[ArchiveFolder]:
+    made = ArchiveFolder(tmp_path)
+    with made.lock():
+        yield made
+
+
+def staged_folders(folder: ArchiveFolder) -> list[Path]:
+    return list((folder.destination / "_kclient/staging").iterdir())
+
+
+def test_a_committed_run_is_published(folder: ArchiveFolder) -> None:
+    assert folder.last() is None
+    made = commit(folder, 1, "topic=t/date=d/part-1.parquet")
+    folder.publish(made)
+    assert (folder.destination / "topic=t/date=d/part-1.parquet").read_text().startswith("data")
+    assert folder.last() == made
+    assert staged_folders(folder) == []
+
+
+def test_moves_are_replayed_from_wherever_they_stopped(folder: ArchiveFolder) -> None:
+    names = ("topic=t/date=a/1.parquet", "topic=t/date=b/2.parquet")
+    made = commit(folder, 1, *names)
+    (folder.destination / names[0]).parent.mkdir(parents=True)
+    (staged_folders(folder)[0] / names[0]).rename(folder.destination / names[0])
+    for _ in range(2):
+        folder.publish(made)
+    assert all((folder.destination / name).exists() for name in names)
+
+
+def test_a_run_that_fails_leaves_nothing(folder: ArchiveFolder) -> None:
+    with pytest.raises(KeyboardInterrupt), folder.run(1) as staged:
+        write(staged, "topic=t/date=a/1.parquet")
+        raise KeyboardInterrupt
+    assert staged_folders(folder) == []
+    assert folder.last() is None
+
+
+def test_a_run_that_fails_after_its_commit_keeps_what_it_has_to_move(folder: ArchiveFolder) -> None:
+    with pytest.raises(KeyboardInterrupt), folder.run(1) as staged:
+        write(staged, "topic=t/date=a/1.parquet")
+        made = manifest(1, staged, "topic=t/date=a/1.parquet")
+        folder.commit(made)
+        raise KeyboardInterrupt
+    folder.publish(made)
+    assert (folder.destination / "topic=t/date=a/1.parquet").exists()
+
+
+def dead_run(folder: ArchiveFolder, name: str) -> Path:
+    path = folder.destination / "_kclient/staging" / name
+    path.mkdir()
+    (path / MARKER).write_text('{"run": "x"}')
+    return path
+
+
+def test_dead_runs_are_forgotten_and_live_ones_are_not(folder: ArchiveFolder) -> None:
+    dead, older = dead_run(folder, "00000002-abc"), dead_run(folder, "00000003")
+    half = folder.destination / "_kclient/manifests/00000002.abc.tmp"
+    half.write_text("{")
+    with folder.run(2) as alive:
+        temporary = folder.destination / f"_kclient/manifests/00000002.{alive.run}.tmp"
+        temporary.write_text("{")
+        folder.discard_dead()
+        assert staged_folders(folder) == [alive.folder]
+        assert temporary.exists()
+    assert not any(path.exists() for path in (dead, older, half))
+
+
+def test_what_is_no_runs_is_left_alone(folder: ArchiveFolder) -> None:
+    strangers = [folder.destination / "_kclient" / name for name in ("staging/.DS_Store", "manifests/.DS_Store")]
+    strangers.append(folder.destination / "_kclient/manifests/00000009 copy.json")
+    for path in strangers:
+        path.write_text("x")
+    (folder.destination / "_kclient/staging/lost+found").mkdir()
+    made = commit(folder, 1)
+    folder.publish(made)
+    folder.discard_dead()
+    assert folder.last() == made
+    assert all(path.exists() for path in strangers)
+
+
+def test_a_second_run_at_the_same_time_is_told_who_is_at_work(tmp_path: Path) -> None:
+    folder = ArchiveFolder(tmp_path)
+    with folder.lock(), pytest.raises(ArchiveError, match=r"another run archives .* \(process \d+\)"), folder.lock():
+        pass
+    with folder.lock():
+        pass
+
+
+def test_two_runs_that_got_past_the_lock_do_not_both_commit(folder: ArchiveFolder) -> None:
+    (folder.destination / "_kclient/lock").unlink()  # somebody "mended" it
+    other = ArchiveFolder(folder.destination)
+    with other.lock(), folder.run(1) as mine, other.run(1) as theirs:
+        write(mine, "topic=t/date=a/mine.parquet")
+        write(theirs, "topic=t/date=a/theirs.parquet")
+        first = manifest(1, theirs, "topic=t/date=a/theirs.parquet")
+        other.commit(first)
+        with pytest.raises(ArchiveError, match=r"another run was committed meanwhile as 00000001\.json"):
+            folder.commit(manifest(1, mine, "topic=t/date=a/mine.parquet"))
+    assert folder.last() == first
+
+
+def test_without_hard_links_it_commits_too(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    made = commit(folder, 1)
+    assert folder.last() == made
+    with pytest.raises(ArchiveError, match="another run was committed meanwhile"):
+        commit(folder, 1)
+
+
+def test_a_worker_that_does_not_see_the_staging_folder_says_so(folder: ArchiveFolder, tmp_path: Path) -> None:
+    with folder.run(1) as staged:
+        staged.check()
+        for other in (StagedRun(tmp_path / "elsewhere", staged.run), StagedRun(staged.folder, "0123")):
+            with pytest.raises(ArchiveError, match="driver and workers must share the archive's folder"):
+                other.check()
+
+
+def test_a_file_that_somebody_deleted_is_named(folder: ArchiveFolder) -> None:
+    made = commit(folder, 1, "topic=t/date=a/1.parquet")
+    (staged_folders(folder)[0] / "topic=t/date=a/1.parquet").unlink()
+    with pytest.raises(ArchiveError, match=r"1\.parquet is neither in"):
+        folder.publish(made)
+
+
+@pytest.mark.parametrize("call", ["sync", "write", "link"])
+def test_a_full_disk_commits_nothing(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+    with monkeypatch.context() as patched:
+        if call == "link":
+            patched.setattr(os, "link", full)
+        else:
+            patched.setattr(folders, f"_{call}", full)
+        with pytest.raises(ArchiveError, match=r"nothing was archived: No space left on device \(somewhere\)"):
+            commit(folder, 1, "topic=t/date=a/1.parquet")
+    assert folder.last() is None
+    assert staged_folders(folder) == []
+    assert commit(folder, 1, "topic=t/date=a/1.parquet") == folder.last()
+
+
+def test_a_disk_that_is_full_while_files_move_is_gone_on_with(
+    folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("topic=t/date=a/1.parquet", "topic=t/date=b/2.parquet")
+    made = commit(folder, 1, *names)
+    with monkeypatch.context() as patched:
+        original = Path.mkdir
+
+        def mkdir(path: Path, *arguments: object, **named: object) -> None:
+            if path.name == "date=b":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            original(path, *arguments, **named)  # type: ignore[arg-type]
+
+        patched.setattr(Path, "mkdir", mkdir)
+        with pytest.raises(ArchiveError, match="the run is committed, but its files could not be moved"):
+            folder.publish(made)
+    folder.publish(made)
+    assert all((folder.destination / name).exists() for name in names)
+
+
+@pytest.mark.parametrize("below", ["a file", "a file/archive"])
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, below: str) -> None:
+    (tmp_path / "a file").write_text("x")
+    with (
+        pytest.raises(ArchiveError, match=r"the archive's folder .* cannot be used: "),
+        ArchiveFolder(tmp_path / below).lock(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 2, "number": 1}'])
+def test_a_damaged_manifest_is_named(folder: ArchiveFolder, text: str) -> None:
+    (folder.destination / "_kclient/manifests/00000001.json").write_text(text)
+    with pytest.raises(ArchiveError, match=r"00000001\.json is no manifest"):
+        folder.last()
+
+
+def test_the_manifest_of_a_newer_release_is_refused(folder: ArchiveFolder) -> None:
+    made = commit(folder, 1)
+    data = {**json.loads(made.to_json()), "format": 3}
+    (folder.destination / "_kclient/manifests/00000001.json").write_text(json.dumps(data))
+    with pytest.raises(ArchiveError, match="install a newer kclient"):
+        folder.last()
+
+
+def test_a_manifest_of_the_first_format_is_gone_on_from(folder: ArchiveFolder) -> None:
+    """It knew no run's name, and its staging folder had the number alone."""
+    place = {"topic": "t", "topic_id": "id", "partition": 0, "start": 0, "end": 10}
+    file = {"path": "topic=t/date=a/1.parquet", "rows": 1, "size": 4}
+    data = {"format": 1, "number": 4, "ranges": [place], "positions": [place], "files": [file]}
+    (folder.destination / "_kclient/manifests/00000004.json").write_text(json.dumps(data))
+    staging = folder.destination / "_kclient/staging/00000004"
+    (staging / "topic=t/date=a").mkdir(parents=True)
+    (staging / "topic=t/date=a/1.parquet").write_text("data")
+    last = folder.last()
+    assert last is not None
+    assert last.positions[0].end == 10
+    folder.publish(last)
+    assert (folder.destination / "topic=t/date=a/1.parquet").exists()
+    assert staged_folders(folder) == []
