@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from functools import cache
 from typing import Annotated
 
 import typer
 
-from kclient.cli.errors import guarded
+from kclient.cli.errors import UsageError, guarded
 from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Config
 from kclient.cli.settings import client_settings, parse_config
 
@@ -52,14 +54,27 @@ def _common(
     """A Kafka client and a Kafka-compatible gateway over HTP."""
 
 
-def _client(bootstrap: str, config: list[str] | None) -> dict[str, object]:
+def _client(
+    bootstrap: str, config: list[str] | None, *, creates: bool = False, refused: Collection[str] = ()
+) -> dict[str, object]:
     # what a client logs it also raises, and then it is said in one sentence
     logging.getLogger("kclient").addHandler(logging.NullHandler())
-    return client_settings(bootstrap, config)
+    return client_settings(bootstrap, config, creates=creates, refused=refused)
 
 
-def _admin(bootstrap: str, config: list[str] | None) -> dict[str, object]:
-    return {"default.api.timeout.ms": PATIENCE_MS, **_client(bootstrap, config)}
+def _admin(bootstrap: str, config: list[str] | None, *, creates: bool = False) -> dict[str, object]:
+    settings = {"default.api.timeout.ms": PATIENCE_MS, **_client(bootstrap, config, creates=creates)}
+    _tell_people_of_trouble()
+    return settings
+
+
+@cache
+def _tell_people_of_trouble() -> None:
+    """Who looks on while a command tries to reach the broker sees why it takes so long."""
+    from kclient.cli import output
+    from kclient.cli.trouble import listen
+
+    listen(output.note)
 
 
 # ---- gateway and clients ------------------------------------------------------------------------------------
@@ -103,7 +118,8 @@ def produce(
     """Send JSON lines from standard input: objects with key, value, headers, timestamp and partition."""
     from kclient.cli.produce import produce as work
 
-    return work(topic, {"max.block.ms": PATIENCE_MS, **_client(bootstrap, config)})
+    own = ("key.serializer", "value.serializer")
+    return work(topic, {"max.block.ms": PATIENCE_MS, **_client(bootstrap, config, creates=True, refused=own)})
 
 
 @app.command()
@@ -137,8 +153,9 @@ def consume(
     """Write records as JSON lines that `kclient produce` takes; without --from-beginning only new ones."""
     from kclient.cli.consume import consume as work
 
+    own = ("key.deserializer", "value.deserializer")
     return work(
-        topics, _client(bootstrap, config), group=group, partitions=partition or [], offset=offset,
+        topics, _client(bootstrap, config, refused=own), group=group, partitions=partition or [], offset=offset,
         from_beginning=from_beginning, to_end=to_end, limit=limit,
     )  # fmt: skip
 
@@ -156,6 +173,8 @@ def info(
     """Show versions, and the cluster if one is named."""
     from kclient.cli.info import info as work
 
+    if bootstrap is None and config:
+        raise UsageError("--config is for asking a cluster: name it with --bootstrap")
     return work(None if bootstrap is None else _admin(bootstrap, config))
 
 
@@ -193,7 +212,7 @@ def topics_create(
     from kclient.cli import topics
 
     return topics.create(
-        name, _admin(bootstrap, config), partitions=partitions, replication_factor=replication_factor,
+        name, _admin(bootstrap, config, creates=True), partitions=partitions, replication_factor=replication_factor,
         configs=parse_config(settings, "--set"),
     )  # fmt: skip
 
@@ -350,7 +369,7 @@ def pipeline_archive(
     """Archive topics as Parquet, by topic and UTC date; what earlier runs have archived is left out."""
     from kclient.cli.pipeline import archive
 
-    settings = {"bootstrap.servers": bootstrap, **parse_config(config)}
+    settings = client_settings(bootstrap, config, refused=("key.deserializer", "value.deserializer"))
     return archive(
         topics or [], settings, pattern=pattern, destination=destination, master=master,
         spark_settings=parse_config(spark, "--spark"), allow_data_loss=allow_data_loss,

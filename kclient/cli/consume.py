@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import select
 import sys
 from collections.abc import Callable, Iterable
 
 from kclient.cli import jsonlines, output
-from kclient.cli.errors import UsageError
-from kclient.errors import UnknownTopicOrPartitionError
+from kclient.cli.errors import UsageError, sentence_of
+from kclient.cli.trouble import Silence, patiently, told
+from kclient.errors import CommitFailedError, UnknownTopicOrPartitionError
 from kclient.sync import Consumer
 from kclient.types import TopicPartition
 
-_LOOKUP_S = 20.0
+EARLIEST, LATEST = "earliest", "latest"
+
+_REQUEST_MS = "10000"
+"""Who watches wants to know sooner that a broker hangs than the client's 30 seconds; `--config` overrides it."""
 
 
 def consume(
@@ -27,13 +32,23 @@ def consume(
     limit: int | None,
 ) -> int:
     """Write records until the limit, the end or Ctrl-C; returns the exit code."""
-    if group is not None and (partitions or offset or to_end):
+    if group is not None and (partitions or offset is not None or to_end):
         raise UsageError("--group shares the partitions out: it goes without --partition, --offset and --to-end")
+    if from_beginning and offset is not None:
+        raise UsageError("--from-beginning and --offset both say where to begin: give one of them")
+    if from_beginning and "auto.offset.reset" in settings:
+        raise UsageError("--from-beginning and --config auto.offset.reset both say where to begin: give one of them")
+    if "group.id" in settings:
+        raise UsageError("--group names the group, not --config group.id")
+    place = None if offset is None else _number(offset)
     reset = "earliest" if from_beginning else "latest"
-    defaults = {"allow.auto.create.topics": "false", "auto.offset.reset": reset, "enable.auto.commit": "false"}
+    defaults = {
+        "allow.auto.create.topics": "false", "auto.offset.reset": reset, "enable.auto.commit": "false",
+        "request.timeout.ms": _REQUEST_MS,
+    }  # fmt: skip
     if group is not None:
         defaults["group.id"] = group
-    with Consumer(config={**defaults, **settings}) as consumer:
+    with told() as trouble, Consumer(config={**defaults, **settings}) as consumer:
         ends: dict[TopicPartition, int] | None = None
         if group is not None:
             _partitions(consumer, topics, [])  # says so if a topic does not exist
@@ -41,56 +56,81 @@ def consume(
         else:
             assigned = _partitions(consumer, topics, partitions)
             consumer.assign(assigned)
-            _place(consumer, assigned, offset, from_beginning=from_beginning)
+            _place(consumer, assigned, EARLIEST if from_beginning else place)
             if to_end and offset is None and not from_beginning:
                 output.note("--to-end shows nothing by itself: add --from-beginning or --offset")
-            ends = consumer.end_offsets(assigned) if to_end else None
-        _run(consumer, limit, ends, commit=group is not None)
+            ends = _asked(consumer.end_offsets, assigned) if to_end else None
+        _run(consumer, Silence(trouble, _answers(consumer)), limit, ends, commit=group is not None)
     return 0
 
 
+def _asked(
+    ask: Callable[..., dict[TopicPartition, int]], partitions: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    return patiently(lambda timeout: ask(partitions, timeout=timeout))
+
+
 def _partitions(consumer: Consumer, topics: list[str], wanted: list[int]) -> list[TopicPartition]:
-    existing = consumer.list_topics(timeout=_LOOKUP_S)
+    existing = patiently(lambda timeout: consumer.list_topics(timeout=timeout))
     found: list[TopicPartition] = []
-    for topic in topics:
+    for topic in dict.fromkeys(topics):
         if topic not in existing:
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
         known = {info.partition for info in existing[topic]}
         missing = sorted(set(wanted) - known)
         if missing:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} has no partition {missing[0]}")
-        found += [TopicPartition(topic, number) for number in sorted(wanted or known)]
+        found += [TopicPartition(topic, number) for number in sorted(set(wanted) or known)]
     return found
 
 
-def _place(consumer: Consumer, assigned: list[TopicPartition], offset: str | None, *, from_beginning: bool) -> None:
-    if offset is None:
-        (consumer.seek_to_beginning if from_beginning else consumer.seek_to_end)(assigned)
-    elif offset == "earliest":
+def _place(consumer: Consumer, assigned: list[TopicPartition], place: int | str | None) -> None:
+    """Begin at an offset (below 0: so many before the end), `EARLIEST`, or at the end."""
+    if place == EARLIEST:
         consumer.seek_to_beginning(assigned)
-    elif offset == "latest":
+    elif not isinstance(place, int):
         consumer.seek_to_end(assigned)
     else:
-        number = _number(offset)
-        ends = consumer.end_offsets(assigned) if number < 0 else {}
-        starts = consumer.beginning_offsets(assigned)
+        starts, ends = _asked(consumer.beginning_offsets, assigned), _asked(consumer.end_offsets, assigned)
         for partition in assigned:
-            place = number if number >= 0 else ends[partition] + number
-            consumer.seek(partition, max(place, starts[partition]))
+            offset = place if place >= 0 else ends[partition] + place
+            consumer.seek(partition, min(max(offset, starts[partition]), ends[partition]))
+        _tell_of_bounds(place, starts, ends)
 
 
-def _number(offset: str) -> int:
-    try:
+def _tell_of_bounds(place: int, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+    """Say where an offset that was named is not in the log."""
+    if place < 0:
+        return
+    gone = [str(partition) for partition in sorted(starts) if place < starts[partition]]
+    if gone:
+        output.warn(f"offset {place} is gone from {', '.join(gone)}: beginning with the oldest record there")
+    beyond = [str(partition) for partition in sorted(ends) if place > ends[partition]]
+    if beyond:
+        output.warn(f"offset {place} lies beyond the end of {', '.join(beyond)}: beginning at the end there")
+
+
+def _number(offset: str) -> int | str:
+    if offset in (EARLIEST, LATEST):
+        return offset
+    if re.fullmatch(r"-?[0-9]{1,19}", offset) and -(1 << 63) < int(offset) < 1 << 63:
         return int(offset)
-    except ValueError:
-        raise UsageError(f"--offset is a number, earliest or latest, not {offset!r}") from None
+    raise UsageError(f"--offset is a number, earliest or latest, not {offset!r}")
 
 
-def _run(consumer: Consumer, limit: int | None, ends: dict[TopicPartition, int] | None, *, commit: bool) -> None:
+def _answers(consumer: Consumer) -> Callable[[], float]:
+    """Counts what brokers answered."""
+    return lambda: consumer.metrics()["fetch-total"]
+
+
+def _run(
+    consumer: Consumer, silence: Silence, limit: int | None, ends: dict[TopicPartition, int] | None, *, commit: bool
+) -> None:
     write = _writer()
     left = limit
     while (left is None or left > 0) and not (ends is not None and _reached(consumer, ends)):
         records = list(consumer.poll(timeout=0.2 if ends is not None else 1.0))
+        silence.look(expected=not records and bool(consumer.assignment()))
         if ends is not None:
             records = [each for each in records if each.offset < ends[TopicPartition(each.topic, each.partition)]]
         if left is not None:
@@ -101,7 +141,15 @@ def _run(consumer: Consumer, limit: int | None, ends: dict[TopicPartition, int] 
             continue
         write(jsonlines.dump(record) for record in records)
         if commit:
-            consumer.commit({TopicPartition(each.topic, each.partition): each.offset + 1 for each in records})
+            _commit(consumer, {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records})
+
+
+def _commit(consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
+    """Tell the group what was written; what it gave to others meanwhile is theirs, and may come twice."""
+    try:
+        patiently(lambda timeout: consumer.commit(offsets, timeout=timeout))
+    except CommitFailedError as error:
+        output.warn(f"{sentence_of(error)}; going on")
 
 
 def _check_reader() -> None:
@@ -121,7 +169,10 @@ def _check_reader() -> None:
 
 
 def _reached(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    return all(consumer.position(partition) >= end for partition, end in ends.items())
+    def is_there(partition: TopicPartition, end: int) -> bool:
+        return patiently(lambda timeout: consumer.position(partition, timeout=timeout)) >= end
+
+    return all(is_there(partition, end) for partition, end in ends.items())
 
 
 def _writer() -> Callable[[Iterable[str]], None]:

@@ -8,14 +8,25 @@ from datetime import UTC, datetime
 from kclient.admin import OffsetReset, OffsetSpec, PartitionLag
 from kclient.cli import output
 from kclient.cli.errors import UsageError
+from kclient.errors import UnknownTopicOrPartitionError
 from kclient.sync import Admin
 from kclient.types import TopicPartition
+
+_STATES = (
+    "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady",
+    "Unknown",
+)  # fmt: skip
+"""Of groups of every kind; Kafka's brokers ignore a state that they do not know."""
 
 
 def list_groups(settings: dict[str, object], *, states: list[str]) -> int:
     """Print the groups."""
+    known = {state.lower(): state for state in _STATES}
+    for state in states:
+        if state.lower() not in known:
+            raise UsageError(f"--state is one of {', '.join(_STATES)}, not {state!r}")
     with Admin(settings) as admin:
-        groups = admin.list_groups(states=states)
+        groups = admin.list_groups(states=[known[state.lower()] for state in states])
     if output.is_terminal():
         rows = [(group.group_id, group.state, group.protocol_type) for group in groups]
         output.table(["group", "state", "protocol"], rows)
@@ -73,7 +84,7 @@ def reset(
         partitions = _partitions(admin, group_id, topics)
         target: OffsetSpec | int | Mapping[TopicPartition, int]
         if offset is not None:
-            target = dict.fromkeys(partitions, offset)
+            target = _within_logs(admin, partitions, offset)
         elif moment is not None:
             target = moment
         else:
@@ -83,6 +94,22 @@ def reset(
     if not execute:
         output.warn("nothing was changed: this is a dry run, add --execute")
     return 0
+
+
+def _within_logs(admin: Admin, partitions: list[TopicPartition], offset: int) -> dict[TopicPartition, int]:
+    """The offset in each partition, or the nearest that there is."""
+    starts = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    ends = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    found: dict[TopicPartition, int] = {}
+    for partition in partitions:
+        start, end = starts[partition], ends[partition]
+        least, greatest = start.offset if start else 0, end.offset if end else 0
+        found[partition] = min(max(offset, least), greatest)
+        if found[partition] != offset:
+            output.warn(
+                f"{partition} holds the offsets {least} to {greatest}: {found[partition]} is taken, not {offset}"
+            )
+    return found
 
 
 def _reset_row(partition: TopicPartition, reset: OffsetReset) -> tuple[object, ...]:
@@ -98,18 +125,20 @@ def _partitions(admin: Admin, group_id: str, topics: list[str]) -> list[TopicPar
         return committed
     found: list[TopicPartition] = []
     for topic in topics:
-        name, colon, number = topic.rpartition(":")
-        if colon and number.isdecimal():
-            found.append(TopicPartition(name, int(number)))
-        else:
-            described = admin.describe_topics([topic])[topic]
-            found += [TopicPartition(topic, info.partition) for info in described.partitions]
+        name, colon, number = topic.partition(":")
+        if colon and not (number.isascii() and number.isdecimal()):
+            raise UsageError(f"--topic is TOPIC or TOPIC:PARTITION, not {topic!r}")
+        every = [TopicPartition(name, info.partition) for info in admin.describe_topics([name])[name].partitions]
+        wanted = [partition for partition in every if not colon or partition.partition == int(number)]
+        if not wanted:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {number}")
+        found += wanted
     return sorted(set(found))
 
 
 def _milliseconds(time: str) -> int:
     """A time as Kafka has it: milliseconds as they are, else ISO 8601 (UTC without a zone)."""
-    if time.isdecimal():
+    if time.isascii() and time.isdecimal() and int(time) < 1 << 63:
         return int(time)
     try:
         moment = datetime.fromisoformat(time)
@@ -122,6 +151,7 @@ def _milliseconds(time: str) -> int:
 
 def delete(group_ids: list[str], settings: dict[str, object]) -> int:
     """Delete groups and their offsets."""
+    group_ids = list(dict.fromkeys(group_ids))
     with Admin(settings) as admin:
         admin.delete_groups(group_ids)
     output.note(f"deleted: {', '.join(group_ids)}")

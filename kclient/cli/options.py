@@ -12,7 +12,7 @@ Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap", "-b", envvar=BOOTSTRAP_VARIABLE, metavar="ADDRESS",
-        help="The broker: HOST:PORT (several with commas), embedded:DIR or memory:NAME.",
+        help="The broker: HOST:PORT (several with commas), or embedded:DIR. (memory:NAME ends with the command.)",
     ),
 ]  # fmt: skip
 Config = Annotated[

@@ -30,7 +30,7 @@ _SPARK_SETTINGS = {
 
 def archive(
     topics: list[str],
-    settings: dict[str, str],
+    settings: dict[str, object],
     *,
     pattern: str | None,
     destination: str,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import FAILED, Terminated, complain, sentence_of
+from kclient.cli.trouble import told
 from kclient.errors import RecordTooLargeError, SerializationError, UnknownTopicOrPartitionError
 from kclient.sync import Producer
 
@@ -21,7 +22,7 @@ def produce(topic: str, settings: dict[str, object]) -> int:
     """Send every line; returns the exit code. What came before a wrong line, Ctrl-C or SIGTERM is sent."""
     started = time.monotonic()
     count = 0
-    with Producer({"linger.ms": 5, **settings}) as producer:
+    with told(), Producer({"linger.ms": 5, **settings}) as producer:
         for number, text in enumerate(_lines(producer), 1):
             if not text.strip():
                 continue

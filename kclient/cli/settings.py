@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kclient.cli.errors import UsageError
+from kclient.errors import BrokerConnectionError
 
 
 def parse_config(given: list[str] | None, option: str = "--config") -> dict[str, str]:
     """`NAME=VALUE` pairs as a mapping.
 
     Raises:
-        UsageError: If one has no `=`.
+        UsageError: If one has no `=`, or comes twice.
     """
     settings: dict[str, str] = {}
     for pair in given or []:
         name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
+        name = name.strip()
+        if not equals or not name:
             raise UsageError(f"{option} takes NAME=VALUE, not {pair!r}")
-        settings[name.strip()] = value.strip()
+        if name in settings:
+            raise UsageError(f"{option} {name} is given twice")
+        settings[name] = value.strip()
     return settings
 
 
-def client_settings(bootstrap: str, config: list[str] | None) -> dict[str, object]:
-    """The settings of a client: what the command says, then what the user gave."""
-    return {"bootstrap.servers": bootstrap, "client.id": "kclient-cli", **parse_config(config)}
+def client_settings(
+    bootstrap: str, config: list[str] | None, *, creates: bool = False, refused: Collection[str] = ()
+) -> dict[str, object]:
+    """The settings of a client: what the command says, then what the user gave.
+
+    Args:
+        bootstrap: The address.
+        config: What the user gave.
+        creates: Whether the command may make an `embedded:` directory that is not there.
+        refused: Settings that are the command's own.
+
+    Raises:
+        UsageError: The user gave a setting that is the command's own.
+        BrokerConnectionError: There is no such directory.
+    """
+    given = parse_config(config)
+    names = {name.replace("_", ".") for name in given}
+    if "bootstrap.servers" in names:
+        raise UsageError("--bootstrap says where the broker is, not --config bootstrap.servers")
+    for name in sorted(names.intersection(refused)):
+        raise UsageError(f"--config {name} has no place here: records are read and written as JSON lines")
+    if not creates:
+        check_directory(bootstrap)
+    return {"bootstrap.servers": bootstrap, "client.id": "kclient-cli", **given}
+
+
+def check_directory(bootstrap: str) -> None:
+    """Raises `BrokerConnectionError` where the address is that of a directory that is none of a broker."""
+    if "embedded:" not in bootstrap:  # it takes a while to load what knows
+        return
+    from kclient.inprocess import exists
+
+    for address in bootstrap.split(","):
+        if not exists(address.strip()):
+            raise BrokerConnectionError(
+                f"there is no broker's directory at {address.strip()}; kclient produce and topics create make one",
+                retriable=False,
+            )

@@ -32,6 +32,7 @@ def create(
 
 def delete(names: list[str], settings: dict[str, object]) -> int:
     """Delete topics and everything in them."""
+    names = list(dict.fromkeys(names))
     with Admin(settings) as admin:
         admin.delete_topics(names)
     output.note(f"deleted: {', '.join(names)}")
@@ -40,6 +41,7 @@ def delete(names: list[str], settings: dict[str, object]) -> int:
 
 def describe(names: list[str], settings: dict[str, object]) -> int:
     """Print partitions, and the settings that somebody made."""
+    names = list(dict.fromkeys(names))
     with Admin(settings) as admin:
         described = admin.describe_topics(names)
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
@@ -79,6 +81,9 @@ def alter(
     """Give a topic more partitions, or other settings."""
     if partitions is None and not configs and not unset:
         raise UsageError("nothing to change: give --partitions, --set or --unset")
+    both = sorted(configs.keys() & set(unset))
+    if both:
+        raise UsageError(f"{both[0]} is given to --set and to --unset")
     with Admin(settings) as admin:
         if configs or unset:
             changes: dict[str, str | None] = {**configs, **dict.fromkeys(unset)}

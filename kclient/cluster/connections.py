@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.cluster")
 
+FAILED: Final = "connecting to %s failed: %s"
+LOST: Final = "the connection to %s was lost: %s"
+BACK: Final = "connected to %s again"
+"""What is logged with an address, at INFO: when trouble with it begins, and when it is over. FAILED comes at WARNING
+where the broker refuses the client, and at DEBUG for the attempts that follow."""
+
 SILENCE: Final = 1.0
 """Seconds without an answer after which a broker is asked only if no other is at hand."""
 OVERDUE: Final = 2.0
@@ -278,6 +284,8 @@ class BrokerLink:
     def _settle(self, connection: Connection | None, error: BaseException) -> None:
         """The attempt under way has ended."""
         if connection is not None:
+            if self.link.failures:
+                logger.info(BACK, self.address)
             self.link.connected()
             self.current = connection
             return
@@ -287,14 +295,15 @@ class BrokerLink:
         self.link.failed(error, self._clock())
         # a refusal is told here and nowhere else; the attempts that follow at intervals are for the curious
         refused = isinstance(error, AuthenticationError) and not error.retriable
-        level = logging.WARNING if refused and self.link.failures == 1 else logging.DEBUG
-        logger.log(level, "connecting to %s failed: %s", self.address, error)
+        level = logging.WARNING if refused else logging.INFO
+        logger.log(level if self.link.failures == 1 else logging.DEBUG, FAILED, self.address, error)
 
     def _notice_break(self) -> None:
         """Drop a connection that broke since it was last looked at."""
         if self.current is not None and self.current.closed:
             error = self.current.failure("it broke")
             self.current = None
+            logger.info(LOST, self.address, error)
             # a broker that accepts and hangs up must not be asked in a tight loop
             self.link.failed(error, self._clock())
 

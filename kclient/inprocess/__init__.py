@@ -10,7 +10,7 @@ that names the same directory joins through a Unix socket in it, and takes over 
 
 from __future__ import annotations
 
-from kclient.inprocess.connecting import connect
+from kclient.inprocess.connecting import connect, exists
 from kclient.inprocess.hosts import close_all, reset
 
-__all__ = ["close_all", "connect", "reset"]
+__all__ = ["close_all", "connect", "exists", "reset"]

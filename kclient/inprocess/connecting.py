@@ -10,6 +10,7 @@ import anyio
 
 from kclient.errors import BrokerConnectionError, ClosedError
 from kclient.gateway.local import find_local, find_socket, local_address
+from kclient.htp.embedded.directory import is_data_directory
 from kclient.htp.errors import LeaseHeldError, LockedError, StorageError, StorageFullError
 from kclient.inprocess.hosts import Host, HostState, host_of, start_host
 from kclient.net.address import Address
@@ -41,6 +42,16 @@ async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
             await attempt.start()
     finally:
         attempt.end()
+
+
+def exists(address: str) -> bool:
+    """Whether an address names something that is there: to connect to an `embedded:` directory makes it.
+
+    Args:
+        address: As in `bootstrap_servers`; everything but `embedded:` counts as being there.
+    """
+    found = local_address(address)
+    return found is None or found.scheme != "embedded" or is_data_directory(found.host)
 
 
 class _Attempt:

@@ -181,6 +181,11 @@ def _check_settings(settings: Mapping[str, str]) -> None:
     for name, reason in _REFUSED_SETTINGS.items():
         if name in settings:
             raise ConfigError(f"the option kafka.{name} cannot be set: {reason}")
+    if settings["bootstrap.servers"].startswith("embedded:"):
+        from kclient.inprocess import exists
+
+        if not exists(settings["bootstrap.servers"]):
+            raise ConfigError(f"there is no broker's directory at {settings['bootstrap.servers']}")
     if settings["bootstrap.servers"].startswith("memory:"):
         raise ConfigError(
             "memory: addresses live in one process, and Spark reads in worker processes; use embedded:DIR or host:port"

@@ -34,6 +34,11 @@ _READABLE: Final = 180
 """Characters of a topic's name in its directory's; what is cut off is only missed by people."""
 
 
+def is_data_directory(path: str) -> bool:
+    """Whether a directory holds data, of this version or another; nothing is made."""
+    return Path(path, _FORMAT_FILE).is_file()
+
+
 class DataDirectory:
     """One opening of a data directory by its owner; `open` and `close` block.
 

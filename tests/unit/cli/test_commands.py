@@ -160,6 +160,29 @@ def test_what_was_read_before_ctrl_c_is_sent(shell: Shell, monkeypatch: pytest.M
         (["consume", "t", "--partition", "7"], 1, "has no partition 7"),
         (["consume", "t", "--config", "fetch.min.byte=1"], 2, "fetch.min.bytes"),
         (["consume", "t", "--config", "x"], 2, "--config takes NAME=VALUE"),
+        (["consume", "t", "-o", "1", "--from-beginning"], 2, "both say where to begin"),
+        (["consume", "t", "-o", "latest", "--from-beginning"], 2, "both say where to begin"),
+        (["consume", "t", "--from-beginning", "-c", "auto.offset.reset=latest"], 2, "both say where to begin"),
+        (["consume", "t", "-g", "g", "-o", ""], 2, "--group shares"),
+        (["consume", "t", "-o", "9223372036854775808"], 2, "--offset is a number"),
+        (["consume", "t", "-o", "1_0"], 2, "--offset is a number"),
+        (["consume", "t", "-c", "group.id=g"], 2, "--group names the group"),
+        (["consume", "t", "-c", "bootstrap.servers=x:1"], 2, "--bootstrap says where the broker is"),
+        (["consume", "t", "-c", "value.deserializer=json"], 2, "value.deserializer has no place here"),
+        (["produce", "t", "-c", "key_serializer=string"], 2, "key.serializer has no place here"),
+        (["consume", "t", "-c", "check.crcs=true", "-c", "check.crcs=false"], 2, "check.crcs is given twice"),
+        (
+            ["topics", "alter", "t", "-s", "retention.ms=1", "-s", "retention.ms=2"],
+            2,
+            "--set retention.ms is given twice",
+        ),
+        (["topics", "alter", "t", "-s", "retention.ms=1", "-u", "retention.ms"], 2, "to --set and to --unset"),
+        (["groups", "list", "--state", "Bogus"], 2, "--state is one of PreparingRebalance, "),
+        (["groups", "describe", "g", "h"], 2, "unexpected extra argument"),
+        (["groups", "reset", "g", "--to-offset", "1", "-t", "t:7"], 1, "has no partition 7"),
+        (["groups", "reset", "g", "--to-offset", "1", "-t", "nothing:0"], 1, "nothing"),
+        (["groups", "reset", "g", "--to-offset", "1", "-t", "t:x"], 2, "--topic is TOPIC or TOPIC:PARTITION"),
+        (["groups", "reset", "g", "--to-time", "9223372036854775808", "-t", "t"], 2, "--to-time is ISO 8601"),
         (["consume"], 2, "Missing argument 'TOPIC'; see kclient consume --help"),
         (["frobnicate"], 2, "No such command 'frobnicate'; see kclient --help"),
         (["topics", "create", "t", "--partitons", "3"], 2, "see kclient topics create --help"),
@@ -236,9 +259,98 @@ def test_groups(shell: Shell) -> None:
     assert reset("--to-time", "1970-01-01T00:00:06.5Z") == ["t", "0", "4", "7"]
     assert reset("--to-time", "6000", "--topic", "t:0") == ["t", "0", "4", "6"]
     assert reset("--to-offset", "2", "--topic", "t", "--execute") == ["t", "0", "4", "2"]
+    assert shell.ok("groups", "list", "--state", "empty").out == "g\n"
     assert shell.ok("groups", "describe", "g").rows[1][2] == "2"
     shell.ok("groups", "delete", "g")
     assert shell.ok("groups", "list").out == ""
+
+
+def test_groups_are_reset_to_offsets_that_there_are(shell: Shell) -> None:
+    shell.ok("produce", "t", stdin="".join(f'{{"value": "{n}"}}\n' for n in range(10)))
+    shell.ok("consume", "t", "--group", "g", "--from-beginning", "--limit", "4")
+    with Admin(bootstrap_servers=shell.address) as admin:
+        admin.delete_records({("t", 0): 3})
+    for wanted, taken in (("100", "10"), ("1", "3"), ("99999999999999999999", "10")):
+        outcome = shell.ok("groups", "reset", "g", "--to-offset", wanted, "--execute")
+        assert outcome.rows[1][-1] == taken
+        assert outcome.err == f"kclient: t-0 holds the offsets 3 to 10: {taken} is taken, not {wanted}\n"
+        committed, end, lag = shell.ok("groups", "describe", "g").rows[1][2:5]
+        assert (committed, int(lag)) == (taken, int(end) - int(taken))
+
+
+def test_offsets_outside_of_the_log_are_told(shell: Shell) -> None:
+    shell.ok("topics", "create", "t", "-p", "2")
+    shell.ok("produce", "t", stdin="".join(f'{{"value": "{n}", "partition": 0}}\n' for n in range(5)))
+    with Admin(bootstrap_servers=shell.address) as admin:
+        admin.delete_records({("t", 0): 2})
+    beyond = shell.ok("consume", "t", "-o", "4", "--to-end")
+    assert [record["value"] for record in beyond.records] == ["4"]
+    assert beyond.err == "kclient: offset 4 lies beyond the end of t-1: beginning at the end there\n"
+    gone = shell.ok("consume", "t", "-p", "0", "-o", "0", "--to-end")
+    assert [record["value"] for record in gone.records] == ["2", "3", "4"]
+    assert gone.err == "kclient: offset 0 is gone from t-0: beginning with the oldest record there\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["consume", "t"], ["topics", "list"], ["topics", "describe", "t"], ["topics", "alter", "t", "-p", "3"],
+        ["topics", "delete", "t"], ["groups", "list"], ["groups", "describe", "g"], ["groups", "delete", "g"],
+        ["groups", "reset", "g", "--to-earliest"], ["info"], ["pipeline", "archive", "t", "--to", "x"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_only_what_writes_makes_a_directory(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    for mistyped in ("embedded:typo", "embedded:other"):
+        outcome = shell(*words, "--bootstrap", mistyped)
+        assert outcome.code == 1
+        assert f"there is no broker's directory at {mistyped}" in outcome.err
+    assert [path.name for path in tmp_path.rglob("*")] == ["other"]
+
+
+def test_what_writes_makes_a_directory(tmp_path: Path) -> None:
+    for words in (["topics", "create", "t"], ["produce", "u"]):
+        address = f"embedded:{tmp_path / words[0]}"
+        command = [sys.executable, "-m", "kclient", *words, "--bootstrap", address]
+        subprocess.run(command, input=b'{"value": "x"}\n', timeout=60, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "kclient", "topics", "list", "--bootstrap", address],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert done.stdout == f"{words[-1]}\n"
+
+
+def test_a_name_given_twice_is_one(shell: Shell) -> None:
+    shell.ok("produce", "t", stdin='{"value": "x"}\n')
+    assert len(shell.ok("topics", "describe", "t", "t").rows) == 2
+    assert len(shell.ok("consume", "t", "t", "-p", "0", "-p", "0", "--from-beginning", "--to-end").records) == 1
+    shell.ok("topics", "delete", "t", "t")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_streams_that_are_closed_are_empty(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    address = f"embedded:{tmp_path}"
+    with Producer(bootstrap_servers=address) as producer:
+        producer.send("t", b"x").result()
+    without = " ".join(f"{number}>&-" for number in closed)
+    for words in ("consume t --from-beginning --to-end", "topics list", "produce t"):
+        script = f"{sys.executable} -m kclient {words} --bootstrap {address} {without}"
+        done = subprocess.run(
+            ["sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_settings_of_a_client_need_a_cluster(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KCLIENT_BOOTSTRAP_SERVERS")
+    outcome = shell("info", "--config", "client.id=x")
+    assert outcome.code == 2
+    assert "name it with --bootstrap" in outcome.err
 
 
 # ---- the rest -------------------------------------------------------------------------------------------------

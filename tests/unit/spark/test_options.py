@@ -122,5 +122,10 @@ def test_patience_with_offsets() -> None:
 
 def test_a_directory_means_the_same_in_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="there is no broker's directory at embedded:data"):
+        parse_read_options({**BASE, "kafka.bootstrap.servers": "embedded:data"})
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/format.json").write_text("{}")
     options = parse_read_options({**BASE, "kafka.bootstrap.servers": "embedded:data"})
     assert options.settings["bootstrap.servers"] == f"embedded:{tmp_path.resolve()}/data"
