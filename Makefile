@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help setup demo check lint style layers types unit test test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs clean
+.PHONY: help setup demo check lint style layers types unit test test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs dist clean
 
 help:
 	@grep -E '^## ' Makefile | sed 's/^## //'
@@ -83,6 +83,11 @@ benchmark-spark:
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/mkdocs build --strict
+
+## make dist         the packages for upload, built, checked, installed and tried
+dist: $(STAMP)
+	$(BIN)/python -m pip install --quiet --group dist
+	$(BIN)/python -m tests.build_packages dist
 
 clean:
 	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov kclient/records/*.c kclient/records/*.so

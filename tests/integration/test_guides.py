@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import require_java
 from tests.gateway_process import GatewayProcess
 
-GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guide"
+ROOT = Path(__file__).resolve().parents[2]
+GUIDES = ROOT / "docs" / "guide"
+README = ROOT / "README.md"
 
 
 def snippets(page: str) -> list[str]:
@@ -63,6 +68,29 @@ def test_gateway(tmp_path: Path) -> None:
 def test_testing(tmp_path: Path, number: int) -> None:
     (tmp_path / "test_guide.py").write_text(snippets("testing.md")[number], "utf-8")
     assert "passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_guide.py")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_readmes_commands_as_they_are_pasted(tmp_path: Path) -> None:
+    """The whole block at once, into a shell."""
+    require_java()
+    (block,) = re.findall(r"## On the command line\n\n```\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = {**os.environ, "KCLIENT_BOOTSTRAP_SERVERS": address}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    done = subprocess.run(
+        ["bash"], input=block.replace("127.0.0.1:9092", address), cwd=tmp_path, env=environment,
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert '"key":"N14228","value":"on time"' in done.stdout
+    assert re.search(r"^flights\t\d\t1\t1\t0\t", done.stdout, re.MULTILINE), "the group has read everything"
+    assert re.search(r"^flights\t1\t1\t1\t\d+$", done.stdout, re.MULTILINE), "the archive holds one record"
+    assert list(tmp_path.glob("archive/topic=flights/date=*/*.parquet"))
 
 
 def test_testing_without_pytest(tmp_path: Path) -> None:
