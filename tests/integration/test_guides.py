@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ README = ROOT / "README.md"
 
 def snippets(page: str) -> list[str]:
     """The Python blocks of a page; no block is a failure of this test, not of the page."""
-    found = re.findall(r"```python\n(.*?)```", (GUIDES / page).read_text("utf-8"), re.DOTALL)
+    found = re.findall(r"^( *)```python\n(.*?)^ *```", (GUIDES / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert found
-    return found
+    return [textwrap.dedent(text) for _, text in found]
 
 
 def run(folder: Path, *arguments: str) -> str:
@@ -57,6 +58,13 @@ def test_clients(tmp_path: Path) -> None:
     shown = program(tmp_path, "\n".join(snippets("clients.md")))
     assert "0 1 None 4" in shown
     assert shown.endswith("orders-0 2 2 0\n")
+
+
+def test_overview(tmp_path: Path) -> None:
+    asynchronous, blocking, columns = snippets("../index.md")
+    assert "b'N14228' b'on time'" in program(tmp_path, asynchronous)
+    assert program(tmp_path, blocking).count("b'customer-1' {'number': ") == 3
+    assert program(tmp_path, columns) == "[b'tick', b'tock']\n"
 
 
 def test_gateway(tmp_path: Path) -> None:
