@@ -51,8 +51,11 @@ else:
 
 _reader = RecordReader(_implementation)
 decode_records: Final = _reader.decode_records
+decode_some: Final = _reader.decode_some
 iter_batches: Final = _reader.iter_batches
-decode_arrow: Final = ArrowDecoder(_implementation).decode_arrow
+_columns = ArrowDecoder(_implementation)
+decode_arrow: Final = _columns.decode_arrow
+decode_arrow_some: Final = _columns.decode_arrow_some
 encode_arrow: Final = ArrowEncoder(BatchBuilder).encode_arrow
 _converter = RecordConverter(_implementation)
 down_convert: Final = _converter.down_convert
@@ -86,8 +89,10 @@ __all__ = [
     "check_level",
     "crc32c",
     "decode_arrow",
+    "decode_arrow_some",
     "decode_control_type",
     "decode_records",
+    "decode_some",
     "down_convert",
     "encode_arrow",
     "encode_end_marker",

@@ -12,7 +12,7 @@ from kclient.records.arguments import MAX_BATCH_SIZE, check_max_decompressed, sh
 from kclient.records.batch_header import HEADER_SIZE, BatchHeader
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
 from kclient.records.message_set import Rows
-from kclient.records.reader import check_wanted, open_batches
+from kclient.records.reader import check_enough, check_wanted, follows, open_batches
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -125,11 +125,42 @@ class ArrowDecoder:
             ValueError: A number is out of its range.
             ConfigError: `max_decompressed` is no positive integer.
         """
+        return self.decode_arrow_some(
+            chunks, None, include_headers, check_crcs=check_crcs, max_decompressed=max_decompressed
+        )[0]
+
+    def decode_arrow_some(
+        self,
+        chunks: Iterable[ArrowChunk | tuple[Any, ...]],
+        enough: int | None,
+        include_headers: bool = False,
+        *,
+        check_crcs: bool = True,
+        max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
+    ) -> tuple[Any, int, int | None]:
+        """The records of the chunks up to the batch with which they are `enough` bytes after decompression.
+
+        Args:
+            chunks: As for `decode_arrow`, like the arguments below.
+            enough: Bytes of records after decompression behind which no further batch is opened; None for all.
+            include_headers: Whether the column `headers` is wanted.
+            check_crcs: Whether to compare checksums.
+            max_decompressed: Greatest size in bytes of a batch's records after decompression.
+
+        Returns:
+            The records, how many chunks they were all of, and the offset to go on at in the chunk behind those; None
+            if nothing of it was opened.
+        """
         pa = _pyarrow()
         check_max_decompressed(max_decompressed)
+        enough = check_enough(enough)
         builder = self._columns(bool(include_headers))
         topics, partitions, types = _Runs(_repeated_text), _Runs(_repeated_number), _Runs(_repeated_number)
+        size = whole = 0
+        go_on: int | None = None
         for chunk in _chunks(chunks):
+            if enough is not None and size >= enough:
+                break
             view, topic, partition, start, end, limit, aborted = check_wanted(
                 chunk.buffer,
                 chunk.topic,
@@ -153,7 +184,14 @@ class ArrowDecoder:
                         topics.append(topic, rows)
                         partitions.append(partition, rows)
                         types.append(int(header.timestamp_type), rows)
-        return _record_batch(pa, builder.finish(), topics, partitions, types)
+                    size += len(payload)
+                    if enough is not None and size >= enough and follows(view, position, header, end):
+                        go_on = header.last_offset + 1
+                        break
+            if go_on is not None:
+                break
+            whole += 1
+        return _record_batch(pa, builder.finish(), topics, partitions, types), whole, go_on
 
 
 def _chunks(chunks: Any) -> Iterator[ArrowChunk]:

@@ -205,23 +205,86 @@ class RecordReader:
         aborted: Iterable[tuple[int, int]] | None = None,
     ) -> list[Any]:
         """All records of a fetched buffer as one list; arguments and errors are those of `iter_batches`."""
+        return self.decode_some(
+            buffer, topic, partition, None, start_offset=start_offset, end_offset=end_offset, check_crcs=check_crcs,
+            key_deserializer=key_deserializer, value_deserializer=value_deserializer,
+            max_decompressed=max_decompressed, aborted=aborted,
+        )[0]  # fmt: skip
+
+    def decode_some(
+        self,
+        buffer: Buffer,
+        topic: str,
+        partition: int,
+        enough: int | None,
+        *,
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        check_crcs: bool = True,
+        key_deserializer: Deserialize | None = None,
+        value_deserializer: Deserialize | None = None,
+        max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
+        aborted: Iterable[tuple[int, int]] | None = None,
+    ) -> tuple[list[Any], int | None]:
+        """The records of a fetched buffer up to the batch with which they are `enough` bytes after decompression.
+
+        Args:
+            buffer: As for `iter_batches`, like all other arguments.
+            topic: Topic of the records.
+            partition: Partition of the records.
+            enough: Bytes of records after decompression behind which no further batch is opened; None for all.
+            start_offset: First offset wanted.
+            end_offset: First offset not wanted, or None for all.
+            check_crcs: Whether to compare checksums.
+            key_deserializer: Called with topic, headers and the key's bytes.
+            value_deserializer: The same for the value.
+            max_decompressed: Greatest size in bytes of a batch's records after decompression.
+            aborted: The aborted transactions.
+
+        Returns:
+            The records, and the offset to go on at; None if there is no batch behind them.
+        """
         if key_deserializer is not None or value_deserializer is not None:
             _check_deserializers(key_deserializer, value_deserializer)
+        enough = check_enough(enough)
         view, topic, partition, start, end, max_decompressed, aborted = check_wanted(
             buffer, topic, partition, start_offset, end_offset, max_decompressed, aborted
         )
         records: list[Any] = []
+        size = 0
         with view:
             for position, header, payload in open_batches(
                 view, self._implementation, start, end, check_crcs, max_decompressed, aborted
             ):
-                if payload is not None:
-                    parse = self._make if isinstance(payload, Rows) else self._parse
-                    parse(
-                        payload, header, position, topic, partition, start, end,
-                        key_deserializer, value_deserializer, records,
-                    )  # fmt: skip
-        return records
+                if payload is None:
+                    continue
+                parse = self._make if isinstance(payload, Rows) else self._parse
+                parse(
+                    payload, header, position, topic, partition, start, end,
+                    key_deserializer, value_deserializer, records,
+                )  # fmt: skip
+                if enough is not None:
+                    size += size_of_payload(payload)
+                    if size >= enough and follows(view, position, header, end):
+                        return records, header.last_offset + 1
+        return records, None
+
+
+def check_enough(enough: Any) -> int | None:
+    """Raises TypeError or ValueError where it is neither None nor an integer above 0."""
+    return None if enough is None else integer("enough", enough, 1, INT64_MAX)
+
+
+def size_of_payload(payload: Buffer | Rows) -> int:
+    """The bytes of a batch's records after decompression; of rows those of keys and values."""
+    if isinstance(payload, Rows):
+        return sum(len(key or b"") + len(value or b"") for _, _, key, value in payload)
+    return len(payload)
+
+
+def follows(view: memoryview, position: int, header: BatchHeader, end: int) -> bool:
+    """Whether there may be more behind a batch that is wanted."""
+    return header.last_offset + 1 < end and position + header.length < len(view)
 
 
 def make_records(

@@ -24,8 +24,11 @@ class Face:
         self.module: Any = load(name)
         reader = RecordReader(self.module)
         self.decode_records = reader.decode_records
+        self.decode_some = reader.decode_some
         self.iter_batches = reader.iter_batches
-        self.decode_arrow = ArrowDecoder(self.module).decode_arrow
+        columns = ArrowDecoder(self.module)
+        self.decode_arrow = columns.decode_arrow
+        self.decode_arrow_some = columns.decode_arrow_some
         self.encode_arrow = ArrowEncoder(self.module.BatchBuilder).encode_arrow
         converter = RecordConverter(self.module)
         self.down_convert = converter.down_convert

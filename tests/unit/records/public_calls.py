@@ -168,10 +168,17 @@ OF_IMPLEMENTATIONS: dict[str, Call] = {
         {"key": b"k", "partitions": 3},
     ),
     "decode_records": (lambda face, **a: repr(face.decode_records(**a)), READING),
+    "decode_some": (lambda face, **a: repr(face.decode_some(**a)), {**READING, "enough": 1}),
     "iter_batches": (lambda face, **a: repr(list(face.iter_batches(**a))), READING),
     "decode_arrow": (
         lambda face, chunks, max_decompressed: face.decode_arrow(chunks, True, max_decompressed=max_decompressed),
         {"chunks": [("t", 0, BATCH)], "max_decompressed": 1000},
+    ),
+    "decode_arrow_some": (
+        lambda face, chunks, enough, max_decompressed: face.decode_arrow_some(
+            chunks, enough, True, max_decompressed=max_decompressed
+        ),
+        {"chunks": [("t", 0, BATCH)], "enough": 1, "max_decompressed": 1000},
     ),
     "ArrowChunk": (
         lambda face, **a: face.decode_arrow([public.ArrowChunk(**a)], True),
