@@ -44,7 +44,8 @@ class PowerCutFiles(Files):
         with self._lock:
             made = super().make_directory(path)
             if made:
-                self._inodes[os.stat(path).st_ino] = next(self._numbers)
+                number = self._inodes[os.stat(path).st_ino] = next(self._numbers)
+                self._entries[number] = {}
             return made
 
     def open(self, path: str, *, create: bool = False) -> int:

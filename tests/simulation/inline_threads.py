@@ -1,0 +1,210 @@
+"""A gateway and its store in one thread and in simulated time: the same seed gives the same life.
+
+`run(main, seed)` runs on trio with a clock that jumps when nobody has anything to do. What the gateway and HTP take for
+the time is that clock; what they do in threads is done in the event loop, a little later; which task of several has its
+turn first is decided by the seed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, TypeVar
+from unittest import mock
+
+import anyio.to_thread
+import trio
+from trio.testing import MockClock
+
+from kclient.htp.embedded import broker as broker_module
+from kclient.htp.embedded import manager as manager_module
+from kclient.htp.embedded.syncer import Syncer
+from kclient.htp.embedded.writer import Job, Writer
+
+T = TypeVar("T")
+
+START_S = 1_800_000_000.0
+"""The wall clock when the simulation begins."""
+
+
+class SimulatedTime:
+    """Stands in for the module `time` where the gateway and HTP look at it."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return trio.current_time()
+
+    @staticmethod
+    def time() -> float:
+        return START_S + trio.current_time()
+
+    @staticmethod
+    def time_ns() -> int:
+        return int((START_S + trio.current_time()) * 1_000_000) * 1000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class Loop:
+    """The one event loop: runs functions a little later."""
+
+    def __init__(self, dice: Random) -> None:
+        self.dice = dice
+        self.nursery: trio.Nursery
+
+    def later(self, function: Callable[[], object], most: float) -> None:
+        """Run a function after at most so many seconds."""
+        delay = self.dice.choice([0.0, 0.0, self.dice.random() * most])
+
+        async def run() -> None:
+            await trio.sleep(delay)
+            function()
+
+        self.nursery.start_soon(run)
+
+    async def pause(self) -> None:
+        """Let others have their turn, as a thread would."""
+        with trio.CancelScope(shield=True):
+            for _ in range(self.dice.randrange(3)):
+                await trio.lowlevel.checkpoint()
+
+
+class _NoThread:
+    """A thread that never runs."""
+
+    name = "inline"
+
+    def start(self) -> None:
+        return
+
+    def is_alive(self) -> bool:
+        return False
+
+
+def _inline_writer(loop: Loop) -> type[Writer]:
+    class InlineWriter(Writer):
+        """Its transactions are made in the event loop; what is submitted meanwhile shares the next one."""
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self._thread: Any = _NoThread()
+            self._scheduled = False
+            self._connection: Any = None
+
+        def start(self) -> None:
+            super().start()
+            assert self._engine is not None
+            self._connection = self._engine.connect()
+
+        def submit(self, job: Job) -> None:
+            super().submit(job)
+            if not self._scheduled:
+                self._scheduled = True
+                loop.later(self._drain, 0.01)
+
+        def _drain(self) -> None:
+            self._scheduled = False
+            while self._jobs and self._connection is not None:
+                jobs = [self._jobs.popleft() for _ in range(min(256, len(self._jobs)))]
+                self._tell(self._transact(self._connection, jobs))
+
+        def stop(self) -> None:
+            if self._connection is not None:
+                self._drain()
+                self._connection.close()
+                self._connection = None
+            super().stop()
+
+    return InlineWriter
+
+
+def _inline_syncer(loop: Loop) -> type[Syncer]:
+    class InlineSyncer(Syncer):
+        """Its rounds are made in the event loop, some time after they were asked for."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._thread: Any = _NoThread()
+            self._waiting: list[Callable[[], object]] = []
+            self._scheduled = False
+
+        def request(self, plans: Any) -> None:
+            super().request(plans)
+            if not self._scheduled:
+                self._scheduled = True
+                loop.later(self._sync_all, 0.05)
+
+        def _sync_all(self) -> None:
+            self._scheduled = False
+            while self._plans:
+                plans = [plan for plan in self._plans.values() if plan.owner not in self._failed]
+                self._plans = {}
+                if plans:
+                    self._finish(self._round(plans))
+
+        def chore(self, function: Callable[[], object]) -> None:
+            self._waiting.append(function)
+            loop.later(self._clean, 5.0)
+
+        def _clean(self) -> None:
+            while self._waiting:
+                self._do(self._waiting.pop(0))
+
+        def stop(self) -> None:
+            self._sync_all()
+            self._clean()
+            super().stop()
+
+    return InlineSyncer
+
+
+@contextmanager
+def _in_place(loop: Loop) -> Iterator[None]:
+    async def run_sync(function: Callable[..., T], *args: Any, **_: Any) -> T:
+        await loop.pause()
+        result = function(*args)
+        await loop.pause()
+        return result
+
+    with mock.patch.multiple(anyio.to_thread, run_sync=run_sync):
+        with mock.patch.object(manager_module, "Writer", _inline_writer(loop)):
+            with mock.patch.object(broker_module, "Syncer", _inline_syncer(loop)):
+                with _simulated_time():
+                    yield
+
+
+@contextmanager
+def _simulated_time() -> Iterator[None]:
+    simulated = SimulatedTime()
+    modules = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith(("kclient.gateway", "kclient.htp")) and getattr(module, "time", None) is time
+    ]
+    for module in modules:
+        module.time = simulated  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.time = time  # type: ignore[attr-defined]
+
+
+def run(main: Callable[[Loop], Awaitable[T]], seed: int) -> T:
+    """Run `main(loop)` in simulated time; whatever is decided by chance is decided by the seed."""
+    loop = Loop(Random(seed))
+
+    async def whole() -> T:
+        async with trio.open_nursery() as loop.nursery:
+            result = await main(loop)
+            loop.nursery.cancel_scope.cancel()
+        return result
+
+    scheduler: Any = trio._core._run
+    with mock.patch.object(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True), _in_place(loop):
+        scheduler._r.seed(seed)
+        return trio.run(whole, clock=MockClock(autojump_threshold=0))
