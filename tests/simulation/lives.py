@@ -189,7 +189,7 @@ class Client:
             (2, self.wait),
         ]  # fmt: skip
         if self.names:
-            choices += [(14, self.make_or_delete), (4, self.grow)]
+            choices += [(10, self.make_or_delete), (4, self.grow), (6, self.make_anew)]
         weights, actions = zip(*choices, strict=True)
         (action,) = self.dice.choices(actions, weights)
         await action()
@@ -205,8 +205,24 @@ class Client:
         else:
             await self.make(name)
 
+    async def make_anew(self) -> None:
+        """Delete a topic and make it again while a pass of retention goes over it, and fill it at once."""
+        name = self.dice.choice(self.names)
+        if name not in self.model.live:
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.retention)
+            await trio.sleep(self.dice.choice([0.0, 0.1, 1.0]) * self.dice.random())
+            await self.delete(name)
+            if name not in self.model.live:
+                await self.make(name)
+            topic = self.model.live.get(name)
+            for partition in range(topic.partitions if topic is not None else 0):
+                if topic is not None and self.unanswered is None:
+                    await self.produce_to(topic, partition)
+
     async def make(self, name: str) -> None:
-        partitions = self.dice.choice([1, 2, 3, 8])
+        partitions = self.dice.choice([1, 2, 8, 12])
         retention_ms = self.dice.choice(RETENTIONS_MS)
         configs = {"retention_ms": str(retention_ms), "segment_ms": str(self.dice.choice([1, 10_000, 10**9]))}
         self.model.changing[name] += 1
@@ -305,21 +321,23 @@ class Client:
         chosen = self.choose()
         if chosen is None:
             return
-        topic, partition = chosen
         for _ in range(self.dice.choice([1, 1, 3])):
-            acks = self.dice.choice([-1, -1, 1])
-            idempotent = acks == -1 and self.dice.random() < 0.4
-            by_id = idempotent or self.dice.random() < 0.5
-            stamp = self.now_ms() - self.dice.choice([0, 0, 15_000, 200_000])
-            sent = Sent(next(self.model.serials), self.number, topic.name, partition, topic.topic_id if by_id else None,
-                        stamp, acks)  # fmt: skip
-            self.model.sent[sent.serial] = sent
-            if idempotent and self.producer_id < 0:
-                self.producer_id = await self.within(self.wire.producer_id())
-                idempotent = self.producer_id >= 0
-            await self.send(sent, self.batch(sent, topic, idempotent=idempotent), idempotent=idempotent)
+            await self.produce_to(*chosen)
             if self.unanswered is not None:
                 return
+
+    async def produce_to(self, topic: Incarnation, partition: int) -> None:
+        acks = self.dice.choice([-1, -1, 1])
+        idempotent = acks == -1 and self.dice.random() < 0.4
+        by_id = idempotent or self.dice.random() < 0.5
+        stamp = self.now_ms() - self.dice.choice([0, 0, 15_000, 200_000])
+        sent = Sent(next(self.model.serials), self.number, topic.name, partition, topic.topic_id if by_id else None,
+                    stamp, acks)  # fmt: skip
+        self.model.sent[sent.serial] = sent
+        if idempotent and self.producer_id < 0:
+            self.producer_id = await self.within(self.wire.producer_id())
+            idempotent = self.producer_id >= 0
+        await self.send(sent, self.batch(sent, topic, idempotent=idempotent), idempotent=idempotent)
 
     def batch(self, sent: Sent, topic: Incarnation, *, idempotent: bool) -> bytearray:
         value = b"%d" % sent.serial
