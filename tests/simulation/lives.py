@@ -14,8 +14,9 @@ import logging
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -162,6 +163,8 @@ class Client:
         self.names = [name for index, name in enumerate(NAMES) if index % world.clients == number]
         """The topics that this one makes and deletes."""
         self.wire: Wire
+        self.only: Incarnation | None = None
+        """The one topic that it is to work with, if there is one."""
         self.sequences: dict[tuple[bytes, int], int] = {}
         self.producer_id = -1
         self.seen: dict[tuple[bytes, int], tuple[int, int]] = {}
@@ -206,12 +209,14 @@ class Client:
             await self.make(name)
 
     async def make_anew(self) -> None:
-        """Delete a topic and make it again while a pass of retention goes over it, and fill it at once."""
+        """Delete a topic and make it again while others are at work on it, and fill it at once."""
         name = self.dice.choice(self.names)
         if name not in self.model.live:
             return
+        work = [Client.commit, Client.delete_records, Client.alter_topic, Client.fetch, Client.retention]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.retention)
+            for action in self.dice.sample(work, 3):
+                nursery.start_soon(self._aside, action, self.model.live[name])
             await trio.sleep(self.dice.choice([0.0, 0.1, 1.0]) * self.dice.random())
             await self.delete(name)
             if name not in self.model.live:
@@ -220,6 +225,14 @@ class Client:
             for partition in range(topic.partitions if topic is not None else 0):
                 if topic is not None and self.unanswered is None:
                     await self.produce_to(topic, partition)
+
+    async def _aside(self, action: Callable[[Client], Awaitable[None]], topic: Incarnation) -> None:
+        """Do something with a topic on another connection, while this one does something else."""
+        other = copy(self)
+        other.only = topic
+        other.wire = connect(self.world.gateway)
+        await action(other)
+        await other.wire.aclose()
 
     async def make(self, name: str) -> None:
         partitions = self.dice.choice([1, 2, 8, 12])
@@ -296,18 +309,18 @@ class Client:
             topics=[CreatePartitionsTopic(name=name, count=wanted, assignments=None)], timeout_ms=10_000
         )
         error = (await self.ask(request, 3)).results[0].error_code
-        promise(not error or self.world.faults, f"{name} could not be grown to {wanted}: {error}")
         if not error:
             topic.partitions = wanted
-        else:
-            found = (await self.within(self.wire.metadata(name))).topics[0]
-            topic.partitions = len(found.partitions)
+            return
+        text = f"{name} could not be grown to {wanted}: {error}"
+        promise(self.world.faults or name in self.model.unsure, text)
+        await self.find_out(name)
 
     # --- records ---
 
     def choose(self) -> tuple[Incarnation, int] | None:
         """A topic that is there, or was a moment ago, and one of its partitions."""
-        known = list(self.model.live.values())
+        known = list(self.model.live.values()) if self.only is None else [self.only]
         if not known:
             return None
         topic = self.dice.choice(known)
@@ -519,10 +532,10 @@ class Client:
     # --- settings ---
 
     async def alter_topic(self) -> None:
-        live = list(self.model.live.values())
-        if not live:
+        chosen = self.choose()
+        if chosen is None:
             return
-        topic = self.dice.choice(live)
+        topic, _ = chosen
         name = TOPIC_SETTINGS[self.number % len(TOPIC_SETTINGS)]
         value = str(2_000_000 + self.dice.randrange(1000))
         before = self.model.changing[topic.name]
