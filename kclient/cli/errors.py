@@ -17,6 +17,7 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 TERMINATED = 143
+_NOT_RUNNING = ("No broker could be reached", "Connection refused")  # in what the clients' errors say
 
 
 class UsageError(Exception):
@@ -111,6 +112,6 @@ def sentence_of(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is None and error.strerror:
         text = error.strerror  # without the number
-    if "No broker could be reached" in text:
+    if any(said in text for said in _NOT_RUNNING):
         text += "; is it running? --bootstrap, or the variable KCLIENT_BOOTSTRAP_SERVERS, says where it is"
     return text or type(error).__name__

@@ -94,9 +94,9 @@ def test_what_needs_spark_names_the_extra_where_it_is_missing() -> None:
         "import sys; sys.modules['pyspark'] = None\n"
         "from kclient.errors import MissingExtraError\n"
         "try:\n"
-        "    from kclient.spark import archive\n"
+        "    from kclient.spark import register\n"
         "except MissingExtraError as error:\n"
         "    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "kclient.spark.archive needs the package pyspark: pip install 'htp-kclient[spark]'\n"
+    assert done.stdout == "kclient.spark.register needs the package pyspark: pip install 'htp-kclient[spark]'\n"
