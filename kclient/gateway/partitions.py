@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from enum import Enum, IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -148,8 +148,8 @@ class Partition:
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_appends", "_batches", "_bytes", "_checkpointing", "_core", "_idle", "_key", "_opened", "_queue", "_saving",
-        "_sending", "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index", "log", "name", "place",
+        "_appends", "_batches", "_bytes", "_checkpointing", "_core", "_idle", "_key", "_opened", "_queue", "_sending",
+        "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index", "log", "name", "place", "saving",
         "state", "waiters",
     )  # fmt: skip
 
@@ -175,8 +175,8 @@ class Partition:
         self._appends: dict[Append, list[Ticket]] = {}
         self._bytes = self._batches = 0
         self._checkpointing = False
-        self._saving = anyio.Lock(fast_acquire=True)
-        """One checkpoint after the other: what was encoded later is written later."""
+        self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)
+        """Held while a checkpoint is written. One checkpoint after the other: what was encoded later is written later."""
         self._idle: anyio.Event | None = None
 
     def __str__(self) -> str:
@@ -463,7 +463,7 @@ class Partition:
 
     # Checkpoints, trimming, closing
 
-    def checkpoint_row(self) -> tuple[str, bytes]:
+    def checkpoint_row(self) -> tuple[str, bytes | None]:
         """The key and the value of a checkpoint of what is durable now."""
         return self._key, encode_checkpoint(self.log.checkpoint())
 
@@ -478,7 +478,7 @@ class Partition:
 
     async def checkpoint(self) -> None:
         """Write a checkpoint: opening the partition again will read on from here."""
-        async with self._saving:
+        async with self.saving:
             await self._save(self.log.checkpoint())
 
     async def _save(self, checkpoint: Checkpoint, *, trimmed: bool = False) -> None:
@@ -503,7 +503,7 @@ class Partition:
             HtpError: If the new start could not be stored; then it has not moved.
         """
         with anyio.CancelScope(shield=True):
-            async with self._saving:
+            async with self.saving:
                 stored_in = self.stored_in
                 before = min(before, self.log.high_watermark)
                 if before <= self.log.start_offset:
@@ -517,13 +517,13 @@ class Partition:
     @property
     def busy(self) -> bool:
         """Whether it is being opened, or its checkpoint written."""
-        return self._saving.locked() or (self._opened is not None and not self._opened.is_set())
+        return self.saving.locked() or (self._opened is not None and not self._opened.is_set())
 
     async def left(self) -> None:
         """Until nothing is under way any more of a partition that has gone: its rows and places may be removed."""
         if self._opened is not None:
             await self._opened.wait()
-        async with self._saving:
+        async with self.saving:
             return
 
     def drop(self) -> None:
@@ -602,10 +602,13 @@ class PartitionTable:
 
     async def checkpoint(self) -> None:
         """Write the checkpoints of all partitions that have news, in one commit."""
-        changed = [partition for partition in self.opened() if partition.dirty]
-        if changed:
-            rows: dict[str, bytes | None] = dict(partition.checkpoint_row() for partition in changed)
-            await self._core.manager.commit(rows, lease=self._core.lease)
+        changed = [partition for partition in self.opened() if partition.dirty or partition.busy]
+        async with AsyncExitStack() as saving:
+            for partition in changed:
+                await saving.enter_async_context(partition.saving)
+            rows = dict(partition.checkpoint_row() for partition in changed if partition.state is State.OPEN)
+            if rows:
+                await self._core.manager.commit(rows, lease=self._core.lease)
 
     def close(self) -> None:
         """End every partition; appends still on their way were waited for before."""

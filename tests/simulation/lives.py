@@ -111,6 +111,8 @@ class Incarnation:
     """The greatest end that was seen: it never falls either."""
     trimmed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Up to where somebody asked to delete records."""
+    jumps: bool = False
+    """Whether offsets may have been left out: those of what a crash took, or what could not be stored."""
     settings: dict[str, set[str | None]] = field(default_factory=dict)
     """The values that a setting may have, where more than one change was not answered; None for the default."""
 
@@ -266,6 +268,7 @@ class Client:
         else:
             retention = (await self.within(self.wire.configs(TOPIC, name)))["retention.ms"][0]
             self.model.born(name, topic_id, len(topic.partitions), int(retention or -1))
+            self.model.live[name].jumps = True  # who knows what it has seen
         self.model.unsure.discard(name)
 
     async def check_born(self, name: str) -> None:
@@ -765,6 +768,8 @@ class World:
             target = self.folder / f"life-{self.lives}"
             self.disk.cut(target, self.dice if self.dice.random() < 0.7 else None)
         self.model.unsure.update(NAMES)
+        for topic in self.model.all.values():
+            topic.jumps = True
         for sent in self.model.sent.values():
             if sent.acks == 1:
                 sent.sure = False  # it was written, and perhaps not synced
@@ -843,9 +848,11 @@ class World:
         assert now is not None
         topic.starts[partition] = now
         topic.ends[partition] = end
-        self._check_found(topic, partition, found, now)
+        self._check_found(topic, partition, found, now, end)
 
-    def _check_found(self, topic: Incarnation, partition: int, found: list[tuple[int, int]], start: int) -> None:
+    def _check_found(
+        self, topic: Incarnation, partition: int, found: list[tuple[int, int]], start: int, end: int
+    ) -> None:
         where = f"{topic.name}-{partition}"
         serials = [serial for _, serial in found]
         promise(len(serials) == len(set(serials)), f"{where}: something is there twice: {found}")
@@ -857,6 +864,10 @@ class World:
                 last.get(client, (0, 0))[0] < serial, f"{where}: client {client}: {serial} after {last.get(client)}"
             )
             last[client] = serial, offset
+        if not topic.jumps and not self.faults:
+            offsets = [offset for offset, _ in found]
+            expected = list(range(min([start, *offsets[:1]]), end))
+            promise(offsets == expected, f"{where}: {offsets}, expected {expected}")
         limit = max(topic.trimmed[partition], start if topic.retention_ms >= 0 else 0)
         promise(start <= limit, f"{where} begins at {start}, and nothing was deleted but what is below {limit}")
         for sent in self.model.sent.values():

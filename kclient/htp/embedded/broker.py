@@ -222,7 +222,8 @@ class EmbeddedBroker:
                     topic.give_up(partial(_fenced, place, topic.epoch, epoch))
                     log.fence = epoch
                     topic = self._hold(place, epoch, log)
-                    await self._idle(log)  # what the other one sent is decided before anybody looks
+                    with anyio.CancelScope(shield=True):  # what the other one sent is decided before anybody looks
+                        await self._idle(log)
             if next_position > log.next:
                 await self._idle(log)
                 log.raise_next(next_position)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway import topics as topics_module
+from kclient.gateway.checkpoints import decode_checkpoint
+from kclient.gateway.keys import LOG_PREFIX
 from kclient.gateway.partitions import Level, State
 from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.manager import SqliteManager
@@ -20,7 +24,7 @@ from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
 from kclient.records import read_header
 from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
-from tests.slow_store import Gates
+from tests.slow_store import Gates, SlowStore
 
 pytestmark = pytest.mark.anyio
 
@@ -183,6 +187,43 @@ async def test_the_start_moves_when_that_is_recorded(url: str) -> None:
         await other.aclose()
     async with running(url) as (_, wire):
         assert (await wire.offset("t", EARLIEST)).offset == 4
+
+
+async def test_closing_knows_of_a_start_that_was_recorded_just_now(url: str) -> None:
+    """Its own checkpoint does not come after that of the trim with an older start in it."""
+    recorded, go_on = anyio.Event(), anyio.Event()
+    held = False
+
+    @asynccontextmanager
+    async def around(name: str) -> AsyncIterator[None]:
+        nonlocal held
+        yield
+        if held and name == "commit":
+            held = False
+            recorded.set()
+            await go_on.wait()
+
+    store: Any = SlowStore(open_store(url), around)
+    async with store, Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t")
+        for number in range(6):
+            await wire.produce("t", batch_of(b"%d" % number))
+        partition = gateway.core.partitions.get("t", 0)
+        assert partition is not None
+        held = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(partition.trim, 4)
+            with anyio.fail_after(10):
+                await recorded.wait()
+            assert (await wire.produce("t", batch_of(b"6"))).error_code == 0
+            group.start_soon(gateway.core.partitions.checkpoint)
+            await anyio.wait_all_tasks_blocked()
+            go_on.set()
+        (row,) = (await gateway.core.manager.scan(LOG_PREFIX)).values()
+        checkpoint = decode_checkpoint(row.value)
+        assert (checkpoint.start_offset, checkpoint.next_offset) == (4, 7)
+        await wire.aclose()
 
 
 # --- deleting topics ---
