@@ -176,7 +176,7 @@ class Partition:
         self._bytes = self._batches = 0
         self._checkpointing = False
         self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)
-        """Held while a checkpoint is written. One checkpoint after the other: what was encoded later is written later."""
+        """Held while a checkpoint is written: what was encoded later is written later."""
         self._idle: anyio.Event | None = None
 
     def __str__(self) -> str:

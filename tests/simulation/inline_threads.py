@@ -170,11 +170,13 @@ def _in_place(loop: Loop) -> Iterator[None]:
         await loop.pause()
         return result
 
-    with mock.patch.multiple(anyio.to_thread, run_sync=run_sync):
-        with mock.patch.object(manager_module, "Writer", _inline_writer(loop)):
-            with mock.patch.object(broker_module, "Syncer", _inline_syncer(loop)):
-                with _simulated_time():
-                    yield
+    with (
+        mock.patch.multiple(anyio.to_thread, run_sync=run_sync),
+        mock.patch.object(manager_module, "Writer", _inline_writer(loop)),
+        mock.patch.object(broker_module, "Syncer", _inline_syncer(loop)),
+        _simulated_time(),
+    ):
+        yield
 
 
 @contextmanager

@@ -1,0 +1,507 @@
+"""A client in the lives of `lives`: what it does, and what it has to see."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from copy import copy
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
+from kclient.htp import LeaseHeldError, StorageError
+from kclient.protocol.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
+from kclient.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from kclient.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kclient.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
+from tests.gateway_wire import Wire, batch_of, connect
+from tests.simulation.inline_threads import START_S
+from tests.simulation.lives_model import NAMES, Committed, Incarnation, Sent, Violated, promise
+
+if TYPE_CHECKING:
+    from tests.simulation.lives import World
+
+EARLIEST, LATEST = -2, -1
+TOPIC, BROKER = 2, 4
+RETENTIONS_MS = (20_000, 120_000, -1)
+OFFSETS_KEPT_S = 20 * 60
+"""How long committed offsets are kept."""
+PATIENCE_S = 3000.0
+"""No request takes longer than this, in simulated time."""
+TOPIC_SETTINGS = ("max.message.bytes", "segment.bytes", "flush.ms", "min.insync.replicas", "segment.index.bytes")
+"""Each client changes one of them, so that it knows what must be there."""
+BROKER_SETTINGS = (
+    "fetch.max.bytes", "group.max.size", "offset.metadata.max.bytes", "num.partitions", "message.max.bytes",
+)  # fmt: skip
+
+
+class Client:
+    """Does one thing after the other."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.model = world.model
+        self.number = number
+        self.dice = Random(world.dice.getrandbits(40))
+        self.names = [name for index, name in enumerate(NAMES) if index % world.clients == number]
+        """The topics that this one makes and deletes."""
+        self.wire: Wire
+        self.only: Incarnation | None = None
+        """The one topic that it is to work with, if there is one."""
+        self.sequences: dict[tuple[bytes, int], int] = {}
+        self.producer_id = -1
+        self.seen: dict[tuple[bytes, int], tuple[int, int]] = {}
+        """Log start and end of a partition as this one has seen them last: they never fall."""
+        self.unanswered: tuple[Sent, bytearray] | None = None
+        """An idempotent batch whose answer never came: it is sent again."""
+
+    async def live(self, count: int) -> None:
+        self.wire = connect(self.world.gateway)
+        for _ in range(count):
+            await self.step()
+            await trio.sleep(self.dice.choice([0.0, 0.0, 0.01, 1.0]) * self.dice.random())
+        await self.wire.aclose()
+
+    async def ask(self, request: Any, version: int) -> Any:
+        with trio.move_on_after(PATIENCE_S) as patience:
+            return await self.wire(request, version)
+        promise(not patience.cancelled_caught, f"no answer to {request} after {PATIENCE_S} s")
+        raise AssertionError
+
+    async def step(self) -> None:
+        choices: list[tuple[int, Callable[[], Any]]] = [
+            (30, self.produce), (10, self.fetch), (6, self.commit), (4, self.fetch_committed), (4, self.alter_topic),
+            (3, self.alter_broker), (5, self.delete_records), (3, self.retention), (3, self.look), (2, self.intrude),
+            (2, self.wait),
+        ]  # fmt: skip
+        if self.names:
+            choices += [(10, self.make_or_delete), (4, self.grow), (6, self.make_anew)]
+        weights, actions = zip(*choices, strict=True)
+        (action,) = self.dice.choices(actions, weights)
+        await action()
+
+    # --- topics ---
+
+    async def make_or_delete(self) -> None:
+        name = self.dice.choice(self.names)
+        if name in self.model.live:
+            await self.delete(name)
+            if self.dice.random() < 0.8:
+                await self.make(name)
+        else:
+            await self.make(name)
+
+    async def make_anew(self) -> None:
+        """Delete a topic and make it again while others are at work on it, and fill it at once."""
+        name = self.dice.choice(self.names)
+        if name not in self.model.live:
+            return
+        work = [Client.commit, Client.delete_records, Client.alter_topic, Client.fetch, Client.retention]
+        async with trio.open_nursery() as nursery:
+            for action in self.dice.sample(work, 3):
+                nursery.start_soon(self._aside, action, self.model.live[name])
+            await trio.sleep(self.dice.choice([0.0, 0.1, 1.0]) * self.dice.random())
+            await self.delete(name)
+            if name not in self.model.live:
+                await self.make(name)
+            topic = self.model.live.get(name)
+            for partition in range(topic.partitions if topic is not None else 0):
+                if topic is not None and self.unanswered is None:
+                    await self.produce_to(topic, partition)
+
+    async def _aside(self, action: Callable[[Client], Awaitable[None]], topic: Incarnation) -> None:
+        """Do something with a topic on another connection, while this one does something else."""
+        other = copy(self)
+        other.only = topic
+        other.wire = connect(self.world.gateway)
+        await action(other)
+        await other.wire.aclose()
+
+    async def make(self, name: str) -> None:
+        partitions = self.dice.choice([1, 2, 8, 12])
+        retention_ms = self.dice.choice(RETENTIONS_MS)
+        configs = {"retention_ms": str(retention_ms), "segment_ms": str(self.dice.choice([1, 10_000, 10**9]))}
+        self.model.changing[name] += 1
+        row = await self.within(self.wire.create(name, partitions, **configs))
+        if row.error_code:
+            promise(self.world.faults or name in self.model.unsure, f"{name} could not be created: {row}")
+            await self.find_out(name)
+        else:
+            self.model.born(name, bytes(row.topic_id), partitions, retention_ms)
+            await self.check_born(name)
+
+    async def find_out(self, name: str) -> None:
+        """What a name stands for, where a request failed or was not answered."""
+        topic = (await self.within(self.wire.metadata(name))).topics[0]
+        known, topic_id = self.model.live.get(name), bytes(topic.topic_id)
+        if topic.error_code:
+            promise(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}")
+            promise(known is None or self.world.faults or name in self.model.unsure, f"{name} has gone")
+            self.model.dies(name)
+        elif known is not None:
+            promise(topic_id == known.topic_id, f"{name} is another topic than the one that was made")
+            promise(len(topic.partitions) >= known.partitions, f"{name} has lost partitions")
+            known.partitions = len(topic.partitions)
+        elif topic_id in self.model.all:  # its deletion did not happen
+            known = self.model.live[name] = self.model.all[topic_id]
+            known.partitions = len(topic.partitions)
+            self.model.changing[name] += 1
+        else:
+            retention = (await self.within(self.wire.configs(TOPIC, name)))["retention.ms"][0]
+            self.model.born(name, topic_id, len(topic.partitions), int(retention or -1))
+            self.model.live[name].jumps = True  # who knows what it has seen
+        self.model.unsure.discard(name)
+
+    async def check_born(self, name: str) -> None:
+        """A new topic begins with nothing."""
+        new = self.model.live[name]
+        found = await self.within(self.wire.configs(TOPIC, name))
+        own = {key for key, (_, source) in found.items() if source == 1}
+        foreign = own - {"retention.ms", "segment.ms", *TOPIC_SETTINGS}
+        promise(not foreign, f"{name} was born with the settings {foreign}")
+        promise(found["retention.ms"][0] == str(new.retention_ms), f"{name} was born with {found['retention.ms']}")
+        for partition in range(new.partitions):
+            start = await self.offset(name, EARLIEST, partition)
+            promise(start in (0, None) or new.trimmed[partition], f"{name}-{partition} was born with start {start}")
+
+    async def offset(self, name: str, timestamp: int, partition: int) -> int | None:
+        row = await self.within(self.wire.offset(name, timestamp, partition))
+        if row.error_code:
+            promise(self.world.faults, f"{name}-{partition}: {row}")
+            return None
+        return int(row.offset)
+
+    async def within(self, call: Any) -> Any:
+        with trio.move_on_after(PATIENCE_S):
+            return await call
+        raise Violated(f"no answer after {PATIENCE_S} s")
+
+    async def delete(self, name: str) -> None:
+        self.model.dies(name)
+        error = await self.within(self.wire.delete(name))
+        if error:
+            promise(self.world.faults or name in self.model.unsure, f"{name} could not be deleted: {error}")
+            await self.find_out(name)
+
+    async def grow(self) -> None:
+        name = self.dice.choice(self.names)
+        topic = self.model.live.get(name)
+        if topic is None:
+            return
+        wanted = topic.partitions + self.dice.choice([1, 2])
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=wanted, assignments=None)], timeout_ms=10_000
+        )
+        error = (await self.ask(request, 3)).results[0].error_code
+        if not error:
+            topic.partitions = wanted
+            return
+        text = f"{name} could not be grown to {wanted}: {error}"
+        promise(self.world.faults or name in self.model.unsure, text)
+        await self.find_out(name)
+
+    # --- records ---
+
+    def choose(self) -> tuple[Incarnation, int] | None:
+        """A topic that is there, or was a moment ago, and one of its partitions."""
+        known = list(self.model.live.values()) if self.only is None else [self.only]
+        if not known:
+            return None
+        topic = self.dice.choice(known)
+        return topic, self.dice.randrange(topic.partitions)
+
+    async def produce(self) -> None:
+        if self.unanswered is not None and self.dice.random() < 0.9:
+            sent, batch = self.unanswered
+            await self.send(sent, bytearray(batch), idempotent=True)
+            return
+        chosen = self.choose()
+        if chosen is None:
+            return
+        for _ in range(self.dice.choice([1, 1, 3])):
+            await self.produce_to(*chosen)
+            if self.unanswered is not None:
+                return
+
+    async def produce_to(self, topic: Incarnation, partition: int) -> None:
+        acks = self.dice.choice([-1, -1, 1])
+        idempotent = acks == -1 and self.dice.random() < 0.4
+        by_id = idempotent or self.dice.random() < 0.5
+        stamp = self.now_ms() - self.dice.choice([0, 0, 15_000, 200_000])
+        sent = Sent(next(self.model.serials), self.number, topic.name, partition, topic.topic_id if by_id else None,
+                    stamp, acks)  # fmt: skip
+        self.model.sent[sent.serial] = sent
+        if idempotent and self.producer_id < 0:
+            self.producer_id = await self.within(self.wire.producer_id())
+            idempotent = self.producer_id >= 0
+        await self.send(sent, self.batch(sent, topic, idempotent=idempotent), idempotent=idempotent)
+
+    def batch(self, sent: Sent, topic: Incarnation, *, idempotent: bool) -> bytearray:
+        value = b"%d" % sent.serial
+        if not idempotent:
+            return batch_of(value, timestamp=sent.stamp_ms)
+        key = topic.topic_id, sent.partition
+        sequence = self.sequences.get(key, 0)
+        self.sequences[key] = sequence + 1
+        return batch_of(
+            value, timestamp=sent.stamp_ms, producer_id=self.producer_id, producer_epoch=0, sequence=sequence
+        )
+
+    async def send(self, sent: Sent, batch: bytearray, *, idempotent: bool) -> None:
+        kept = bytearray(batch)
+        if idempotent:
+            self.unanswered = sent, kept
+        before = self.model.changing[sent.name]
+        data = PartitionProduceData(index=sent.partition, records=batch)
+        request = ProduceRequest(
+            acks=sent.acks,
+            timeout_ms=int(PATIENCE_S * 1000),
+            transactional_id=None,
+            topic_data=[TopicProduceData(name=sent.name, topic_id=sent.topic_id or bytes(16), partition_data=[data])],
+        )
+        response = await self.ask(request, 9 if sent.topic_id is None else 13)
+        row = response.responses[0].partition_responses[0]
+        if self.world.cut:
+            return
+        if row.error_code:
+            self.refused(sent, row, idempotent=idempotent)
+            return
+        self.unanswered = None if idempotent else self.unanswered
+        sent.offset = row.base_offset
+        if sent.topic_id is None and before == self.model.changing[sent.name]:
+            live = self.model.live.get(sent.name)
+            sent.topic_id = live.topic_id if live is not None else None
+        if sent.topic_id is not None:
+            sent.sure = True
+            topic = self.model.all[sent.topic_id]
+            if sent.acks == -1:
+                topic.ends[sent.partition] = max(topic.ends[sent.partition], sent.offset + 1)
+
+    def refused(self, sent: Sent, row: Any, *, idempotent: bool) -> None:
+        gone = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if row.error_code in gone:
+            live = self.model.live.get(sent.name)
+            alive = live is not None and live.topic_id == sent.topic_id and sent.partition < live.partitions
+            promise(
+                not alive or self.world.faults or row.error_code != gone[0], f"{sent} to a topic that is there: {row}"
+            )
+            if not alive:
+                self.unanswered = None if idempotent else self.unanswered
+            return
+        promise(row.error_code == ErrorCode.KAFKA_STORAGE_ERROR and self.world.faults, f"{sent} was refused: {row}")
+
+    async def fetch(self) -> None:
+        chosen = self.choose()
+        if chosen is None:
+            return
+        topic, partition = chosen
+        before = self.model.changing[topic.name]
+        start = await self.offset_of(topic, partition, EARLIEST)
+        if start is None:
+            return
+        offset = start + self.dice.choice([0, 0, 0, 1, 3])
+        wait_ms = self.dice.choice([0, 0, 0, 2000])
+        row = await self.fetch_at(topic, partition, offset, wait_ms=wait_ms)
+        if row is None or before != self.model.changing[topic.name]:
+            return
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset == start:
+            after = await self.offset_of(topic, partition, EARLIEST)
+            if before == self.model.changing[topic.name] and after is not None:
+                promise(
+                    after > start, f"{topic.name}-{partition}: a fetch at the earliest offset {start} is out of range"
+                )
+        if row.error_code:
+            return
+        where = f"{topic.name}-{partition}"
+        seen = self.seen.get((topic.topic_id, partition), (0, 0))
+        self.seen[topic.topic_id, partition] = start, end = row.log_start_offset, row.high_watermark
+        promise(start >= seen[0] and end >= seen[1], f"{where}: start and end fell from {seen} to {start, end}")
+        self.world.check_records(topic, partition, row, at_least=offset)
+
+    async def offset_of(self, topic: Incarnation, partition: int, timestamp: int) -> int | None:
+        row = await self.within(self.wire.offset(topic.name, timestamp, partition))
+        return None if row.error_code else int(row.offset)
+
+    async def fetch_at(self, topic: Incarnation, partition: int, offset: int, *, wait_ms: int = 0) -> Any:
+        """One partition's answer, by the topic's id; None if the topic has gone."""
+        wanted = FetchRequestPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 24,
+            topics=[FetchRequestTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[wanted])],
+        )
+        response = await self.ask(request, 13)
+        row = response.responses[0].partitions[0]
+        if row.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+            promise(self.model.live.get(topic.name) is not topic, f"{topic.name} is there, and not found by its id")
+            return None
+        return row
+
+    async def delete_records(self) -> None:
+        chosen = self.choose()
+        if chosen is None:
+            return
+        topic, partition = chosen
+        end = await self.offset_of(topic, partition, LATEST)
+        if end is None:
+            return
+        before = self.model.changing[topic.name]
+        offset = self.dice.choice([end, end // 2, max(0, end - 1)])
+        for each in [topic, *([self.model.live[topic.name]] if topic.name in self.model.live else [])]:
+            each.trimmed[partition] = max(each.trimmed[partition], offset)  # by name: whichever it is by then
+        row = await self.within(self.wire.delete_records(topic.name, offset, partition))
+        now = self.model.live.get(topic.name)
+        if now is not None and now is not topic:
+            now.trimmed[partition] = max(now.trimmed[partition], offset)
+        if not row.error_code and before == self.model.changing[topic.name] and not self.world.cut:
+            promise(
+                row.low_watermark >= offset, f"{topic.name}-{partition}: records below {offset} were not deleted: {row}"
+            )
+            topic.starts[partition] = max(topic.starts[partition], offset)
+
+    async def retention(self) -> None:
+        await self.within(self.world.gateway.apply_retention())
+
+    async def wait(self) -> None:
+        await trio.sleep(self.dice.choice([5, 40, 400]))
+
+    # --- offsets ---
+
+    async def commit(self) -> None:
+        chosen = self.choose()
+        if chosen is None:
+            return
+        topic, partition = chosen
+        group, offset = f"g{self.number}", self.dice.randrange(1000)
+        known = self.model.offsets.setdefault((group, topic.topic_id, partition), Committed({-1}, 0.0))
+        known.values.add(offset)
+        known.since = trio.current_time()
+        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=[OffsetCommitRequestTopic(topic_id=topic.topic_id, partitions=[wanted])],
+        )
+        error = (await self.ask(request, 10)).topics[0].partitions[0].error_code
+        if not error and not self.world.cut:
+            known.values = {offset}
+        known.since = trio.current_time()
+
+    async def fetch_committed(self) -> None:
+        chosen = self.choose()
+        if chosen is not None:
+            await self.check_committed(*chosen)
+
+    async def check_committed(self, topic: Incarnation, partition: int) -> None:
+        group = f"g{self.number}"
+        wanted = OffsetFetchRequestTopics(topic_id=topic.topic_id, partition_indexes=[partition])
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
+        row = (await self.ask(request, 10)).groups[0].topics[0].partitions[0]
+        if row.error_code:
+            promise(self.model.live.get(topic.name) is not topic, f"offsets of {topic.name}, which is there: {row}")
+            return
+        known = self.model.offsets.get((group, topic.topic_id, partition), Committed({-1}, 0.0))
+        allowed = set(known.values)
+        if trio.current_time() - known.since >= OFFSETS_KEPT_S:
+            allowed.add(-1)
+        if self.model.live.get(topic.name) is not topic:
+            allowed.add(-1)
+        where = f"{group} at {topic.name}-{partition}"
+        promise(
+            row.committed_offset in allowed, f"{where}: committed {row.committed_offset}, expected {sorted(allowed)}"
+        )
+
+    # --- settings ---
+
+    async def alter_topic(self) -> None:
+        chosen = self.choose()
+        if chosen is None:
+            return
+        topic, _ = chosen
+        name = TOPIC_SETTINGS[self.number % len(TOPIC_SETTINGS)]
+        value = str(2_000_000 + self.dice.randrange(1000))
+        before = self.model.changing[topic.name]
+        now = [topic]
+        for each in now:
+            each.settings.setdefault(name, {None}).add(value)
+        error = await self.within(self.wire.alter(TOPIC, topic.name, (name, 0, value)))
+        live_now = self.model.live.get(topic.name)
+        if live_now is not None and live_now is not topic:  # it may have been that one
+            live_now.settings.setdefault(name, {None}).add(value)
+        if not error and before == self.model.changing[topic.name] and not self.world.cut:
+            topic.settings[name] = {value}
+            await self.check_settings(topic)
+
+    async def check_settings(self, topic: Incarnation) -> None:
+        before = self.model.changing[topic.name]
+        if self.model.live.get(topic.name) is not topic:
+            return
+        found = await self.within(self.wire.configs(TOPIC, topic.name))
+        if before != self.model.changing[topic.name]:
+            return
+        name = TOPIC_SETTINGS[self.number % len(TOPIC_SETTINGS)]
+        value, source = found[name]
+        allowed = topic.settings.get(name, {None})
+        shown = value if source == 1 else None
+        promise(shown in allowed, f"{name} of {topic.name} is {shown}, expected one of {allowed}")
+
+    async def alter_broker(self) -> None:
+        name = BROKER_SETTINGS[self.number % len(BROKER_SETTINGS)]
+        value = str(self.dice.randrange(2_000_000, 2_001_000))
+        allowed = self.model.broker.setdefault(name, {None})
+        allowed.add(value)
+        error = await self.within(self.wire.alter(BROKER, "", (name, 0, value)))
+        if not error and not self.world.cut:
+            self.model.broker[name] = {value}
+            await self.check_broker()
+
+    async def check_broker(self) -> None:
+        found = await self.within(self.wire.configs(BROKER, ""))
+        name = BROKER_SETTINGS[self.number % len(BROKER_SETTINGS)]
+        value, source = found[name]
+        shown = value if source == 2 else None
+        allowed = self.model.broker.get(name, {None})
+        promise(shown in allowed, f"the broker setting {name} is {shown}, expected one of {allowed}")
+
+    # --- others ---
+
+    async def look(self) -> None:
+        response = await self.within(self.wire.metadata(*NAMES))
+        for topic in response.topics:
+            for partition in topic.partitions:
+                promise(partition.leader_epoch >= self.model.epoch, "the leader epoch went backwards")
+                self.model.epoch = partition.leader_epoch
+
+    async def intrude(self) -> None:
+        """A second gateway of another number on the same store is refused."""
+        other: Any = Gateway(self.world.store, listen=None, config={"node.id": 1000 + self.number})
+        try:
+            await other.start()
+        except (LeaseHeldError, StorageError):
+            return
+        await other.close(0.0)
+        raise Violated("a second gateway was let in")
+
+    def now_ms(self) -> int:
+        return int((START_S + trio.current_time()) * 1000)
+
+    # --- when all is quiet ---
+
+    async def check_own(self) -> None:
+        """What only this client knows, when nothing else is going on."""
+        for topic in list(self.model.live.values()):
+            for partition in range(topic.partitions):
+                await self.check_committed(topic, partition)
+            await self.check_settings(topic)
+        await self.check_broker()

@@ -1,0 +1,96 @@
+"""What the lives of `lives` promise, and what their clients were told: by this they are judged."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+NAMES = ("a", "b", "c")
+"""Every topic's."""
+
+
+class Violated(AssertionError):
+    """A promise was broken."""
+
+
+def promise(condition: object, text: str) -> None:
+    if not condition:
+        raise Violated(text)
+
+
+@dataclass(eq=False)
+class Sent:
+    """One record that somebody sent."""
+
+    serial: int
+    client: int
+    name: str
+    partition: int
+    topic_id: bytes | None
+    """The incarnation that it was sent to; None if only the name was told and that may have changed meanwhile."""
+    stamp_ms: int
+    acks: int
+    offset: int = -1
+    """Where it was acknowledged to be; -1 if it was not."""
+    sure: bool = False
+    """Whether it has to be there: acknowledged, and nothing has happened that may take it away."""
+    copies: int = 1
+    """How often it may be there: as often as it was sent without a producer's sequence."""
+
+
+@dataclass(eq=False)
+class Incarnation:
+    """One life of a topic."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    retention_ms: int
+    starts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """The greatest log start that was seen, by partition: it never falls."""
+    ends: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """The greatest end that was seen: it never falls either."""
+    trimmed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """Up to where somebody asked to delete records."""
+    jumps: bool = False
+    """Whether offsets may have been left out: those of what a crash took, or what could not be stored."""
+    settings: dict[str, set[str | None]] = field(default_factory=dict)
+    """The values that a setting may have, where more than one change was not answered; None for the default."""
+
+
+@dataclass
+class Committed:
+    """What a group's offset of a partition may be."""
+
+    values: set[int]
+    since: float
+    """When the last commit was sent."""
+
+
+class Model:
+    """What was acknowledged, and what may be there beside."""
+
+    def __init__(self) -> None:
+        self.serials = itertools.count(1)
+        self.sent: dict[int, Sent] = {}
+        self.live: dict[str, Incarnation] = {}
+        """The topics that are there for sure."""
+        self.unsure: set[str] = set()
+        """Names that the last life may have begun or ceased to use, and nobody heard of it."""
+        self.changing: dict[str, int] = defaultdict(int)
+        """How often a name has begun or ceased to stand for something: what saw it change does not know which."""
+        self.all: dict[bytes, Incarnation] = {}
+        self.epoch = -1
+        self.offsets: dict[tuple[str, bytes, int], Committed] = {}
+        self.broker: dict[str, set[str | None]] = {}
+
+    def born(self, name: str, topic_id: bytes, partitions: int, retention_ms: int) -> None:
+        promise(topic_id not in self.all, f"the id of {name} was given before")
+        incarnation = Incarnation(name, topic_id, partitions, retention_ms)
+        self.live[name] = self.all[topic_id] = incarnation
+        self.changing[name] += 1
+
+    def dies(self, name: str) -> Incarnation | None:
+        self.changing[name] += 1
+        return self.live.pop(name, None)
