@@ -56,7 +56,7 @@ def _values(setting: Setting) -> str:
         return "true or false"
     if setting.type.name in ("INT", "LONG", "SHORT", "DOUBLE"):
         kind = "number" if setting.type.name == "DOUBLE" else "whole number"
-        return kind if setting.minimum is None else f"{kind}, {setting.minimum:g} or more"
+        return kind if setting.minimum is None else f"{kind}, {setting.minimum:.15g} or more"
     return "text"
 
 
