@@ -66,6 +66,8 @@ class Client:
 
     async def live(self, count: int) -> None:
         self.wire = connect(self.world.gateway)
+        if self.names and self.dice.random() < 0.4:
+            await self.make_anew()  # while what was there at the start is still being opened
         for _ in range(count):
             await self.step()
             await trio.sleep(self.dice.choice([0.0, 0.0, 0.01, 1.0]) * self.dice.random())
