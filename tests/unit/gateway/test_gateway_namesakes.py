@@ -192,7 +192,12 @@ async def test_a_commit_for_the_old_one_is_none_for_the_new_one(url: str) -> Non
             await storing.reached.wait()
         await create_again(wire, 1)
         assert await wire.committed("g", "t") == -1
+        removing = gates.hold("commit")
         storing.open()
+        with anyio.fail_after(10):
+            await removing.reached.wait()
+        assert await wire.committed("g", "t") == -1, "it is stored, and not removed yet"
+        removing.open()
         await anyio.wait_all_tasks_blocked()
         assert await wire.committed("g", "t") == -1
         assert await wire.commit("g", "t", 1) == 0
