@@ -24,6 +24,8 @@ from kclient.htp import (
     UnknownTopicError,
     open_store,
 )
+from kclient.htp.embedded.broker import EmbeddedBroker
+from kclient.htp.embedded.log import TopicLog
 from kclient.htp.port import CAP_FENCED_SENDS
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
@@ -214,6 +216,44 @@ async def test_nothing_comes_back_when_a_trim_and_a_delete_meet(store: Store) ->
             await anyio.lowlevel.checkpoint()
             await store.broker.delete([place], epoch=1)
             await store.manager.delete_topic(TOPIC)
+        assert not await store.manager.scan("brk/")
+
+
+async def test_a_trim_that_waits_for_a_sync_while_the_topic_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, go_on, deleted = anyio.Event(), anyio.Event(), anyio.Event()
+    idle = EmbeddedBroker._idle
+
+    async def slowly(broker: EmbeddedBroker, log: TopicLog) -> None:
+        if not waits.is_set():
+            waits.set()
+            await go_on.wait()
+        await idle(broker, log)
+
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        await store.manager.create_domain(TOPIC.domain)
+        place = await created(store)
+        topic = await store.broker.open(place, FRAMING, epoch=1)
+        await send(topic, b"a")
+
+        async def trim() -> None:
+            with suppress(UnknownTopicError):
+                await topic.trim(1)
+
+        async def delete() -> None:
+            await store.broker.delete([place], epoch=1)
+            deleted.set()
+
+        monkeypatch.setattr(EmbeddedBroker, "_idle", slowly)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(trim)
+                await waits.wait()
+                group.start_soon(delete)
+                with anyio.move_on_after(0.5):  # it has to wait for the trim; else it is done by then
+                    await deleted.wait()
+                go_on.set()
         assert not await store.manager.scan("brk/")
 
 
