@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from kclient.errors import CorruptRecordError, RecordDeserializationError, RecordTooLargeError
 from kclient.records import iter_headers
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from kclient.consumer.subscription import PartitionState
     from kclient.errors import KafkaError
     from kclient.types import Buffer, TopicPartition
+
+    DecodeSome: TypeAlias = Callable[..., tuple[list[Any], int | None, int]]
+
+ENOUGH: Final = 16 * 1024 * 1024
+"""Bytes of records, decompressed, behind which no further batch is opened before these were handed out: a megabyte that
+was fetched may hold a gigabyte of zeros. As many as were fetched may always be open, so that pieces are few."""
 
 
 class Chunk:
@@ -31,7 +37,9 @@ class Chunk:
         "frame",
         "index",
         "next_offset",
+        "opened",
         "records",
+        "rest",
         "size",
         "start_offset",
         "state",
@@ -53,7 +61,11 @@ class Chunk:
         """Leader epoch of the last batch."""
         self.aborted: list[tuple[int, int]] | None = None
         self.records: list[Any] | None = None
-        """The records, once decoded."""
+        """The records, once decoded; of many those that are handed out next."""
+        self.rest: int | None = None
+        """The offset behind `records` where there are more to decode."""
+        self.opened: int = 0
+        """Bytes after decompression that `records` are of."""
         self.index: int = 0
         """How many of them were handed out."""
         self.broken: bool = False
@@ -112,13 +124,29 @@ class Chunk:
         if self.index + count < len(self.records):
             last = self.records[self.index + count - 1]
             return last.offset + 1, last.leader_epoch
+        if self.rest is not None:
+            return self.rest, self.epoch_before(self.rest)
         return self.next_offset, self.state.epoch if self.broken else self.epoch
 
-    def decode(self, decode_records: Callable[..., list[Any]], **options: Any) -> None:
-        """Make the records; if one is broken, those before it, and the error is raised when those are handed out.
+    def epoch_before(self, offset: int) -> int | None:
+        """Leader epoch of the last batch that ends before the offset."""
+        found = self.state.epoch
+        for _, header in iter_headers(self.data):
+            if header.last_offset >= offset:
+                break
+            found = None if header.partition_leader_epoch < 0 else header.partition_leader_epoch
+        return found
+
+    def go_on(self) -> None:
+        """What was decoded has been handed out, up to the partition's position: the rest is decoded next."""
+        self.records, self.rest, self.index, self.opened = None, None, 0, 0
+
+    def decode(self, decode_some: DecodeSome, enough: int | None = None, **options: Any) -> None:
+        """Make the next records; if one is broken, those before it: the error is raised when those are handed out.
 
         Args:
-            decode_records: Of the package `records`.
+            decode_some: Of the package `records`.
+            enough: Bytes after decompression behind which no further batch is opened; None for the usual.
             options: Passed on: deserializers, whether to check checksums.
 
         Raises:
@@ -126,19 +154,21 @@ class Chunk:
         """
         topic, partition = self.state.tp
         start = max(self.start_offset, self.state.position)
+        if enough is None:
+            enough = max(ENOUGH, self.size)
 
-        def decode(end: int | None) -> list[Any]:
-            return decode_records(
-                self.data, topic, partition, start_offset=start, end_offset=end, aborted=self.aborted, **options
+        def decode(end: int | None) -> tuple[list[Any], int | None, int]:
+            return decode_some(
+                self.data, topic, partition, enough, start_offset=start, end_offset=end, aborted=self.aborted, **options
             )
 
         try:
-            self.records = decode(None)
+            self.records, self.rest, self.opened = decode(None)
         except (CorruptRecordError, RecordDeserializationError) as error:
             broken = error.offset
             if broken is None or broken <= start:
                 raise with_partition(error, self.state.tp) from error.__cause__
-            self.records = decode(broken)
+            self.records, self.rest, self.opened = decode(broken)
             if not self.records:
                 raise with_partition(error, self.state.tp) from error.__cause__
             self.broken = True

@@ -466,8 +466,17 @@ class Fetcher:
         if chunk.index < len(chunk.records):
             chunk.state.position, chunk.state.epoch = place
             return False
+        if chunk.rest is not None:
+            chunk.state.position, chunk.state.epoch = place
+            chunk.go_on()
+            return False
         self.finish(chunk)
         return True
+
+    def advance_to(self, chunk: Chunk, offset: int) -> None:
+        """The records of a chunk up to an offset are handed out, of which a batch begins there."""
+        chunk.state.position, chunk.state.epoch = offset, chunk.epoch_before(offset)
+        chunk.go_on()
 
     def finish(self, chunk: Chunk) -> None:
         """The chunk is used up: the position is behind it, even where it ends with records that are not for users."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kclient.consumer.chunk import with_partition
+from kclient.consumer.chunk import ENOUGH, with_partition
 from kclient.consumer.interception import Interception, UndecodedRecords
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import ResetKind
 from kclient.errors import CorruptRecordError, KafkaError, LogTruncationError, OffsetOutOfRangeError
-from kclient.records import ArrowChunk, decode_arrow, decode_records
+from kclient.records import ArrowChunk, decode_arrow_some, decode_records, decode_some
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ logger: logging.Logger = logging.getLogger("kclient.consumer")
 
 ARROW_BYTES = 16 * 1024 * 1024
 """Fetched bytes (as they came, perhaps compressed) that one Arrow record batch is made of, at most."""
+
+_Used: TypeAlias = "tuple[Chunk, int | None]"
+"""A chunk, and the offset up to which it was taken, or None if it was taken whole."""
 
 
 class HandOut:
@@ -94,21 +97,23 @@ class HandOut:
             return []
         parts = [(head, _part(head, limit))]
         left = limit - len(parts[0][1])
-        if left <= 0 or head.broken:
+        room = ENOUGH - head.opened
+        if left <= 0 or head.broken or room <= 0:
             return parts
         with self._core.lock:
             others = [chunk for chunk in self._fetcher.chunks() if chunk is not head]
         for chunk in others:
-            if chunk.error is not None:
+            if chunk.error is not None or room <= 0:
                 break
             if chunk.records is None:
                 try:
-                    chunk.decode(decode_records, **self._options)
+                    chunk.decode(decode_some, room, **self._options)
                 except KafkaError:
                     break  # raised when its turn has come
             part = _part(chunk, left)
             parts.append((chunk, part))
             left -= len(part)
+            room -= chunk.opened
             if left <= 0 or chunk.broken:  # behind a broken one everything is fetched again
                 break
         return parts
@@ -140,7 +145,7 @@ class HandOut:
                 self._deal_with(chunk)
                 continue
             if chunk.records is None:
-                chunk.decode(decode_records, **self._options)
+                chunk.decode(decode_some, **self._options)
             return chunk
 
     def _deal_with(self, chunk: Chunk) -> None:
@@ -257,21 +262,24 @@ class HandOut:
             if rows and self._interception:
                 batch = self._interception.show_columns(batch, self._undecoded(used))
             with core.lock:
-                for chunk in used:
-                    if self._fetcher.still_there(chunk):  # no interceptor went elsewhere
+                for chunk, end in used:
+                    if not self._fetcher.still_there(chunk):  # an interceptor went elsewhere
+                        continue
+                    if end is None:
                         self._fetcher.finish(chunk)
+                    else:
+                        self._fetcher.advance_to(chunk, end)
             core.fetch_wakeup.set()
             core.metrics.records += rows
             if batch.num_rows:
                 return batch
 
-    def _undecoded(self, chunks: list[Chunk]) -> ConsumerRecords:
-        """The records of whole chunks, with keys and values as bytes."""
-        places = {
-            chunk.state.tp: OffsetAndMetadata(chunk.next_offset, "", chunk.state.epoch if chunk.broken else chunk.epoch)
-            for chunk in chunks
-        }
-        columns = [_columns_of(chunk, chunk.next_offset if chunk.broken else None) for chunk in chunks]
+    def _undecoded(self, used: list[_Used]) -> ConsumerRecords:
+        """The records of chunks, with keys and values as bytes."""
+        places = {chunk.state.tp: _place_at(chunk, end) for chunk, end in used}
+        columns = [
+            _columns_of(chunk, chunk.next_offset if chunk.broken and end is None else end) for chunk, end in used
+        ]
         options = self._column_options
 
         def load() -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -306,10 +314,13 @@ class HandOut:
                     break
         return chosen
 
-    def _columns(self, chunks: list[Chunk], include_headers: bool) -> tuple[Any, list[Chunk]]:
+    def _columns(self, chunks: list[Chunk], include_headers: bool) -> tuple[Any, list[_Used]]:
+        """As much of the chunks as `ENOUGH` allows, and what that is of."""
         options = self._column_options
+        enough = max(ENOUGH, sum(chunk.size for chunk in chunks))
         try:
-            batch = decode_arrow([_columns_of(chunk) for chunk in chunks], include_headers, **options)
+            wanted = [_columns_of(chunk) for chunk in chunks]
+            batch, whole, end = decode_arrow_some(wanted, enough, include_headers, **options)
         except KafkaError as error:
             if len(chunks) > 1:  # all but the broken one are fine
                 return self._columns(chunks[: len(chunks) // 2], include_headers)
@@ -317,10 +328,19 @@ class HandOut:
             broken = error.offset if isinstance(error, CorruptRecordError) else None
             if broken is None or broken <= max(first.start_offset, first.state.position):
                 raise with_partition(error, first.state.tp) from error.__cause__
-            batch = decode_arrow([_columns_of(first, broken)], include_headers, **options)
-            first.broken = True
-            first.next_offset = broken
-        return batch, chunks
+            batch, whole, end = decode_arrow_some([_columns_of(first, broken)], enough, include_headers, **options)
+            if whole:
+                first.broken = True
+                first.next_offset = broken
+        used: list[_Used] = [(chunk, None) for chunk in chunks[:whole]]
+        return batch, used if end is None else [*used, (chunks[whole], end)]
+
+
+def _place_at(chunk: Chunk, end: int | None) -> OffsetAndMetadata:
+    """Behind a whole chunk, or at an offset in it."""
+    if end is not None:
+        return OffsetAndMetadata(end, "", chunk.epoch_before(end))
+    return OffsetAndMetadata(chunk.next_offset, "", chunk.state.epoch if chunk.broken else chunk.epoch)
 
 
 def _part(chunk: Chunk, limit: int) -> list[ConsumerRecord]:

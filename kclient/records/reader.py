@@ -225,7 +225,7 @@ class RecordReader:
         value_deserializer: Deserialize | None = None,
         max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
         aborted: Iterable[tuple[int, int]] | None = None,
-    ) -> tuple[list[Any], int | None]:
+    ) -> tuple[list[Any], int | None, int]:
         """The records of a fetched buffer up to the batch with which they are `enough` bytes after decompression.
 
         Args:
@@ -242,7 +242,7 @@ class RecordReader:
             aborted: The aborted transactions.
 
         Returns:
-            The records, and the offset to go on at; None if there is no batch behind them.
+            The records; the offset to go on at, None if there is no batch behind them; and the bytes that were opened.
         """
         if key_deserializer is not None or value_deserializer is not None:
             _check_deserializers(key_deserializer, value_deserializer)
@@ -263,11 +263,10 @@ class RecordReader:
                     payload, header, position, topic, partition, start, end,
                     key_deserializer, value_deserializer, records,
                 )  # fmt: skip
-                if enough is not None:
-                    size += size_of_payload(payload)
-                    if size >= enough and follows(view, position, header, end):
-                        return records, header.last_offset + 1
-        return records, None
+                size += size_of_payload(payload)
+                if enough is not None and size >= enough and follows(view, position, header, end):
+                    return records, header.last_offset + 1, size
+        return records, None, size
 
 
 def check_enough(enough: Any) -> int | None:

@@ -15,7 +15,7 @@ from kclient.consumer.fetcher import LANES, Fetcher, FetchPlan, FetchSettings
 from kclient.consumer.reset import ResetPolicy
 from kclient.consumer.subscription import SubscriptionState
 from kclient.protocol.messages import FetchableTopicResponse, FetchResponse, FetchResponsePartitionData
-from kclient.records import BatchBuilder, decode_records
+from kclient.records import BatchBuilder, decode_some
 from kclient.types import Node, TopicPartition
 
 TOPIC_ID = b"\x05" * 16
@@ -318,7 +318,7 @@ class World:
         while most > 0 and (chunk := self.fetcher.head()) is not None:
             assert chunk.error is None, chunk.error
             if chunk.records is None:
-                chunk.decode(decode_records)
+                chunk.decode(decode_some)
             assert chunk.records is not None
             part = chunk.records[chunk.index : chunk.index + most]
             log = self.logs[chunk.state.tp.partition]

@@ -15,7 +15,7 @@ from kclient.protocol.messages import (
     FetchResponse,
     FetchResponsePartitionData,
 )
-from kclient.records import BatchBuilder, decode_records
+from kclient.records import BatchBuilder, decode_some
 from kclient.types import Node, TopicPartition
 
 TOPIC_ID = b"\x07" * 16
@@ -140,7 +140,7 @@ class FetchBox:
     def open_head(self) -> Chunk | None:
         chunk = self.fetcher.head()
         if chunk is not None and chunk.error is None and chunk.records is None:
-            chunk.decode(decode_records)
+            chunk.decode(decode_some)
         return chunk
 
     def take(self, most: int = 10**9) -> list[tuple[int, int]]:

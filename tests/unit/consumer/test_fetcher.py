@@ -102,7 +102,7 @@ def test_a_busy_partition_does_not_wait_for_a_request_that_is_parked_for_quiet_o
     box.answer(second)
     for chunk in list(box.fetcher.chunks()):  # the user has drained partition 0 only
         if chunk.state.tp == T0:
-            chunk.decode(lambda *_, **__: [])
+            chunk.decode(lambda *_, **__: ([], None, 0))
             box.fetcher.finish(chunk)
     parked = box.plan()[0]
     assert parked.lane == 0
