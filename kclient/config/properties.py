@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError
 
 __all__ = ["parse_properties"]
@@ -20,8 +21,11 @@ def parse_properties(text: str) -> dict[str, str]:
     themselves. Of a key that occurs twice the last value counts.
 
     Raises:
+        TypeError: If it is no text.
         ConfigError: If a `\uXXXX` escape is malformed.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"properties are text, not {shown(text)}")
     result: dict[str, str] = {}
     for number, line in _logical_lines(text):
         end = _key_end(line)

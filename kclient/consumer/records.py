@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.arguments import as_partition
+from kclient.types import OffsetAndMetadata, Partition, TopicPartition
 
 if TYPE_CHECKING:
     from kclient.records import ConsumerRecord
@@ -33,11 +34,11 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
         """The partitions that have records here."""
         return set(self._by_partition)
 
-    def records(self, partition: TopicPartition | str) -> list[ConsumerRecord]:
+    def records(self, partition: Partition | str) -> list[ConsumerRecord]:
         """The records of a partition, or of all partitions of a topic; an empty list if there are none."""
         if isinstance(partition, str):
             return [record for tp, records in self._by_partition.items() if tp.topic == partition for record in records]
-        return list(self._by_partition.get(partition, ()))
+        return list(self._by_partition.get(as_partition(partition), ()))
 
     @property
     def next_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:

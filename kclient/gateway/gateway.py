@@ -216,8 +216,13 @@ class Gateway:
         return await self._applying.apply()
 
     async def wait(self) -> None:
-        """Until the gateway is closed. Raises what made it fail, if it fails."""
-        assert self._ended is not None, "the gateway has not been started"
+        """Until the gateway is closed. Raises what made it fail, if it fails.
+
+        Raises:
+            IllegalStateError: It has not been started.
+        """
+        if self._ended is None:
+            raise IllegalStateError("the gateway has not been started")
         await self._ended.wait()
         self._supervisor.check()
 

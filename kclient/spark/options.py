@@ -11,12 +11,14 @@ import difflib
 import json
 import logging
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kclient.errors import ConfigError
+from kclient.arguments import brief, check_text, check_topic, shown
+from kclient.errors import ConfigError, InvalidTopicError
 from kclient.spark.cluster import check_settings
 from kclient.types import TopicPartition
 
@@ -24,9 +26,11 @@ logger: logging.Logger = logging.getLogger("kclient.spark")
 
 EARLIEST = -2
 LATEST = -1
+_GREATEST = 2**63 - 1
+_GREATEST_PARTITION = 2**31 - 1
 
 _SELECTIONS = ("assign", "subscribe", "subscribePattern")
-_BATCH_OPTIONS = (
+BATCH_OPTIONS = (
     *_SELECTIONS,
     "startingOffsets",
     "startingTimestamp",
@@ -44,7 +48,7 @@ _BATCH_OPTIONS = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
 )
-_STREAMING_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAMING_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 # The source decides these itself, exactly as Spark's own source does.
 _REFUSED_SETTINGS = {
     "auto.offset.reset": "the option startingOffsets says where to begin",
@@ -107,7 +111,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         ConfigError: an option is unknown, missing, malformed or contradicts another.
     """
-    lowered = {name.lower(): value for name, value in options.items()}
+    lowered = _texts(options)
     settings = {name[6:]: value for name, value in lowered.items() if name.startswith("kafka.")}
     given = {name: value for name, value in lowered.items() if not name.startswith("kafka.")}
     _check_names(given)
@@ -132,6 +136,18 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
+def _texts(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names in lower case. Spark makes text of them all; other callers may not."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"options are a mapping of names to texts, not {shown(options)}")
+    lowered = {}
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError(f"options are texts, not {shown(name)}: {shown(value)}")
+        lowered[name.lower()] = value
+    return lowered
+
+
 def absolute_address(bootstrap: str) -> str:
     """`embedded:DIR` with a path that means the same in the workers, whose current folder is another one."""
     scheme, colon, path = bootstrap.partition(":")
@@ -139,10 +155,10 @@ def absolute_address(bootstrap: str) -> str:
 
 
 def _check_names(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in (*_BATCH_OPTIONS, *_STREAMING_OPTIONS)}
+    known = {name.lower(): name for name in (*BATCH_OPTIONS, *STREAMING_OPTIONS)}
     for name in given:
         if name not in known:
-            raise ConfigError(f"unknown option {name!r} for the data source kclient{_suggestion(name, known)}")
+            raise ConfigError(f"unknown option {shown(name)} for the data source kclient{_suggestion(name, known)}")
 
 
 def _leave_aside(reader: _Reader) -> None:
@@ -150,7 +166,7 @@ def _leave_aside(reader: _Reader) -> None:
     least, most = reader.positive("minOffsetsPerTrigger"), reader.positive("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise ConfigError(f"the option minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
-    for name in _STREAMING_OPTIONS:
+    for name in STREAMING_OPTIONS:
         if reader.text(name) is not None:
             logger.warning("the option %s has no effect in a batch read", name)
 
@@ -207,7 +223,7 @@ class _Reader:
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise ConfigError(f"the option {name} takes true or false, not {value!r}")
+            raise ConfigError(f"the option {name} takes true or false, not {shown(value)}")
         return value.lower() == "true"
 
     def positive(self, name: str) -> int | None:
@@ -231,17 +247,20 @@ def _whole_number(name: str, value: str, least: int) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise ConfigError(f"the option {name} takes a whole number, not {value!r}") from None
+        raise ConfigError(f"the option {name} takes a whole number, not {shown(value)}") from None
     if number < least:
-        raise ConfigError(f"the option {name} must be at least {least}, not {number}")
+        raise ConfigError(f"the option {name} must be at least {least}, not {shown(number)}")
+    if number > _GREATEST:
+        raise ConfigError(f"the option {name} must be at most {_GREATEST}, not {shown(number)}")
     return number
 
 
 def _json(name: str, value: str, example: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError as error:
-        raise ConfigError(f"the option {name} takes JSON such as {example}, not {value!r}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        told = brief(str(error))
+        raise ConfigError(f"the option {name} takes JSON such as {example}, not {shown(value)}: {told}") from error
 
 
 def _per_partition(name: str, value: str) -> dict[TopicPartition, int]:
@@ -249,13 +268,29 @@ def _per_partition(name: str, value: str) -> dict[TopicPartition, int]:
     parsed = _json(name, value, example)
     result: dict[TopicPartition, int] = {}
     if not isinstance(parsed, dict) or not all(isinstance(by, dict) for by in parsed.values()):
-        raise ConfigError(f"the option {name} takes JSON such as {example}, not {value!r}")
+        raise ConfigError(f"the option {name} takes JSON such as {example}, not {shown(value)}")
     for topic, by_partition in parsed.items():
         for partition, number in by_partition.items():
-            if not str(partition).isdecimal() or isinstance(number, bool) or not isinstance(number, int):
-                raise ConfigError(f"the option {name} takes JSON such as {example}, not {value!r}")
-            result[TopicPartition(topic, int(partition))] = number
+            if not partition.isdecimal() or type(number) is not int:
+                raise ConfigError(f"the option {name} takes JSON such as {example}, not {shown(value)}")
+            if number > _GREATEST:
+                raise ConfigError(f"the option {name} holds {shown(number)}; the greatest is {_GREATEST}")
+            result[_partition(name, topic, _whole_number(name, partition, least=0))] = number
     return result
+
+
+def _partition(name: str, topic: str, number: int) -> TopicPartition:
+    if number > _GREATEST_PARTITION:
+        raise ConfigError(f"the option {name} names partition {shown(number)}; the greatest is {_GREATEST_PARTITION}")
+    return TopicPartition(_topic(name, topic), number)
+
+
+def _topic(name: str, topic: str) -> str:
+    try:
+        check_topic(topic)
+    except InvalidTopicError as error:
+        raise ConfigError(f"the option {name}: {error.message}") from error
+    return topic
 
 
 def _selection(reader: _Reader) -> Selection:
@@ -270,11 +305,22 @@ def _selection(reader: _Reader) -> Selection:
     if name == "subscribe":
         topics = tuple(sorted({topic.strip() for topic in value.split(",") if topic.strip()}))
         if not topics:
-            raise ConfigError(f"the option subscribe takes topics separated by commas, not {value!r}")
-        return Selection(topics=topics)
+            raise ConfigError(f"the option subscribe takes topics separated by commas, not {shown(value)}")
+        return Selection(topics=tuple(_topic(name, topic) for topic in topics))
     if name == "subscribePattern":
-        return Selection(pattern=value)
+        return Selection(pattern=_pattern(value))
     return Selection(partitions=_assigned(value))
+
+
+def _pattern(value: str) -> str:
+    check_text(value, "the option subscribePattern")
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(
+            f"the option subscribePattern is no regular expression: {shown(value)}: {brief(str(error))}"
+        ) from error
+    return value
 
 
 def _assigned(value: str) -> tuple[TopicPartition, ...]:
@@ -285,12 +331,12 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
         for numbers in parsed.values()
     )
     partitions = (
-        tuple(sorted({TopicPartition(t, number) for t, numbers in parsed.items() for number in numbers}))
+        tuple(sorted({_partition("assign", t, number) for t, numbers in parsed.items() for number in numbers}))
         if right
         else ()
     )
     if not partitions:
-        raise ConfigError(f"the option assign takes JSON such as {example}, not {value!r}")
+        raise ConfigError(f"the option assign takes JSON such as {example}, not {shown(value)}")
     return partitions
 
 
@@ -325,7 +371,7 @@ def _offset_spec(reader: _Reader, side: str, default: int) -> OffsetSpec:
     offsets = _per_partition(name, value)
     wrong = [number for number in offsets.values() if number < EARLIEST]
     if wrong:
-        raise ConfigError(f"the option {name} holds the offset {wrong[0]}; the least is -2 (earliest)")
+        raise ConfigError(f"the option {name} holds the offset {shown(wrong[0])}; the least is -2 (earliest)")
     return OffsetSpec(default, offsets=offsets)
 
 
@@ -335,4 +381,4 @@ def _strategy(reader: _Reader) -> Literal["error", "latest"]:
         return "error"
     if value == "latest":
         return "latest"
-    raise ConfigError(f"the option startingOffsetsByTimestampStrategy takes error or latest, not {value!r}")
+    raise ConfigError(f"the option startingOffsetsByTimestampStrategy takes error or latest, not {shown(value)}")

@@ -109,7 +109,6 @@ def selected_topics(cluster: Cluster, selection: Selection) -> dict[str, KnownTo
 
     Raises:
         UnknownTopicOrPartitionError: one that is named does not exist.
-        ConfigError: the pattern is no regular expression.
     """
     if selection.pattern is not None:
         return cluster.topics(_matching(cluster, selection.pattern))
@@ -137,10 +136,7 @@ def selected_partitions(topics: Mapping[str, KnownTopic], selection: Selection) 
 
 
 def _matching(cluster: Cluster, pattern: str) -> list[str]:
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"the option subscribePattern is no regular expression: {pattern!r}: {error}") from error
+    expression = re.compile(pattern)
     return [name for name in cluster.names() if expression.fullmatch(name)]
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kclient.arguments import shown
 from kclient.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,8 +44,11 @@ def check_schema(schema: StructType) -> None:
     """A schema that the user gave may leave columns out and reorder them; names and types must be the source's.
 
     Raises:
+        TypeError: it is no schema.
         ConfigError: a column that the source does not have, or has with another type.
     """
+    if not isinstance(schema, StructType):
+        raise TypeError(f"a schema is a pyspark.sql.types.StructType, not {shown(schema)}")
     known = {field.name: field.dataType for field in kafka_schema(include_headers=True)}
     for field in schema:
         if field.name not in known:

@@ -13,7 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kclient.errors import NotYetSupportedError
+from kclient.arguments import shown
+from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.ranges import OffsetRange, resolve_ranges, split_ranges
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Makes `format("kclient")` known to this session, for where Spark does not find the package by itself."""
+    if not hasattr(spark, "dataSource"):
+        raise TypeError(f"register takes a Spark session, not {shown(spark)}")
     spark.dataSource.register(KclientDataSource)
 
 
@@ -34,6 +37,8 @@ class KclientDataSource(DataSource):
     """Kafka topics for Spark, with the options and the schema of Spark's built-in `kafka` source."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"options are a mapping of names to texts, not {shown(options)}")
         # Spark's own mapping lower-cases the keys and does not travel well; a plain dict does.
         self.options: dict[str, str] = dict(options)
 

@@ -6,6 +6,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kclient.arguments import check_text, shown
+from kclient.errors import ConfigError
+from kclient.net.address import parse_address
+
 
 @contextmanager
 def memory_broker(name: str | None = None) -> Iterator[str]:
@@ -14,11 +18,17 @@ def memory_broker(name: str | None = None) -> Iterator[str]:
     Args:
         name: the store's name; the default is one that nobody else uses.
 
+    Raises:
+        TypeError, ValueError, ConfigError: There can be no such name.
+
     On leaving, the broker stops and its records are forgotten.
     """
     from kclient.inprocess import reset
 
-    name = name or uuid.uuid4().hex
+    name = uuid.uuid4().hex if name is None else name
+    check_text(name, "a broker's name")
+    if not name or "," in name or parse_address(f"memory:{name}").host != name:
+        raise ConfigError(f"an address cannot name a broker {shown(name)}")
     try:
         yield f"memory:{name}"
     finally:

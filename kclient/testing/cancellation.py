@@ -20,6 +20,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
+from kclient.arguments import shown, whole_number
+
 __all__ = ["Cancelled", "Outcome", "at_every_checkpoint"]
 
 T = TypeVar("T")
@@ -38,7 +40,7 @@ class Cancelled:
     """Cancels the calls it is given at one checkpoint, counted over all of them; see `at_every_checkpoint`."""
 
     def __init__(self, checkpoint: int) -> None:
-        self.checkpoint = checkpoint
+        self.checkpoint = whole_number(checkpoint, "the checkpoint at which to cancel")
         """The checkpoint at which to cancel, beginning with 1."""
         self.passed = 0
         """Checkpoints that were reached so far."""
@@ -69,6 +71,9 @@ async def at_every_checkpoint(scenario: Callable[[Cancelled], Awaitable[object]]
     Returns:
         The number of checkpoints at which the call was cancelled.
     """
+    limit = whole_number(limit, "the limit of runs")
+    if not callable(scenario):
+        raise TypeError(f"a scenario is an async function, not {shown(scenario)}")
     for checkpoint in range(1, limit + 1):
         cancelled = Cancelled(checkpoint)
         await scenario(cancelled)

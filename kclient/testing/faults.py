@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import anyio
 
+from kclient.arguments import shown, whole_number
 from kclient.net.streams import RECEIVE_SIZE, ByteStream
 from kclient.types import Buffer
 
@@ -24,6 +25,9 @@ class FaultyStream:
         cut_received: Break the connection after so many bytes were received.
         cut_sent: Break the connection after so many bytes were sent.
         seed: Of the random sizes and delays.
+
+    Raises:
+        TypeError, ValueError: A number is none, or negative.
     """
 
     def __init__(
@@ -37,11 +41,11 @@ class FaultyStream:
         seed: int = 0,
     ) -> None:
         self.stream = stream
-        self._split = split
-        self._delay = delay
-        self._cut_received = cut_received
-        self._cut_sent = cut_sent
-        self._random = random.Random(seed)
+        self._split = None if split is None else _size(split, "split", least=1)
+        self._delay = _size(delay, "delay")
+        self._cut_received = None if cut_received is None else _size(cut_received, "cut_received")
+        self._cut_sent = None if cut_sent is None else _size(cut_sent, "cut_sent")
+        self._random = random.Random(whole_number(seed, "the seed"))
         self._rest = b""
 
     @property
@@ -88,3 +92,10 @@ class FaultyStream:
     async def _cut(self) -> None:
         await self.stream.aclose()
         raise ConnectionResetError("the connection was cut")
+
+
+def _size(value: int, name: str, least: int = 0) -> int:
+    number = whole_number(value, name)
+    if number < least:
+        raise ValueError(f"{name} is {least} at least, not {shown(value)}")
+    return number

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from kclient.arguments import check_text, shown
 from kclient.config.secret import Secret
 
 __all__ = ["OAuthToken", "RefreshPolicy", "TokenSource", "read_claims"]
@@ -49,6 +50,8 @@ class OAuthToken:
 
         A token that is no JWT is taken as it is, without lifetime.
         """
+        for claim in (scope_claim, subject_claim):
+            check_text(claim, "the name of a claim")
         value = Secret(text)
         claims = read_claims(value.reveal())
         if claims is None:
@@ -65,10 +68,14 @@ class OAuthToken:
 
     def ending_in(self, seconds: float) -> OAuthToken:
         """The same token, with an end so many seconds from now."""
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not abs(seconds) < _END_OF_TIME:
+            raise TypeError(f"a token ends in a number of seconds, not {shown(seconds)}")
         return replace(self, expires_at=time.time() + seconds)
 
     def with_extensions(self, extensions: Mapping[str, str]) -> OAuthToken:
         """The same token with SASL extensions."""
+        if not isinstance(extensions, Mapping):
+            raise TypeError(f"extensions are a mapping of names to texts, not a {type(extensions).__name__}")
         return replace(self, extensions=dict(extensions))
 
 

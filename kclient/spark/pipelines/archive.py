@@ -11,10 +11,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from kclient.arguments import as_names, brief, check_callback, check_topic, shown
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError
 from kclient.spark.cluster import LiveCluster
@@ -113,6 +114,8 @@ def local_folder(destination: str | Path) -> Path:
     Raises:
         ConfigError: it names a place that is no folder of this machine's file systems.
     """
+    if not isinstance(destination, str | PurePath):
+        raise ConfigError(f"the archive's destination is a path as text or a pathlib.Path, not {shown(destination)}")
     text = str(destination)
     if not text.strip():
         raise ConfigError("the archive's destination is empty: name a folder, which may be new")
@@ -123,9 +126,9 @@ def local_folder(destination: str | Path) -> Path:
     scheme = text.partition(":")[0].lower()
     if _URL.match(text) or (":" in text and scheme in _STORES) or _DRIVE.match(text):
         raise ConfigError(
-            f"an archive cannot be written to {text}: runs are made exact by locks, hard links and renames, so it takes"
-            " a folder on a local or mounted file system that driver and workers share, as a path or a file: URL (a"
-            f" local folder of that name is ./{text})"
+            f"an archive cannot be written to {brief(text)}: runs are made exact by locks, hard links and renames, so"
+            " it takes a folder on a local or mounted file system that driver and workers share, as a path or a file:"
+            f" URL (a local folder of that name is ./{brief(text)})"
         )
     return Path(text).absolute()
 
@@ -134,7 +137,7 @@ def _folder_of_url(text: str) -> Path:
     url = urlsplit(text)
     path = unquote(text.removeprefix("file:").removeprefix("//").removeprefix(url.netloc))
     if url.netloc not in ("", "localhost") or not path.startswith("/"):
-        raise ConfigError(f"{text} names no folder of this machine: a file: URL is file:///folder")
+        raise ConfigError(f"{brief(text)} names no folder of this machine: a file: URL is file:///folder")
     return Path(path)
 
 
@@ -156,6 +159,7 @@ class ArchiveRun:
             raise ConfigError(
                 "archive needs a Spark session of its own process; one of Spark Connect has no job groups"
             )
+        check_callback(progress, "progress")
         self._spark = spark
         self._folder = ArchiveFolder(destination)
         self._options = _read_options(settings, topics, pattern, fail_on_data_loss)
@@ -273,10 +277,17 @@ def _read_options(
     settings: Mapping[str, Any], topics: Sequence[str], pattern: str | None, fail_on_data_loss: bool
 ) -> ReadOptions:
     if isinstance(topics, str):
-        raise ConfigError(f"archive takes a list of topics, as in topics=[{topics!r}]")
-    if bool(topics) == (pattern is not None):
+        raise ConfigError(f"archive takes a list of topics, as in topics=[{shown(topics)}]")
+    names = as_names(topics, "topics of an archive")
+    for name in names:
+        check_topic(name)
+        if "," in name:
+            raise ConfigError(f"topics of an archive are given one by one, not as {shown(name)}")
+    if bool(names) == (pattern is not None):
         raise ConfigError("archive takes either topics or a pattern")
-    selection = {"subscribePattern": pattern} if pattern is not None else {"subscribe": ",".join(topics)}
+    if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+        raise ConfigError(f"settings of an archive are a mapping of names to values, not {shown(settings)}")
+    selection = {"subscribePattern": pattern} if pattern is not None else {"subscribe": ",".join(names)}
     given = {name.replace("_", "."): _text_of(value) for name, value in settings.items()}
     options = {f"kafka.{name}": value for name, value in {"isolation.level": "read_committed", **given}.items()}
     return replace(
@@ -297,7 +308,7 @@ def _text_of(value: Any) -> str:
         return str(value)
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return ",".join(value)
-    raise ConfigError(f"a setting of an archive is text or a number, since it goes to the workers; not {value!r}")
+    raise ConfigError(f"a setting of an archive is text or a number, since it goes to the workers; not {shown(value)}")
 
 
 def _codec(spark: SparkSession) -> str:
