@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,15 +12,19 @@ import pytest
 import kclient
 from kclient.cluster import Backoff, ClusterSnapshot, PartitionMetadata, TopicMetadata
 from kclient.consumer.list_offsets import Answer, OffsetSearch
+from kclient.consumer.offsets import committed_request
 from kclient.errors import (
     BrokerConnectionError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
     TopicAuthorizationError,
 )
-from kclient.protocol.messages import ListOffsetsResponse
+from kclient.net.server import ServerConnection
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages import ListOffsetsResponse, OffsetFetchRequest
 from kclient.protocol.registry import ApiKey
 from kclient.types import Node, OffsetAndTimestamp, TopicPartition
+from tests.fake_kafka import FakeBroker
 from tests.fake_reads import ReadableKafka
 
 T = [TopicPartition("t", number) for number in range(3)]
@@ -165,6 +169,39 @@ async def test_a_position_that_does_not_exist_is_named() -> None:
         assert told.value.offsets == {T[0]: 77}
         assert told.value.partitions == [T[0]]
         assert "Offset 77 of t-0 does not exist (any more), and auto.offset.reset is none: seek" in str(told.value)
+
+
+class Remembering(ReadableKafka):
+    """Keeps the questions for committed offsets."""
+
+    def __init__(self) -> None:
+        super().__init__({"t": 1})
+        self.questions: list[OffsetFetchRequest] = []
+
+    def answer(
+        self, broker: FakeBroker, key: ApiKey, version: int, request: Any, connection: ServerConnection
+    ) -> ApiMessage | Awaitable[ApiMessage | None] | None:
+        if key is ApiKey.OFFSET_FETCH:
+            self.questions.append(request)
+        return super().answer(broker, key, version, request, connection)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+async def test_committed_offsets_are_those_that_no_transaction_is_about_to_change(isolation: str) -> None:
+    async with Remembering() as kafka, reading(kafka, group_id="g", isolation_level=isolation) as consumer:
+        kafka.committed = {T[0]: 3}
+        kafka.fill("t", 0, 5)
+        consumer.assign(T[:1])
+        with anyio.fail_after(PATIENCE):
+            assert await consumer.position(T[0]) == 3
+            await consumer.committed(T[:1])
+        assert [question.require_stable for question in kafka.questions] == [True, True]
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_stable_offsets_are_asked_for_in_every_version_that_has_them(version: int) -> None:
+    assert committed_request("g", T, version).require_stable is (version >= 7)
 
 
 # ------------------------------------------------------------------ the search by itself
