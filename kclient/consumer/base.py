@@ -23,7 +23,7 @@ from kclient.cluster import finalizer
 from kclient.config import ConsumerConfig
 from kclient.consumer.committer import Commit
 from kclient.consumer.core import ConsumerCore
-from kclient.consumer.handout import HandOut
+from kclient.consumer.handout import HandOut, ShownHandOut
 from kclient.consumer.interfaces import check_listener
 from kclient.consumer.reset import EARLIEST, LATEST
 from kclient.types import OffsetAndMetadata
@@ -51,7 +51,8 @@ class ConsumerBase:
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
         names, source = split_arguments(topics, config)
         self._core = ConsumerCore(ConsumerConfig.parse(source, **settings))
-        self._hand_out = HandOut(self._core)
+        hand_out = ShownHandOut if self._core.plan.interceptors else HandOut
+        self._hand_out = hand_out(self._core)
         if names:
             self.subscribe(names)
 

@@ -19,8 +19,6 @@ from kclient.records import ArrowChunk, decode_arrow_some, decode_records, decod
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kclient.consumer.chunk import Chunk
     from kclient.consumer.core import ConsumerCore
     from kclient.records import ConsumerRecord
@@ -44,13 +42,6 @@ class HandOut:
         self._column_options = {name: self._options[name] for name in ("check_crcs", "max_decompressed")}
         self._interception = Interception(core.plan.interceptors)
         # one by one
-        self.next_record: Callable[[], ConsumerRecord | None] = self._next_seen if self._interception else self._next
-        """The next record of those at hand, or None if `refill` has to be called; for iteration.
-
-        The record before it counts as processed from now on.
-        """
-        self._seen: deque[ConsumerRecord] = deque()
-        """What interceptors returned beyond one record for the one they were shown."""
         self._chunk: Chunk | None = None
         self._list: list[ConsumerRecord] = []
         self._index = 0
@@ -175,23 +166,11 @@ class HandOut:
 
     # ------------------------------------------------------------------ one by one
 
-    def _next_seen(self) -> ConsumerRecord | None:
-        """As `_next`, for interceptors: they are shown each record when it is about to be handed out."""
-        while not self._seen:
-            record = self._next()
-            chunk = self._chunk
-            if record is None or chunk is None:
-                return None
-            place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
-            try:
-                shown = self._interception.show(ConsumerRecords({chunk.state.tp: [record]}, {chunk.state.tp: place}))
-                self._seen.extend(shown)
-            except BaseException:  # they were interrupted: it has not been handed out
-                self._index -= 1
-                raise
-        return self._seen.popleft()
+    def next_record(self) -> ConsumerRecord | None:
+        """The next record of those at hand, or None if `refill` has to be called; for iteration.
 
-    def _next(self) -> ConsumerRecord | None:
+        The record before it counts as processed from now on.
+        """
         chunk = self._chunk
         if chunk is None or self._index >= len(self._list):
             return None
@@ -227,7 +206,6 @@ class HandOut:
     def settle(self) -> None:
         """Move the position behind the records that were handed out one by one."""
         chunk = self._chunk
-        self._seen.clear()
         if chunk is None:
             return
         count = self._index - self._settled
@@ -341,6 +319,38 @@ def _place_at(chunk: Chunk, end: int | None) -> OffsetAndMetadata:
     if end is not None:
         return OffsetAndMetadata(end, "", chunk.epoch_before(end))
     return OffsetAndMetadata(chunk.next_offset, "", chunk.state.epoch if chunk.broken else chunk.epoch)
+
+
+class ShownHandOut(HandOut):
+    """One whose interceptors see each record of an iteration.
+
+    A class of its own, because what nobody intercepts is counted in nanoseconds.
+    """
+
+    def __init__(self, core: ConsumerCore) -> None:
+        super().__init__(core)
+        self._seen: deque[ConsumerRecord] = deque()
+        """What interceptors returned beyond one record for the one they were shown."""
+
+    def next_record(self) -> ConsumerRecord | None:
+        """As without interceptors: they are shown each record when it is about to be handed out."""
+        while not self._seen:
+            record = super().next_record()
+            chunk = self._chunk
+            if record is None or chunk is None:
+                return None
+            place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+            try:
+                shown = self._interception.show(ConsumerRecords({chunk.state.tp: [record]}, {chunk.state.tp: place}))
+                self._seen.extend(shown)
+            except BaseException:  # they were interrupted: it has not been handed out
+                self._index -= 1
+                raise
+        return self._seen.popleft()
+
+    def settle(self) -> None:
+        self._seen.clear()
+        super().settle()
 
 
 def _part(chunk: Chunk, limit: int) -> list[ConsumerRecord]:
