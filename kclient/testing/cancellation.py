@@ -40,7 +40,7 @@ class Cancelled:
     """Cancels the calls it is given at one checkpoint, counted over all of them; see `at_every_checkpoint`."""
 
     def __init__(self, checkpoint: int) -> None:
-        self.checkpoint = whole_number(checkpoint, "the checkpoint at which to cancel")
+        self.checkpoint: int = whole_number(checkpoint, "the checkpoint at which to cancel")
         """The checkpoint at which to cancel, beginning with 1."""
         self.passed = 0
         """Checkpoints that were reached so far."""
