@@ -9,6 +9,9 @@ In flexible versions most things begin with a length of one byte. That byte is r
 fields before it; it is then in a local variable, and the position is behind it.
 
 Neighbours that look alike are read by functions written for their layout, see `_runs`.
+
+A decoder *in steps* is a generator for large messages of peers that are not trusted: it pauses after every few
+elements and tells how much memory they take. It reads the buffer in place, as copying a large one would take long too.
 """
 
 from __future__ import annotations
@@ -29,20 +32,36 @@ if TYPE_CHECKING:
     from kclient.protocol.message import Message
 
 
-def decoder_source(message: type[Message], version: int) -> Source:
-    """The source of `decode(b, p)`, which gives the message and the position behind it."""
+COPIED = 1 << 20
+"""In steps, bytes in one field that are copied at once; more of them stay where they are, as records do."""
+STEP = 16 * 1024
+"""Bytes of memory between two pauses: some ten microseconds of work."""
+_MEMORY_OF_TEXT = 72
+_MEMORY_OF_NUMBER = 40
+_NUMBERS_AT_ONCE = 1024
+
+
+def decoder_source(message: type[Message], version: int, *, in_steps: bool = False) -> Source:
+    """The source of `decode(b, p)`, which gives the message and the position behind it.
+
+    In steps it is a generator that returns them, and yields the bytes of memory that were taken since the last yield.
+    """
     source = Source("decode", f"<decoder of {message.__name__} v{version}>")
     schema = schema_of(message, version)
-    has_records = _has_records(schema)
-    writer = _DecoderWriter(source, version, schema.flexible, from_bytes=not has_records)
+    in_place = in_steps or _has_records(schema)
+    writer = _DecoderWriter(source, version, schema.flexible, from_bytes=not in_place, in_steps=in_steps)
     with source.block("def decode(b, p):"):
-        if has_records:
+        if in_place:
             source.line("view = memoryview(b)")
         else:
             # one copy of the frame is cheaper than indexing and slicing a view many times
             source.line("if type(b) is not bytes: b = bytes(b)")
+        if in_steps:
+            source.line("w = 0")
         writer.first = source.place()
         writer.struct(schema, "o")
+        if in_steps:
+            source.line("if w: yield w")
         source.line("return o, p")
     return source
 
@@ -66,14 +85,18 @@ def _nested(kind: StructType, schema: Schema) -> Schema:
 class _DecoderWriter:
     """Writes statements that read from the buffer `b` at position `p` and move `p` on.
 
-    `from_bytes` says that `b` is of type bytes, so that slices are bytes too.
+    `from_bytes` says that `b` is of type bytes, so that slices are bytes too. In steps, `w` is the memory taken since
+    the last yield.
     """
 
-    def __init__(self, source: Source, version: int, flexible: bool, *, from_bytes: bool) -> None:
+    def __init__(
+        self, source: Source, version: int, flexible: bool, *, from_bytes: bool, in_steps: bool = False
+    ) -> None:
         self.source = source
         self.version = version
         self.flexible = flexible
         self.from_bytes = from_bytes
+        self.in_steps = in_steps
         self.first: Callable[[str], None] = source.line
         """Adds a line at the beginning of the function."""
         self._lengths: list[str] = []  # the local variables with the lengths of arrays of numbers
@@ -82,7 +105,7 @@ class _DecoderWriter:
             read_length=primitives.read_length,
             read_string=primitives.read_string,
             read_uvarint=primitives.read_uvarint,
-            read_unknown_tags=primitives.read_unknown_tags,
+            read_unknown_tags=primitives.unknown_tags_in_steps if in_steps else primitives.read_unknown_tags,
             null_error=primitives.null_error,
             length_error=primitives.length_error,
             tag_error=tag_error,
@@ -233,6 +256,8 @@ class _DecoderWriter:
             line(f"{end} = p + {size}")
             if kind is STRING:
                 line(f"{target} = {self._text(f'b[p:{end}]')}")
+            elif kind is BYTES and self.in_steps:
+                line(f"{target} = bytes(b[p:{end}]) if {size} <= {COPIED} else view[p:{end}]")
             elif kind is BYTES:
                 line(f"{target} = b[p:{end}]" if self.from_bytes else f"{target} = bytes(b[p:{end}])")
             else:
@@ -252,7 +277,14 @@ class _DecoderWriter:
         line(f"elif {byte} == 1: {target} = []")
         if nullable:
             line(f"elif {byte} == 0: {target} = None")
-        line(f"else: {target}, p = {read}(b, p, {byte}, {nullable})")
+        if not self.in_steps:
+            line(f"else: {target}, p = {read}(b, p, {byte}, {nullable})")
+            return
+        with self.source.block("else:"):
+            count = self.source.fresh("n")
+            line(f"{count}, p = read_length(b, p, {byte})")
+            line(f"if {count} == 0: raise null_error(p)")
+            self._numbers_in_steps(kind, target, f"{count} - 1")
 
     def _unpackers(self, kind: ArrayType) -> tuple[str, int]:
         """The name of the table of unpackers by count, and the width of an element."""
@@ -267,7 +299,11 @@ class _DecoderWriter:
             with self.source.block(f"if {size} < {primitives.SMALL}:"):
                 line(f"{target} = list({unpack}[{size}](b, p))")
                 line(f"p += {size} * {width}")
-            line(f"else: {target}, p = {read}(b, p, {size})")
+            if self.in_steps:
+                with self.source.block("else:"):
+                    self._numbers_in_steps(kind, target, size)
+            else:
+                line(f"else: {target}, p = {read}(b, p, {size})")
             return
         if self._min_size(kind.element) == 0:
             line(f"if {size} > len(b) - p: raise length_error({size}, p)")
@@ -282,10 +318,40 @@ class _DecoderWriter:
                 with self.source.block(f"for _ in range({size}):"):
                     self.struct(schema, local)
                     line(f"{add}({local})")
+                    self._count(_memory_of(schema))
         else:
             with self.source.block(f"for _ in range({size}):"):
                 self.value(kind.element, local, self.flexible, False)
                 line(f"{add}({local})")
+                self._count(_MEMORY_OF_TEXT)
+        line(f"{target} = {values}")
+
+    def _count(self, memory: int) -> None:
+        """In steps: an element was read that takes so much memory, and it may be time to pause."""
+        if self.in_steps:
+            self.source.line(f"w += {memory}")
+            with self.source.block(f"if w > {STEP}:"):
+                self._pause("w")
+                self.source.line("w = 0")
+
+    def _pause(self, memory: str) -> None:
+        # what was read behind the end is found out here, and not when the array's length has run out
+        self.source.line("if p > len(b): raise IndexError")
+        self.source.line(f"yield {memory}")
+
+    def _numbers_in_steps(self, kind: ArrayType, target: str, size: str) -> None:
+        line = self.source.line
+        array = _array(kind)
+        read = self.source.constant(f"read_some_{kind.element.name}", array.read_values)
+        left, some, values = (self.source.fresh(stem) for stem in ("left", "some", "a"))
+        line(f"{left} = {size}")
+        line(f"if {left} * {array.size} > len(b) - p: raise length_error({left}, p)")
+        line(f"{values} = []")
+        with self.source.block(f"while {left} > 0:"):
+            line(f"{some}, p = {read}(b, p, min({left}, {_NUMBERS_AT_ONCE}))")
+            line(f"{values} += {some}")
+            line(f"{left} -= {_NUMBERS_AT_ONCE}")
+            self._pause(f"{_NUMBERS_AT_ONCE * _MEMORY_OF_NUMBER}")
         line(f"{target} = {values}")
 
     def _alike(self, schema: Schema, add: str, local: str, size: str) -> None:
@@ -332,7 +398,8 @@ class _DecoderWriter:
         line = self.source.line
         byte = byte or self._byte()
         if not schema.tagged and not schema.foreign:
-            line(f"if {byte}: {name}._unknown, p = read_unknown_tags(b, p, {byte})")
+            wait = "yield from " if self.in_steps else ""
+            line(f"if {byte}: {name}._unknown, p = {wait}read_unknown_tags(b, p, {byte})")
             line(f"else: {name}._unknown = None")
             return
         line(f"{name}._unknown = None")
@@ -356,6 +423,7 @@ class _DecoderWriter:
                     line(f"if {name}._unknown is None: {name}._unknown = []")
                     line(f"{name}._unknown.append(RawTaggedField({tag}, bytes(b[p:{end}])))")
                     line(f"p = {end}")
+                self._count(primitives.MEMORY_OF_TAG)
 
 
 def tag_error(tag: int, size: int, position: int) -> Exception:
@@ -366,6 +434,12 @@ def tag_error(tag: int, size: int, position: int) -> Exception:
 def foreign_tag_error(tag: int, position: int) -> Exception:
     """The error for a tagged field that other versions have, and this one does not."""
     return ProtocolError(f"the version has no tagged field {tag}", position=position)
+
+
+def _memory_of(schema: Schema) -> int:
+    """About how many bytes an element takes as an object, without the characters of texts and what arrays hold."""
+    objects = sum(32 if isinstance(item.type, FixedType) else 64 for item in schema.plain)
+    return 64 + 8 * len(schema.declared) + objects
 
 
 def _class_of(schema: Schema) -> type[Message]:

@@ -3,6 +3,9 @@
 An encoder says nothing of use when a value does not fit: whatever then fails in it does, and `message` asks the
 interpreted `StructWriter` for the reason. Where a wrong value would pass without a failure it is looked at, but for
 the numbers and flags, of which there are too many.
+
+An encoder *in steps* is a generator for large messages: it pauses after every few elements and tells how many bytes
+it has written. Arrays need a length and an iterator only, so what is in them may be made while it is written.
 """
 
 from __future__ import annotations
@@ -22,12 +25,26 @@ if TYPE_CHECKING:
 _BUFFERS = frozenset({bytes, bytearray, memoryview})
 
 
-def encoder_source(message: type[Message], version: int) -> Source:
-    """The source of `encode(message, out, parts)`, which gives the buffer that is open at the end."""
+ELEMENTS = 32
+"""In steps, elements between two pauses."""
+PIECE = 256 * 1024
+"""In steps, bytes after which another buffer is begun: a buffer that grows large is copied again and again."""
+
+
+def encoder_source(message: type[Message], version: int, *, in_steps: bool = False) -> Source:
+    """The source of `encode(message, out, parts)`, which gives the buffer that is open at the end.
+
+    In steps it is a generator that returns it, and yields the bytes that were written since the last yield.
+    """
     source = Source("encode", f"<encoder of {message.__name__} v{version}>")
-    writer = _EncoderWriter(source, version, message.is_flexible(version))
+    writer = _EncoderWriter(source, version, message.is_flexible(version), in_steps=in_steps)
     with source.block("def encode(o, out, parts):"):
+        if in_steps:
+            source.line("w = 0")
+            source.line("told = len(out)")
         writer.struct(schema_of(message, version), "o")
+        if in_steps:
+            source.line("yield len(out) - told")
         source.line("return out")
     return source
 
@@ -40,10 +57,12 @@ def absent_error() -> Exception:
 class _EncoderWriter:
     """Writes statements that append the parts of a message to the local variable `out`."""
 
-    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+    def __init__(self, source: Source, version: int, flexible: bool, *, in_steps: bool = False) -> None:
         self.source = source
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
+        self._tag_depth = 0  # inside of tagged fields `out` is a buffer of its own
         source.constants.update(
             write_uvarint=primitives.write_uvarint,
             write_string_length=primitives.write_string_length,
@@ -86,8 +105,8 @@ class _EncoderWriter:
         if default is None or default is True or default is False:
             return f"{value} is not {default!r}"
         if isinstance(item.type, StructType):
-            self.source.constant(item.type.message.__name__, item.type.message)
-            return f"{value} != {item.type.message.__name__}()"
+            fields = [self._differs(inner, f"{value}.{inner.name}") for inner in item.type.message.FIELDS]
+            return f"({' or '.join([*fields, f'{value}._unknown is not None'])})"
         return f"{value} != {default!r}"
 
     def _fixed_run(self, run: list[Field], name: str) -> None:
@@ -180,9 +199,13 @@ class _EncoderWriter:
     def _records(self, value: str, compact: bool) -> None:
         self._check_buffer(value)
         self._length(f"len({value})", compact)
-        self.source.line("parts.append(out)")
-        self.source.line(f"parts.append({value})")
-        self.source.line("out = bytearray()")
+        with self.source.block(f"if len({value}):"):  # a response may have hundreds of thousands that are empty
+            if self.in_steps:
+                self.source.line("yield len(out) - told")
+                self.source.line("told = 0")
+            self.source.line("parts.append(out)")
+            self.source.line(f"parts.append({value})")
+            self.source.line("out = bytearray()")
 
     def _array(self, kind: ArrayType, value: str, compact: bool) -> None:
         element = kind.element
@@ -195,6 +218,19 @@ class _EncoderWriter:
         local = self.source.fresh("e")
         with self.source.block(f"for {local} in {value}:"):
             self.value(element, local, compact)
+            if self.in_steps and not self._tag_depth:
+                self._pause()
+
+    def _pause(self) -> None:
+        line = self.source.line
+        line("w += 1")
+        with self.source.block(f"if w > {ELEMENTS}:"):
+            line("w = 0")
+            line("yield len(out) - told")
+            with self.source.block(f"if len(out) > {PIECE}:"):
+                line("parts.append(out)")
+                line("out = bytearray()")
+            line("told = len(out)")
 
     def _numbers(self, element: FixedType[Any], value: str, compact: bool) -> None:
         array = primitives.array_format(element.code, element.size)
@@ -237,10 +273,12 @@ class _EncoderWriter:
             with self.source.block(f"if {self._differs(item, value)}:"):
                 line(f"{whole} = out")
                 line("out = bytearray()")
+                self._tag_depth += 1
                 if isinstance(item.type, FixedType):
                     self._fixed_run([item], name)
                 else:
                     self._field(item, value)
+                self._tag_depth -= 1
                 line(f"{tags}.append(({tag}, out))")
                 line(f"out = {whole}")
         line(f"if {tags} or {name}._unknown is not None: write_tags(out, {tags}, {name}._unknown)")

@@ -7,7 +7,7 @@ For every (message class, version) the schema says exactly which fields follow e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -25,6 +25,10 @@ Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
 """Appends a message to the buffer and gives the buffer that is open at the end (see `encode_into`)."""
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 """Reads a message at a position; gives it and the position behind it."""
+EncoderSteps: TypeAlias = Callable[[Any, bytearray, list[Buffer]], Generator[int, None, bytearray]]
+"""As `Encoder`, pausing now and then; yields how many bytes were written since the last pause."""
+DecoderSteps: TypeAlias = Callable[[Buffer, int], Generator[int, None, tuple[Any, int]]]
+"""As `Decoder`, pausing now and then; yields how many bytes of memory were taken since the last pause, about."""
 
 
 def compile_encoder(message: type[Message], version: int) -> Encoder:
@@ -35,6 +39,16 @@ def compile_encoder(message: type[Message], version: int) -> Encoder:
 def compile_decoder(message: type[Message], version: int) -> Decoder:
     """The function that decodes one version of a message."""
     return cast("Decoder", _execute(decoder_source(message, version)))
+
+
+def compile_encoder_steps(message: type[Message], version: int) -> EncoderSteps:
+    """The generator that encodes one version of a message in steps."""
+    return cast("EncoderSteps", _execute(encoder_source(message, version, in_steps=True)))
+
+
+def compile_decoder_steps(message: type[Message], version: int) -> DecoderSteps:
+    """The generator that decodes one version of a message in steps."""
+    return cast("DecoderSteps", _execute(decoder_source(message, version, in_steps=True)))
 
 
 def compile_init(message: type[Message]) -> Callable[..., None]:

@@ -8,6 +8,7 @@ a response's header repeats the correlation id. Which version a header has follo
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import NamedTuple, TypeVar
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
@@ -79,6 +80,22 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> l
         EncodeError: If a value does not fit its field, also one of the header's, if the message is no response, or if
             the frame would be larger than 2 GiB.
     """
+    return _frame(message, version, _begin_response(message, version, correlation_id))
+
+
+def encode_response_steps(message: ApiMessage, version: int, correlation_id: int) -> Generator[int, None, list[Buffer]]:
+    """As `encode_response`, for large responses: a generator that pauses now and then; see `ApiMessage.encode_steps`.
+
+    Yields:
+        How many bytes were written since the last pause.
+    """
+    out = _begin_response(message, version, correlation_id)
+    parts: list[Buffer] = []
+    parts.append((yield from message.encode_steps(out, parts, version)))
+    return _with_length(message, version, parts)
+
+
+def _begin_response(message: ApiMessage, version: int, correlation_id: int) -> bytearray:
     try:
         if message.IS_REQUEST or message.API_KEY is None:
             raise EncodeError(f"{type(message).__name__} is not a response", version=version)
@@ -87,18 +104,22 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> l
         raise _header_error(message, version, correlation_id, None, str(error)) from None
     if has_flexible_response_header(message.API_KEY, message.is_flexible(version)):
         out.append(0)
-    return _frame(message, version, out)
+    return out
 
 
 def _frame(message: ApiMessage, version: int, out: bytearray) -> list[Buffer]:
     parts: list[Buffer] = []
     parts.append(message.encode_into(out, parts, version))
+    return _with_length(message, version, parts)
+
+
+def _with_length(message: ApiMessage, version: int, parts: list[Buffer]) -> list[Buffer]:
     size = sum(map(len, parts)) - 4
     if size > INT32_MAX:
         title = title_of(type(message).__name__, version)
         raise EncodeError(f"{title}: a frame of {size} bytes is larger than {INT32_MAX}", version=version)
-    # the first piece is `out` itself: records only ever split off what follows
-    _LENGTH.pack_into(out, 0, size)
+    # the first piece is the one that was begun with: only what follows is ever split off
+    _LENGTH.pack_into(parts[0], 0, size)
     return parts
 
 

@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import gc
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
-from kclient.protocol.codec import Decoder, Encoder, compile_decoder, compile_encoder, compile_init
+from kclient.protocol.codec import (
+    Decoder,
+    DecoderSteps,
+    Encoder,
+    EncoderSteps,
+    compile_decoder,
+    compile_decoder_steps,
+    compile_encoder,
+    compile_encoder_steps,
+    compile_init,
+)
 from kclient.protocol.errors import EncodeError, title_of
 from kclient.protocol.primitives import RawTaggedField, amount, check_bytes, left_over, unknown_tags
 from kclient.protocol.schema import Field, Unnamed, has_secrets
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
 _LARGE = 64 * 1024
 _EXPLAINED = 256 * 1024
 """Bytes of malformed messages that are read again, ten times slower, to say what is wrong with them."""
+_EXPLAINED_IN_STEPS = 2 * 1024
+"""The same for those that are read in steps, as nobody is to wait for the explanation."""
 _NO_VERSIONS = Versions.parse("none")
 
 
@@ -135,6 +147,8 @@ class ApiMessage(Message):
 
     _encoders: ClassVar[dict[int, Encoder]] = {}
     _decoders: ClassVar[dict[int, Decoder]] = {}
+    _encoder_steps: ClassVar[dict[int, EncoderSteps]] = {}
+    _decoder_steps: ClassVar[dict[int, DecoderSteps]] = {}
 
     def __init_subclass__(
         cls, api_key: int | None = None, versions: str = "none", flexible: str = "none", **options: Any
@@ -146,6 +160,8 @@ class ApiMessage(Message):
         cls.FLEXIBLE = Versions.parse(flexible)
         cls._encoders = {}
         cls._decoders = {}
+        cls._encoder_steps = {}
+        cls._decoder_steps = {}
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -196,6 +212,25 @@ class ApiMessage(Message):
         except Exception as error:  # noqa: BLE001  (a value may be of any class, and fail in its own way)
             failed = error
         # outside of the handler: the error must not hang on to one that shows a secret
+        raise self._encoding_error(version, failed)
+
+    def encode_steps(self, out: bytearray, parts: list[Buffer], version: int) -> Generator[int, None, bytearray]:
+        """As `encode_into`, for large messages: a generator that pauses after every few elements.
+
+        Arrays may be anything with a length and an iterator here, so that elements are made when they are written.
+        Whatever making them raises goes through. `out` is split up where it grows large.
+
+        Yields:
+            How many bytes were written since the last pause.
+        """
+        try:
+            encoder = self._encoder_steps[version]
+        except (KeyError, TypeError):
+            encoder = self._encoder_steps[version] = compile_encoder_steps(type(self), self._checked(version))
+        try:
+            return (yield from encoder(self, out, parts))
+        except (TypeError, ValueError, AttributeError, struct.error) as error:
+            failed = error
         raise self._encoding_error(version, failed)
 
     @classmethod
@@ -249,6 +284,37 @@ class ApiMessage(Message):
         return message, end
 
     @classmethod
+    def decode_steps(cls, buffer: Buffer, position: int, version: int) -> Generator[int, None, tuple[Self, int]]:
+        """As `decode_from`, for large messages of peers that are not trusted: a generator that pauses now and then.
+
+        The buffer is read in place. Beside records, bytes of more than 1 MiB in one field are views of it. Whether
+        the collector pauses meanwhile is the caller's affair. The text of an error names the field only if the message
+        is not larger than 2 KiB.
+
+        Yields:
+            About how many bytes of memory the objects took since the last pause.
+
+        Raises:
+            ProtocolError: If the bytes are not a valid message of this version.
+            UnsupportedVersionError: If the version is not known.
+        """
+        try:
+            decoder = cls._decoder_steps[version]
+        except (KeyError, TypeError):
+            decoder = cls._decoder_steps[version] = compile_decoder_steps(cls, cls._checked(version))
+        failed: Exception
+        try:
+            message, end = yield from decoder(buffer, position)
+        except (ProtocolError, IndexError, ValueError, TypeError, struct.error) as error:
+            failed = error
+        else:
+            if end <= len(buffer):
+                return message, end
+            text = f"cut off, at least {amount(end - len(buffer))} more should follow"
+            failed = ProtocolError(text, position=len(buffer))
+        raise cls._malformed(buffer, position, version, failed, _EXPLAINED_IN_STEPS)
+
+    @classmethod
     def _checked(cls, version: int) -> int:
         if version not in cls.VERSIONS:
             raise UnsupportedVersionError(
@@ -267,10 +333,12 @@ class ApiMessage(Message):
         return EncodeError(f"{title_of(type(self).__name__, version)}: {reason}", version=version)
 
     @classmethod
-    def _malformed(cls, buffer: Buffer, position: int, version: int, failed: Exception) -> ProtocolError:
+    def _malformed(
+        cls, buffer: Buffer, position: int, version: int, failed: Exception, explained_size: int = _EXPLAINED
+    ) -> ProtocolError:
         """Read once more, field by field, for an error that says what is wrong, and where."""
         check_bytes(buffer)
-        if len(buffer) - position <= _EXPLAINED:
+        if len(buffer) - position <= explained_size:
             try:
                 schema_of(cls, version).read(buffer, position)
             except ProtocolError as explained:

@@ -9,7 +9,7 @@ the final position with the size of the buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -297,12 +297,33 @@ def read_unknown_tags(buffer: Buffer, position: int, count: int) -> tuple[list[R
 
     `count` is the first byte of their number, read already.
     """
+    if not count:
+        return None, position
+    steps = unknown_tags_in_steps(buffer, position, count)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("tuple[list[RawTaggedField] | None, int]", end.value)
+
+
+MEMORY_OF_TAG = 160
+"""About how many bytes a preserved tagged field takes, beside those that are in it."""
+_TAGS_AT_ONCE = 64
+
+
+def unknown_tags_in_steps(
+    buffer: Buffer, position: int, count: int
+) -> Generator[int, None, tuple[list[RawTaggedField] | None, int]]:
+    """As `read_unknown_tags`, with pauses; yields the bytes of memory that were taken since the last yield."""
     count, position = read_length(buffer, position, count)
     fields: list[RawTaggedField] = []
-    for _ in range(count):
+    for number in range(1, count + 1):
         tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
         end = position + size
         fields.append(RawTaggedField(tag, bytes(buffer[position:end])))
         position = end
+        if number % _TAGS_AT_ONCE == 0:
+            yield _TAGS_AT_ONCE * MEMORY_OF_TAG
     return fields or None, position
