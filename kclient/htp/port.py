@@ -319,8 +319,8 @@ class OpenTopic(Protocol):
 class DirectTopic(OpenTopic, Protocol):
     """A topic of a broker with capability `nowait`: the hot calls return at once, without a switch of tasks."""
 
-    def send_nowait(self, messages: Sequence[Buffer]) -> Sent:
-        """As `send`."""
+    def send_nowait(self, messages: Sequence[Buffer]) -> Sent | None:
+        """As `send`; None, and nothing is stored, if that has to wait for others: `send` does."""
         ...
 
     def pull_nowait(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled | None:

@@ -44,7 +44,7 @@ def open_embedded(
             operating system has them, as Kafka does by default.
         settings: Layout of topics that are opened without settings of their own.
         group_sync: `auto`; `each`: never sync the whole file system at once; `filesystem`: always.
-        max_open_files: Segments that are open at a time; half of what the process may open if None.
+        max_open_files: Segments that are open at a time; if None, as many as the process may open and leaves to them.
         files: Stands in for the operating system's files (fault injection).
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -43,6 +44,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 256
 """Logs that are given up in one turn of the event loop."""
+_TURN_S: Final = 0.002
+"""Seconds of one turn of the event loop that are for what syncing thousands of topics takes there."""
 CHECKPOINT_PREFIX: Final = "brk/"
 """Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
 
@@ -58,7 +61,7 @@ class EmbeddedBroker:
         durability: `synced` or `written`.
         settings: Layout of topics that are opened without settings of their own.
         group_sync: How the syncer syncs.
-        max_open_files: Of segments; half of what the process may open if None.
+        max_open_files: Of segments, at a time; if None, as many as the process may open and leaves to them.
     """
 
     capabilities: frozenset[str] = frozenset(
@@ -90,7 +93,7 @@ class EmbeddedBroker:
         self._services = Services(
             OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoint_soon, self._want_sync
         )
-        self._unsynced: dict[TopicLog, None] = {}
+        self._unsynced: deque[TopicLog] = deque()
         self._turn_over = Signal(self._request_syncs, self._post)
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
@@ -360,12 +363,21 @@ class EmbeddedBroker:
     def _want_sync(self, log: TopicLog) -> None:
         # Not at once: what the other tasks append in this turn of the loop goes into the same round. A round that
         # begins with the first append would hold up the others' writes, on the file system and for the GIL.
-        self._unsynced[log] = None
+        self._unsynced.append(log)
         self._turn_over.fire()
 
     def _request_syncs(self) -> None:
-        logs, self._unsynced = self._unsynced, {}
-        self._syncer.request([plan for log in logs if (plan := log.plan()) is not None])
+        plans = []
+        until = time.perf_counter() + _TURN_S
+        while self._unsynced:
+            plan = self._unsynced.popleft().plan()
+            if plan is not None:
+                plans.append(plan)
+            if time.perf_counter() >= until and self._unsynced:
+                self._turn_over.fire()
+                break
+        if plans:
+            self._syncer.request(plans)
 
     def _deliver(self, outcomes: Sequence[Outcome]) -> None:
         """In the syncer's thread: a round is over."""
@@ -373,6 +385,7 @@ class EmbeddedBroker:
         self._round_over.fire()
 
     def _settle(self) -> None:
+        until = time.perf_counter() + _TURN_S
         while self._outcomes:
             plan, error = self._outcomes.popleft()
             assert isinstance(plan.owner, TopicLog)
@@ -381,6 +394,9 @@ class EmbeddedBroker:
             except Exception as unexpected:
                 logger.critical("%s: settling a sync failed", plan.owner.name, exc_info=unexpected)
                 self._failed(StorageError(f"{plan.owner.name}: settling a sync failed: {unexpected!r}"))
+            if time.perf_counter() >= until and self._outcomes:
+                self._round_over.fire()
+                break
 
     def _syncer_failed(self, error: BaseException) -> None:
         """In the syncer's thread: it ends."""
@@ -422,7 +438,10 @@ class EmbeddedBroker:
         await anyio.lowlevel.checkpoint()
         async with self._locks.hold(topic.place.topic):  # not while it is deleted: its rows would come back
             log = topic.use()
-            if log.prepare_trim(before):
+            while (prepared := log.prepare_trim(before)) is None:
+                await self._services.open_files.room()
+                topic.use()
+            if prepared:
                 with anyio.CancelScope(shield=True):
                     await self._idle(log)
                     topic.use()

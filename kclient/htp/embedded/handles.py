@@ -1,27 +1,20 @@
-"""Open files of segments: as many as the process may hold, the longest unused closed first."""
+"""Open files of segments: as many as the process may hold, the longest unused closed first.
+
+A file that was written to stays open until it is synced: its descriptor is what a sync proves something by. When too
+many are held, whoever wants to write to another waits, and what is held is synced.
+"""
 
 from __future__ import annotations
 
 import logging
-import sys
+from collections.abc import Callable
 
+import anyio
+
+from kclient.descriptors import OUT_OF_DESCRIPTORS, Descriptors, process_descriptors
 from kclient.htp.embedded.files import Files
 
 logger: logging.Logger = logging.getLogger(__name__)
-
-_RESERVE = 2
-"""One open file in so many is for segments; the others are left to sockets and to the application."""
-_MOST = 4096
-
-
-def default_limit() -> int:
-    """How many segments may be open at a time: half of what the process may open."""
-    if sys.platform == "win32":
-        return 256
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST if soft == resource.RLIM_INFINITY else max(16, min(_MOST, soft // _RESERVE))
 
 
 class Handle:
@@ -38,33 +31,98 @@ class Handle:
 
 
 class OpenFiles:
-    """The open files of a store. Only the event loop's thread calls it; others may use what is pinned for them."""
+    """The open files of a store. Only the event loop's thread calls it; others may use what is pinned for them.
 
-    def __init__(self, files: Files, limit: int | None = None) -> None:
+    Args:
+        files: The file system.
+        limit: So many at a time, if the process does not need them for something else.
+        descriptors: What the process may have open.
+    """
+
+    def __init__(self, files: Files, limit: int | None = None, descriptors: Descriptors | None = None) -> None:
         self.files = files
-        self._limit = limit or default_limit()
+        owner = descriptors or process_descriptors()
+        self._limit = limit or owner.limit
+        self._share = owner.share(self._close_idle)
         self._idle: dict[Handle, None] = {}
         """Open and not pinned, the longest unused first."""
-        self._open = 0
+        self._held: dict[Handle, Callable[[], object]] = {}
+        """Written to and not synced, the longest held first; what has each synced."""
+        self._many = max(self._limit // 2, 1)
+        self._asked = False
+        self._room: anyio.Event | None = None
 
-    def pin(self, handle: Handle, *, create: bool = False) -> int:
-        """Open the file, if it is not open, and keep it open until `unpin`."""
+    def pin(self, handle: Handle) -> int:
+        """Open the file, if it is not open, and keep it open until `unpin`, which comes soon.
+
+        Raises:
+            OSError: If it cannot be opened.
+        """
         if handle.fd < 0:
-            while self._open >= self._limit and self._idle:
-                self._close(next(iter(self._idle)))
-            handle.fd = self.files.open(handle.path, create=create)
-            self._open += 1
+            if not self._take():
+                self._share.take_anyway()
+            self._open(handle, create=False)
         else:
             self._idle.pop(handle, None)
         handle.pins += 1
         return handle.fd
+
+    def hold(self, handle: Handle, sync: Callable[[], object], *, create: bool) -> bool:
+        """Open the file to write to it, and keep it open until `let_go`, when it has been synced.
+
+        Args:
+            handle: The file.
+            sync: Has it synced, soon.
+            create: It must not exist yet.
+
+        Returns:
+            False if too many are held. They are being synced; `room` tells when to try again.
+
+        Raises:
+            OSError: If it cannot be opened.
+        """
+        if handle.fd < 0:
+            if not self._take():
+                if self._held:
+                    self._sync_held()
+                    return False
+                self._share.take_anyway()
+            try:
+                self._open(handle, create=create)
+            except OSError as error:
+                if error.errno not in OUT_OF_DESCRIPTORS or not self._held:
+                    raise
+                self._sync_held()
+                return False
+        else:
+            self._idle.pop(handle, None)
+        handle.pins += 1
+        self._held[handle] = sync
+        if len(self._held) >= self._many:
+            self._sync_held()
+        return True
+
+    async def room(self) -> None:
+        """Until a file is held no more."""
+        if self._room is None:
+            self._room = anyio.Event()
+        await self._room.wait()
+
+    def let_go(self, handle: Handle) -> None:
+        """A file that was held is synced, or given up."""
+        self._held.pop(handle, None)
+        self._asked = False
+        self.unpin(handle)
+        if self._room is not None:
+            self._room.set()
+            self._room = None
 
     def unpin(self, handle: Handle) -> None:
         """One `pin` is no longer needed."""
         handle.pins -= 1
         if handle.pins == 0 and handle.fd >= 0:
             self._idle[handle] = None
-            if handle.removed or self._open > self._limit:
+            if handle.removed or self._share.used > self._limit:
                 self._close(handle)
 
     def remove(self, handle: Handle) -> None:
@@ -74,14 +132,48 @@ class OpenFiles:
             self._close(handle)
 
     def close(self) -> None:
-        """Close every file that is not pinned."""
+        """Close every file that is not pinned; none is opened any more."""
         for handle in list(self._idle):
             self._close(handle)
+        self._share.close()
+
+    def _take(self) -> bool:
+        while self._share.used >= self._limit:
+            if not self._close_idle():
+                return False
+        return self._share.take()
+
+    def _open(self, handle: Handle, *, create: bool) -> None:
+        try:
+            while True:
+                try:
+                    handle.fd = self.files.open(handle.path, create=create)
+                    return
+                except OSError as error:  # the application has opened what nobody counts
+                    if error.errno not in OUT_OF_DESCRIPTORS or not self._share.make_room():
+                        raise
+        finally:
+            if handle.fd < 0:
+                self._share.give_back()
+
+    def _sync_held(self) -> None:
+        """Have all synced that is held, so that it may be closed."""
+        if not self._asked:
+            self._asked = True
+            for sync in list(self._held.values()):
+                sync()
+
+    def _close_idle(self) -> bool:
+        handle = next(iter(self._idle), None)
+        if handle is None:
+            return False
+        self._close(handle)
+        return True
 
     def _close(self, handle: Handle) -> None:
         del self._idle[handle]
         fd, handle.fd = handle.fd, -1
-        self._open -= 1
+        self._share.give_back()
         try:
             self.files.close(fd)
         except OSError as error:  # nothing unsynced is ever closed here, so nothing is lost

@@ -166,12 +166,14 @@ class TopicLog:
 
     # --- appending ---
 
-    def append(self, messages: Sequence[Buffer]) -> Ticket:
-        """Append all or none; the ticket tells when they are synced."""
+    def append(self, messages: Sequence[Buffer]) -> Ticket | None:
+        """Append all or none; the ticket tells when they are synced. None if too many files wait for that."""
         infos = self._inspect(messages)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:
             segment = self._room_for(length)
+            if segment is None:
+                return None
             self._write(segment, messages)
         except OSError as error:
             raise self.storage_error("could not be written", error) from error
@@ -209,8 +211,8 @@ class TopicLog:
             raise ValueError("no message to send")
         return infos
 
-    def _room_for(self, length: int) -> Segment:
-        """The active segment, pinned and ready to be written to."""
+    def _room_for(self, length: int) -> Segment | None:
+        """The active segment, held and ready to be written to; None if it cannot be held yet."""
         active = self._segments[-1]
         if active.size:
             now = time.monotonic()
@@ -223,19 +225,20 @@ class TopicLog:
         if active.size == 0:
             active.created = time.monotonic()
         if not self._unsynced or self._unsynced[-1] is not active:
-            self._hold(active)
+            return active if self._hold(active) else None
         return active
 
-    def _hold(self, segment: Segment) -> None:
-        """Open a segment, creating its file if need be, until it is synced."""
+    def _hold(self, segment: Segment) -> bool:
+        """Open a segment, creating its file if need be, until it is synced; False if it cannot be held yet."""
         if not segment.exists:
             self._files.remove(segment.path)  # if it was given up, and could not be removed then
-            self.services.open_files.pin(segment.handle, create=True)
+        if not self.services.open_files.hold(segment.handle, self.sync, create=not segment.exists):
+            return False
+        if not segment.exists:
             segment.exists = True
             self._entries += 1
-        else:
-            self.services.open_files.pin(segment.handle)
         self._unsynced.append(segment)
+        return True
 
     def _write(self, segment: Segment, messages: Sequence[Buffer]) -> None:
         fd = segment.handle.fd
@@ -372,7 +375,7 @@ class TopicLog:
 
     def _release(self, segment: Segment) -> None:
         self._unsynced.remove(segment)
-        self.services.open_files.unpin(segment.handle)
+        self.services.open_files.let_go(segment.handle)
 
     def _seal(self, segment: Segment) -> None:
         """A segment is whole and durable: write its index."""
@@ -480,8 +483,8 @@ class TopicLog:
 
     # --- trimming ---
 
-    def prepare_trim(self, before: int) -> bool:
-        """Get ready to drop what lies before a position; False if nothing does.
+    def prepare_trim(self, before: int) -> bool | None:
+        """Get ready to drop what lies before a position; False if nothing does, None if it cannot be had yet.
 
         If nothing will be left, a new segment is begun: its name keeps the next ordinal. It has to be synced, and
         the checkpoint written, before `trim`.
@@ -494,7 +497,8 @@ class TopicLog:
         active = self._segments[-1]
         if len(dropped) == len(self._segments) - 1 and not active.exists:
             try:
-                self._hold(active)
+                if not self._hold(active):
+                    return None
             except OSError as error:
                 raise self.storage_error("could not be trimmed", error) from error
             self._request()

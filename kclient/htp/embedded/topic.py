@@ -87,14 +87,15 @@ class EmbeddedTopic:
 
     # --- messages ---
 
-    def send_nowait(self, messages: Sequence[Buffer]) -> Ticket:
-        """Append whole messages, all or none."""
+    def send_nowait(self, messages: Sequence[Buffer]) -> Ticket | None:
+        """Append whole messages, all or none; None if that has to wait."""
         return (self._log or self._refuse()).append(messages)
 
     async def send(self, messages: Sequence[Buffer]) -> Ticket:
         """Append whole messages, all or none."""
         await anyio.lowlevel.checkpoint_if_cancelled()
-        ticket = self.send_nowait(messages)
+        while (ticket := self.send_nowait(messages)) is None:
+            await self.use().services.open_files.room()
         await anyio.lowlevel.cancel_shielded_checkpoint()
         return ticket
 

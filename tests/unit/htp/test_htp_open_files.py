@@ -1,0 +1,165 @@
+"""Open files of segments: no more than may be, whatever waits for its sync."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kclient.htp import StorageError, Topic, UnknownTopicError
+from kclient.htp.embedded.files import Files
+from kclient.htp.embedded.handles import Handle, OpenFiles
+from tests.unit.htp.by_name import NamedStore, named_store
+from tests.unit.htp.plain_messages import FRAMING, TOPIC, message, payloads
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts descriptors in /proc"),
+]
+
+DURABILITIES = ["synced", "written"]
+
+
+class CountedFiles(Files):
+    """Counts what is open, and may refuse to open more, as the system does for a process that has enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.segments: set[int] = set()
+        self.most = 0
+        self.refused_from: int | None = None
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if not path.endswith(".log"):
+            return super().open(path, create=create)
+        if self.refused_from is not None and len(self.segments) >= self.refused_from:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        fd = super().open(path, create=create)
+        self.segments.add(fd)
+        self.most = max(self.most, len(self.segments))
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.segments.discard(fd)
+        super().close(fd)
+
+
+def named(number: int) -> Topic:
+    return Topic(TOPIC.domain, f"topic-{number}")
+
+
+@asynccontextmanager
+async def many(data: Path, count: int, files: Files, **options: Any) -> AsyncIterator[NamedStore]:
+    async with named_store(f"embedded:{data}", files=files, **options) as store:
+        await store.manager.create_domain(TOPIC.domain)
+        for number in range(count):
+            await store.manager.create_topic(named(number))
+            await store.broker.open(named(number), FRAMING)
+        yield store
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_no_more_are_open_than_may_be(tmp_path: Path, durability: str) -> None:
+    """Written to one after the other, without waiting: as many as are allowed are open, and all is there."""
+    files = CountedFiles()
+    async with many(tmp_path / "data", 60, files, durability=durability, max_open_files=16) as store:
+        for round_ in range(3):
+            for number in range(60):
+                await store.broker.send(named(number), [message(round_, b"%d" % number)])
+        sent = [await store.broker.send(named(number), [message(3, b"last")]) for number in range(60)]
+        for each in sent:
+            await each.synced()
+        for number in range(60):
+            pulled = await store.broker.pull(named(number), 0)
+            assert payloads(pulled.data) == [b"%d" % number] * 3 + [b"last"]
+    assert 8 <= files.most <= 16 + 1  # a read does not wait for a sync
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_a_send_without_waiting_says_when_it_has_to(tmp_path: Path, durability: str) -> None:
+    files = CountedFiles()
+    async with many(tmp_path / "data", 6, files, durability=durability, max_open_files=4) as store:
+        sent = [store.broker.send_nowait(named(number), [message(0, b"x")]) for number in range(6)]
+        assert [each is not None for each in sent] == [True] * 4 + [False] * 2
+        assert [(await store.broker.status(named(number))).next for number in range(6)] == [1, 1, 1, 1, 0, 0]
+        for number in (4, 5):
+            await (await store.broker.send(named(number), [message(0, b"y")])).synced()
+        assert files.most == 4
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_the_process_has_none_left(tmp_path: Path, durability: str) -> None:
+    """The application has opened what the store could not know of: it gets along with what there is."""
+    files = CountedFiles()
+    async with many(tmp_path / "data", 20, files, durability=durability) as store:
+        files.refused_from = 5
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(store.broker.send, named(number), [message(0, b"%d" % number)])
+        for number in range(20):
+            await (await store.broker.send(named(number), [message(1, b"again")])).synced()
+            assert payloads((await store.broker.pull(named(number), 0)).data) == [b"%d" % number, b"again"]
+        assert files.most == 5
+
+
+async def test_none_at_all_is_an_error(tmp_path: Path) -> None:
+    files = CountedFiles()
+    async with many(tmp_path / "data", 1, files) as store:
+        files.refused_from = 0
+        with pytest.raises(StorageError, match="Too many open files"):
+            await store.broker.send(named(0), [message(0, b"x")])
+        files.refused_from = None
+        await (await store.broker.send(named(0), [message(0, b"x")])).synced()
+
+
+async def test_a_topic_that_is_deleted_while_a_send_waits(tmp_path: Path) -> None:
+    files = CountedFiles()
+    async with many(tmp_path / "data", 3, files, max_open_files=2) as store:
+        for number in range(2):
+            assert store.broker.send_nowait(named(number), [message(0, b"x")])
+
+        async def refused() -> None:
+            with pytest.raises(UnknownTopicError, match="was deleted"):
+                await store.broker.send(named(2), [message(0, b"y")])
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(refused)
+            await anyio.lowlevel.checkpoint()
+            await store.broker.delete(named(2))
+
+
+async def test_trimming_waits_for_room(tmp_path: Path) -> None:
+    """All of a log is dropped: its next segment is made, which needs a file."""
+    files = CountedFiles()
+    async with many(tmp_path / "data", 3, files, max_open_files=2) as store:
+        await (await store.broker.send(named(2), [message(0, b"gone")])).synced()
+        for number in range(2):
+            assert store.broker.send_nowait(named(number), [message(0, b"x")])
+        assert await store.broker.trim(named(2), 1) == 1
+        assert (await store.broker.status(named(2)))[:3] == (1, 1, 1)
+        assert files.most == 2
+
+
+async def test_readers_use_what_is_open(tmp_path: Path) -> None:
+    files = CountedFiles()
+    paths = [tmp_path / name for name in "abc"]
+    for path in paths:
+        path.write_bytes(b"x")
+    open_files = OpenFiles(files, 2)
+    first, second, third = (Handle(str(path)) for path in paths)
+    assert open_files.pin(first) == open_files.pin(first)
+    open_files.unpin(first)
+    open_files.pin(second)
+    open_files.pin(third)  # for a moment, more than there should be
+    for handle in (first, second, third):
+        open_files.unpin(handle)
+    assert [handle.fd >= 0 for handle in (first, second, third)] == [False, True, True]
+    open_files.close()
+    assert not any(handle.fd >= 0 for handle in (first, second, third))
