@@ -7,15 +7,19 @@ block: what the stream does not take now is kept, in order and uncopied, until i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from kclient.errors import ProtocolError
 from kclient.net.frames import FrameAssembler
 from kclient.net.streams import ByteStream, CutOffError, SocketStream
 from kclient.types import Buffer
 
-__all__ = ["Channel", "ChannelOwner", "TruncatedError"]
+__all__ = ["Channel", "ChannelOwner", "TruncatedError", "Turns"]
+
+
+WRITE_SHARE = 1024 * 1024
+"""Bytes written to one connection before the others have their turn, where they take turns."""
 
 
 class TruncatedError(ConnectionError):
@@ -43,28 +47,69 @@ class ChannelOwner(Protocol):
         ...
 
 
+class Turns(Protocol):
+    """Shares the loop with other channels; connections of a server do."""
+
+    def enter(self) -> bool:
+        """Whether the channel may read or write now; if so, `leave` follows."""
+        ...
+
+    def leave(self) -> None:
+        """The channel has read or written."""
+        ...
+
+    def add(self, job: Callable[[float], bool]) -> None:
+        """Have a job done when it is the channel's turn."""
+        ...
+
+    def progressed(self) -> None:
+        """Some of what was pending has been written, and more is left."""
+        ...
+
+
+class _Gone:
+    """The owner of a channel that has ended."""
+
+    def frames_received(self, frames: list[memoryview]) -> None:
+        pass
+
+    def channel_closed(self, cause: BaseException | None) -> None:
+        pass
+
+    def write_drained(self) -> None:
+        pass
+
+
+_GONE: Final = _Gone()
+
+
 class Channel:
     """Frames over a byte stream; see the module. Made by `channel_kinds.open_channel`."""
 
-    def __init__(self, stream: ByteStream, owner: ChannelOwner, assembler: FrameAssembler) -> None:
+    def __init__(
+        self, stream: ByteStream, owner: ChannelOwner, assembler: FrameAssembler, turns: Turns | None = None
+    ) -> None:
         self.stream = stream
         self._owner = owner
         self._assembler = assembler
+        self._turns = turns
         self._pending: deque[Buffer] = deque()
-        self._pending_bytes = 0
-        self._paused = False
+        self.pending_bytes: int = 0
+        """Bytes that wait to be written."""
+        self.paused: bool = False
+        """Whether reading is paused."""
         self._corked = False  # while frames are handed out: what is written meanwhile leaves in one piece
         self.closed: bool = False
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait to be written."""
-        return self._pending_bytes
+    def received_bytes(self) -> int:
+        """Bytes received since the beginning."""
+        return self._assembler.received_bytes
 
     @property
-    def paused(self) -> bool:
-        """Whether reading is paused."""
-        return self._paused
+    def amid_frame(self) -> bool:
+        """Whether a part of a frame has been received."""
+        return not self._assembler.idle
 
     @property
     def peer(self) -> str:
@@ -80,6 +125,14 @@ class Channel:
     def frame_limit(self, limit: int) -> None:
         self._assembler.limit = limit
 
+    def take_admitted(self) -> int:
+        """See `FrameAssembler.take_admitted`."""
+        return self._assembler.take_admitted()
+
+    def admit(self) -> None:
+        """There is memory now for the frame that was blocked; `resume` reads on."""
+        self._assembler.blocked = False
+
     def write(self, parts: Sequence[Buffer]) -> None:
         """Send parts after all that was written before; dropped if the channel is closed.
 
@@ -89,11 +142,15 @@ class Channel:
 
     def pause(self) -> None:
         """Stop reading; frames that have been received already are still reported."""
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> None:
         """Read again."""
-        self._paused = False
+        self.paused = False
+
+    def _wait_to_write(self, size: int) -> None:
+        """So many bytes more (or less) wait to be written."""
+        self.pending_bytes += size
 
     def poll(self) -> None:
         """Take in what has arrived already, if that can be done without waiting."""
@@ -106,9 +163,11 @@ class Channel:
             return
         self.closed = True
         self._pending.clear()
-        self._pending_bytes = 0
+        self.pending_bytes = 0
+        self._assembler.drop()  # at once, and not when the garbage collector finds out
         self._release()
-        self._owner.channel_closed(cause)
+        owner, self._owner, self._turns = self._owner, _GONE, None  # so that no cycle keeps what the owner holds
+        owner.channel_closed(cause)
 
     async def wait_closed(self) -> None:
         """Wait until the tasks of a closed channel have ended and the stream is closed."""
@@ -127,6 +186,11 @@ class Channel:
     def _uncork(self) -> None:
         """Write what was kept back while frames were handed out."""
         self._corked = False
+
+    def _progressed(self) -> None:
+        """Some of what was pending has been written, and more is left."""
+        if self._turns is not None:
+            self._turns.progressed()
 
     def _ended(self) -> None:
         """The other side ended the stream."""
@@ -153,15 +217,17 @@ class Channel:
         return not self.closed
 
     def _send_ready(self, stream: SocketStream) -> bool:
-        """Write what the stream takes now; False if the channel broke."""
+        """Write what the stream takes now, with turns up to a share; False if the channel broke."""
+        left = WRITE_SHARE if self._turns is not None else self.pending_bytes
         try:
-            while self._pending and (count := stream.flush(self._pending)):
-                self._pending_bytes -= count
+            while self._pending and left > 0 and (count := stream.flush(self._pending)):
+                self.pending_bytes -= count
+                left -= count
         except OSError as error:
             self.close(stream.explain(error))
             return False
         return True
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "paused" if self._paused else "open"
-        return f"<{type(self).__name__} {self.peer} {state}, {self._pending_bytes} bytes pending>"
+        state = "closed" if self.closed else "paused" if self.paused else "open"
+        return f"<{type(self).__name__} {self.peer} {state}, {self.pending_bytes} bytes pending>"

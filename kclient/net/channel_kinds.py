@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import anyio
 
 from kclient.concurrency import Supervisor, TaskHandle, current_backend, loop_soon
 from kclient.errors import ProtocolError
-from kclient.net.channel import Channel, ChannelOwner
+from kclient.net.channel import Channel, ChannelOwner, Turns
 from kclient.net.frames import FIRST_ROOM, FrameAssembler
 from kclient.net.streams import FAIR_FRAMES, ByteStream, MemoryStream, SocketStream, buffer_size
 from kclient.protocol.framing import DEFAULT_LIMIT
@@ -36,20 +37,23 @@ class LoopChannel(Channel):
         stream: SocketStream,
         owner: ChannelOwner,
         assembler: FrameAssembler,
+        turns: Turns | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(stream, owner, assembler)
+        super().__init__(stream, owner, assembler, turns)
         self._loop = loop
         self._stream = stream
         self._fd = stream.socket.fileno()
         self._writing = False
+        self._waiting_to_read = False
+        self._waiting_to_write = False
         self._read_on()
 
     def write(self, parts: Sequence[Buffer]) -> None:
         if self.closed:
             return
         self._pending.extend(parts)
-        self._pending_bytes += buffer_size(parts)
+        self._wait_to_write(sum(map(len, parts)))
         if not self._corked:
             self._push()
 
@@ -66,17 +70,17 @@ class LoopChannel(Channel):
                 self._owner.write_drained()
 
     def pause(self) -> None:
-        if not self._paused and not self.closed:
+        if not self.paused and not self.closed and not self._waiting_to_read:
             self._loop.remove_reader(self._fd)
-        self._paused = True
+        super().pause()
 
     def resume(self) -> None:
-        if self._paused and not self.closed:
+        if self.paused and not self.closed and not self._waiting_to_read:
             self._read_on()
-        self._paused = False
+        super().resume()
 
     def poll(self) -> None:
-        if not self.closed and not self._paused:
+        if not self.closed and not self.paused:
             self._receive_ready(self._stream)
 
     def _read_on(self) -> None:
@@ -85,16 +89,64 @@ class LoopChannel(Channel):
             self._loop.call_soon(self._on_readable)
 
     def _on_readable(self) -> None:
-        if self.closed or self._paused:
+        if self.closed or self.paused or self._waiting_to_read:
             return
+        turns = self._turns
+        if turns is None:
+            self._read()
+        elif turns.enter():
+            try:
+                self._read()
+            finally:
+                turns.leave()
+        else:
+            self._waiting_to_read = True
+            self._loop.remove_reader(self._fd)
+            turns.add(self._read_in_turn)
+
+    def _read(self) -> None:
         if self._receive_ready(self._stream) and self._stream.unread:
             self._loop.call_soon(self._on_readable)  # the others have their turn first
 
+    def _read_in_turn(self, until: float) -> bool:
+        self._waiting_to_read = False
+        if not self.closed and not self.paused:
+            self._loop.add_reader(self._fd, self._on_readable)
+            self._read()
+        return False
+
     def _on_writable(self) -> None:
-        if not self.closed and self._send_ready(self._stream) and not self._pending:
+        if self.closed or self._waiting_to_write:
+            return
+        turns = self._turns
+        if turns is None:
+            self._write_on()
+        elif turns.enter():
+            try:
+                self._write_on()
+            finally:
+                turns.leave()
+        else:
+            self._waiting_to_write = True
+            self._loop.remove_writer(self._fd)
+            turns.add(self._write_in_turn)
+
+    def _write_on(self) -> None:
+        if not self._send_ready(self._stream):
+            return
+        if self._pending:
+            self._progressed()
+        else:
             self._writing = False
             self._loop.remove_writer(self._fd)
             self._owner.write_drained()
+
+    def _write_in_turn(self, until: float) -> bool:
+        self._waiting_to_write = False
+        if not self.closed:
+            self._loop.add_writer(self._fd, self._on_writable)
+            self._write_on()
+        return False
 
     def _release(self) -> None:
         if not self._loop.is_closed():
@@ -107,8 +159,10 @@ class LoopChannel(Channel):
 class MemoryChannel(Channel):
     """A memory stream on any backend: what has changed is looked at in the loop's next turn; without a task."""
 
-    def __init__(self, stream: MemoryStream, owner: ChannelOwner, assembler: FrameAssembler) -> None:
-        super().__init__(stream, owner, assembler)
+    def __init__(
+        self, stream: MemoryStream, owner: ChannelOwner, assembler: FrameAssembler, turns: Turns | None
+    ) -> None:
+        super().__init__(stream, owner, assembler, turns)
         self._memory = stream
         # each write by itself: a frame that comes in one piece is not copied again
         self._writes: deque[Sequence[Buffer]] = deque()
@@ -127,14 +181,14 @@ class MemoryChannel(Channel):
             self.close(error)
             return
         self._writes.append(parts)
-        self._pending_bytes += buffer_size(parts)
+        self._wait_to_write(sum(map(len, parts)))
 
     def resume(self) -> None:
         super().resume()
         self._changed()
 
     def poll(self) -> None:
-        if not self.closed and not self._paused:
+        if not self.closed and not self.paused:
             self._read()
 
     def _changed(self) -> None:
@@ -143,7 +197,25 @@ class MemoryChannel(Channel):
             self._soon(self._run)
 
     def _run(self) -> None:
+        turns = self._turns
+        if turns is None:
+            self._scheduled = False
+            self._work()
+        elif turns.enter():
+            self._scheduled = False
+            try:
+                self._work()
+            finally:
+                turns.leave()
+        else:
+            turns.add(self._work_in_turn)
+
+    def _work_in_turn(self, until: float) -> bool:
         self._scheduled = False
+        self._work()
+        return False
+
+    def _work(self) -> None:
         if self._writes and not self.closed:
             self._write()
         self.poll()
@@ -151,8 +223,13 @@ class MemoryChannel(Channel):
     def _read(self) -> None:
         data: Buffer | None = None
         try:
-            while len(self._assembler.frames) < FAIR_FRAMES and (data := self._memory.receive_nowait()):
-                self._assembler.feed(data)
+            assembler = self._assembler
+            while (
+                len(assembler.frames) < FAIR_FRAMES
+                and not assembler.blocked
+                and (data := self._memory.receive_nowait())
+            ):
+                assembler.feed(data)
         except (OSError, ProtocolError) as error:
             self._deliver()
             self.close(error)
@@ -168,11 +245,13 @@ class MemoryChannel(Channel):
     def _write(self) -> None:
         try:
             while self._writes and self._memory.send_nowait(self._writes[0]):
-                self._pending_bytes -= buffer_size(self._writes.popleft())
+                self._wait_to_write(-buffer_size(self._writes.popleft()))
         except OSError as error:
             self.close(error)
             return
-        if not self._writes:
+        if self._writes:
+            self._progressed()
+        else:
             self._owner.write_drained()
 
     def _release(self) -> None:
@@ -184,26 +263,47 @@ class _TaskChannel(Channel):
     """What channels by tasks have in common."""
 
     def __init__(
-        self, stream: ByteStream, owner: ChannelOwner, assembler: FrameAssembler, supervisor: Supervisor
+        self,
+        stream: ByteStream,
+        owner: ChannelOwner,
+        assembler: FrameAssembler,
+        turns: Turns | None,
+        supervisor: Supervisor,
     ) -> None:
-        super().__init__(stream, owner, assembler)
+        super().__init__(stream, owner, assembler, turns)
         self._supervisor = supervisor
         self._resumed: anyio.Event | None = None
         self._writer: TaskHandle | None = None
         self._reader = supervisor.spawn(self._read, name=f"read {stream.peer}", on_error=self.close)
 
     def resume(self) -> None:
-        self._paused = False
+        super().resume()
         if self._resumed is not None:
             self._resumed.set()
 
     async def _wait_resumed(self) -> None:
-        while self._paused:
+        while self.paused:
             self._resumed = anyio.Event()
             await self._resumed.wait()
 
     async def wait_closed(self) -> None:
         await self._reader.wait()
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Work as long as it takes, when it is the channel's turn."""
+        turns = self._turns
+        if turns is None:
+            yield
+            return
+        if not turns.enter():
+            granted = anyio.Event()
+            turns.add(partial(_grant, granted))
+            await granted.wait()
+        try:
+            yield
+        finally:
+            turns.leave()
 
     def _start_writer(self) -> None:
         if self._writer is None and not self.closed:
@@ -234,20 +334,30 @@ class _TaskChannel(Channel):
         raise NotImplementedError
 
 
+def _grant(event: anyio.Event, until: float) -> bool:
+    event.set()
+    return False
+
+
 class SocketChannel(_TaskChannel):
     """A socket on any backend, by a task that waits until it can be read."""
 
     def __init__(
-        self, stream: SocketStream, owner: ChannelOwner, assembler: FrameAssembler, supervisor: Supervisor
+        self,
+        stream: SocketStream,
+        owner: ChannelOwner,
+        assembler: FrameAssembler,
+        turns: Turns | None,
+        supervisor: Supervisor,
     ) -> None:
         self._stream = stream
-        super().__init__(stream, owner, assembler, supervisor)
+        super().__init__(stream, owner, assembler, turns, supervisor)
 
     def write(self, parts: Sequence[Buffer]) -> None:
         if self.closed:
             return
         self._pending.extend(parts)
-        self._pending_bytes += buffer_size(parts)
+        self._wait_to_write(sum(map(len, parts)))
         if not self._corked:
             self._push()
 
@@ -263,7 +373,7 @@ class SocketChannel(_TaskChannel):
                 self._owner.write_drained()
 
     def poll(self) -> None:
-        if not self.closed and not self._paused:
+        if not self.closed and not self.paused:
             self._receive_ready(self._stream)
 
     def _release(self) -> None:
@@ -280,14 +390,18 @@ class SocketChannel(_TaskChannel):
                 await anyio.lowlevel.checkpoint()  # the others have their turn first
             else:
                 await anyio.wait_readable(self._stream.socket)
-            if not self._paused and not self.closed:
-                self._receive_ready(self._stream)
+            async with self._turn():
+                if not self.paused and not self.closed:
+                    self._receive_ready(self._stream)
 
     async def _write(self) -> None:
         while self._pending:
             await anyio.wait_writable(self._stream.socket)
-            if self.closed or not self._send_ready(self._stream):
-                return
+            async with self._turn():
+                if self.closed or not self._send_ready(self._stream):
+                    return
+            if self._pending:
+                self._progressed()
         self._writer = None
         self._owner.write_drained()
 
@@ -296,16 +410,21 @@ class StreamChannel(_TaskChannel):
     """Any byte stream, by a task for each direction."""
 
     def __init__(
-        self, stream: ByteStream, owner: ChannelOwner, assembler: FrameAssembler, supervisor: Supervisor
+        self,
+        stream: ByteStream,
+        owner: ChannelOwner,
+        assembler: FrameAssembler,
+        turns: Turns | None,
+        supervisor: Supervisor,
     ) -> None:
         self._writes: deque[Sequence[Buffer]] = deque()
-        super().__init__(stream, owner, assembler, supervisor)
+        super().__init__(stream, owner, assembler, turns, supervisor)
 
     def write(self, parts: Sequence[Buffer]) -> None:
         if self.closed:
             return
         self._writes.append(parts)
-        self._pending_bytes += buffer_size(parts)
+        self._wait_to_write(sum(map(len, parts)))
         self._start_writer()
 
     def _release(self) -> None:
@@ -319,16 +438,18 @@ class StreamChannel(_TaskChannel):
             if not data:
                 self._ended()
                 return
-            try:
-                self._assembler.feed(data)
-            finally:
-                self._deliver()
+            async with self._turn():
+                try:
+                    self._assembler.feed(data)
+                finally:
+                    self._deliver()
 
     async def _write(self) -> None:
         while self._writes:
             parts = self._writes.popleft()
             await self.stream.send(parts)
-            self._pending_bytes -= buffer_size(parts)
+            self._wait_to_write(-buffer_size(parts))
+            self._progressed()
         self._writer = None
         self._owner.write_drained()
 
@@ -340,6 +461,8 @@ def open_channel(
     *,
     frame_limit: int = DEFAULT_LIMIT,
     first_room: int = FIRST_ROOM,
+    turns: Turns | None = None,
+    admit: Callable[[int], bool] | None = None,
 ) -> Channel:
     """Start to read a stream; from now on it belongs to the channel, which closes it.
 
@@ -349,18 +472,20 @@ def open_channel(
         supervisor: Runs the tasks, where tasks are needed.
         frame_limit: Largest size of a frame, in bytes.
         first_room: See `FrameAssembler`.
+        turns: Shares the loop with other channels; None for a channel that reads and writes whenever it can.
+        admit: See `FrameAssembler`.
     """
-    assembler = FrameAssembler(frame_limit, first_room=first_room)
+    assembler = FrameAssembler(frame_limit, first_room=first_room, admit=admit)
     if isinstance(stream, MemoryStream):
-        return MemoryChannel(stream, owner, assembler)
+        return MemoryChannel(stream, owner, assembler, turns)
     if not isinstance(stream, SocketStream):
-        return StreamChannel(stream, owner, assembler, supervisor)
+        return StreamChannel(stream, owner, assembler, turns, supervisor)
     try:
         if current_backend() == "asyncio":
             # loops without readers (Windows' proactor) take the way of the tasks
             with contextlib.suppress(NotImplementedError):
-                return LoopChannel(stream, owner, assembler, asyncio.get_running_loop())
-        return SocketChannel(stream, owner, assembler, supervisor)
+                return LoopChannel(stream, owner, assembler, turns, asyncio.get_running_loop())
+        return SocketChannel(stream, owner, assembler, turns, supervisor)
     except BaseException:
         stream.close()
         raise

@@ -7,18 +7,28 @@ a time through a buffer that all connections of a thread share, and are copied o
 
 from __future__ import annotations
 
+import mmap
 import threading
+from collections.abc import Callable
 
 from kclient.net.rooms import rooms
 from kclient.protocol.framing import DEFAULT_LIMIT, frame_size_error
 from kclient.types import Buffer
 
-__all__ = ["FIRST_ROOM", "FrameAssembler"]
+__all__ = ["FIRST_ROOM", "UNASKED", "FrameAssembler"]
 
 FIRST_ROOM = 64 * 1024
 """Room for an announced frame whose sender is not trusted, in bytes."""
+UNASKED = 64 * 1024
+"""Frames up to so many bytes are received without asking."""
 _SCRATCH_SIZE = 256 * 1024
+_SHARED = 32 * 1024
+"""Bytes that are received at once where connections take turns: tiny frames are a thousand then."""
 _GROWTH = 4  # with what one read brings at most, a frame of 1 MiB has its room
+_ASKED_GROWTH = 16  # the same, where a read brings less
+_MAPPED = 8 * 1024 * 1024
+"""Frames that were asked for and are larger, in bytes, get memory that the system provides as it is filled: no buffer
+has to grow, and none is filled with zeros in one go."""
 
 
 class _Scratch(threading.local):
@@ -26,6 +36,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_SCRATCH_SIZE))
+        self.first = self.view[:_SHARED]
 
 
 _scratch = _Scratch()
@@ -39,13 +50,39 @@ class FrameAssembler:
         first_room: Room made for an announced frame at once, in bytes. Beyond it the room is never more than four times
             what has arrived, so this is what a peer can take by announcing large frames only. Who trusts its peer may
             make it large, which saves copying from smaller rooms to larger ones.
+        admit: Is asked before a frame of more than 64 KiB is received: `admit(size)` says whether there is memory for
+            it now. If not, `blocked` is set, and whoever reads stops until it is unset.
     """
 
-    __slots__ = ("_filled", "_first_room", "_head", "_room", "_size", "frames", "limit")
+    __slots__ = (
+        "_admit",
+        "_admitted",
+        "_filled",
+        "_first_room",
+        "_head",
+        "_room",
+        "_size",
+        "blocked",
+        "frames",
+        "limit",
+        "received_bytes",
+    )
 
-    def __init__(self, limit: int = DEFAULT_LIMIT, *, first_room: int = FIRST_ROOM) -> None:
+    def __init__(
+        self,
+        limit: int = DEFAULT_LIMIT,
+        *,
+        first_room: int = FIRST_ROOM,
+        admit: Callable[[int], bool] | None = None,
+    ) -> None:
         self.limit: int = limit
+        self.blocked: bool = False
+        """Whether the frame that is being received has to wait for memory."""
+        self.received_bytes: int = 0
+        """Bytes since the beginning."""
         self._first_room = max(first_room, 1)
+        self._admit = admit
+        self._admitted = 0  # bytes of complete frames that were asked for
         self.frames: list[memoryview] = []
         """Complete frames, without their sizes, writable; the owner takes them with `take`."""
         self._head = b""  # of the next frame's size, 0 to 3 bytes
@@ -70,9 +107,23 @@ class FrameAssembler:
         frames, self.frames = self.frames, []
         return frames
 
+    def take_admitted(self) -> int:
+        """Bytes of complete frames that `admit` was asked for since the last call."""
+        admitted, self._admitted = self._admitted, 0
+        return admitted
+
+    def drop(self) -> None:
+        """Give up what has been received: nothing will follow."""
+        self.frames = []
+        self._room = None
+        self._head = b""
+        self._admit = None
+
     def target(self) -> memoryview:
         """Where the next bytes go; valid until the next call of any assembler in this thread."""
-        return self._free_room() if self._room is not None else _scratch.view
+        if self._room is not None:
+            return self._free_room()
+        return _scratch.view if self._admit is None else _scratch.first
 
     def received(self, count: int) -> None:
         """`count` bytes were put into the last `target`.
@@ -80,6 +131,7 @@ class FrameAssembler:
         Raises:
             ProtocolError: If a frame is larger than the limit, or its size negative.
         """
+        self.received_bytes += count
         if self._room is not None:
             self._filled += count
             if self._filled == self._size:
@@ -100,9 +152,11 @@ class FrameAssembler:
         if self.idle and isinstance(data, bytearray) and len(data) >= 4:
             size = self._check(int.from_bytes(data[:4], "big", signed=True))
             if size + 4 == len(data):
+                self.received_bytes += len(data)
                 self.frames.append(view[4:])
                 return
         start = 0
+        # what is here already is taken even if it has to wait: it takes no more memory than it did
         while self._room is not None and start < len(view):
             room = self._free_room()
             count = min(len(room), len(view) - start)
@@ -110,6 +164,7 @@ class FrameAssembler:
             start += count
             self.received(count)
         if start < len(view):
+            self.received_bytes += len(view) - start
             self._cut(view, start)
 
     def _cut(self, view: memoryview, start: int) -> None:
@@ -138,15 +193,34 @@ class FrameAssembler:
         count = end - start
         self._size = size
         self._filled = count
-        self._room = rooms().take(min(size, max(self._first_room, _GROWTH * count)))
+        if self._asked:
+            assert self._admit is not None
+            self.blocked = not self._admit(size)
+        self._room = self._make_room(count)
         self._room[:count] = view[start:end]
         return end
+
+    def _make_room(self, count: int) -> memoryview:
+        """Room for the present frame, of which `count` bytes have come."""
+        if not self._asked:
+            return rooms().take(min(self._size, max(self._first_room, _GROWTH * count)))
+        if self.blocked:
+            return memoryview(bytearray(max(count, 1)))
+        if self._size > _MAPPED:
+            return memoryview(mmap.mmap(-1, self._size))
+        # there is memory for all of it; but what is not filled need not be there
+        return rooms().take(min(self._size, max(self._first_room, _ASKED_GROWTH * count)))
+
+    @property
+    def _asked(self) -> bool:
+        """Whether the present frame is one that had to be asked for."""
+        return self._admit is not None and self._size > UNASKED
 
     def _free_room(self) -> memoryview:
         room = self._room
         assert room is not None
         if self._filled == len(room):
-            grown = rooms().take(min(self._size, _GROWTH * len(room)))
+            grown = self._make_room(self._filled)
             grown[: self._filled] = room
             self._room = room = grown
         return room[self._filled :]
@@ -155,6 +229,8 @@ class FrameAssembler:
         assert self._room is not None
         self.frames.append(self._room)
         self._room = None
+        if self._asked:
+            self._admitted += self._size
 
     def _check(self, size: int) -> int:
         if 0 <= size <= self.limit:

@@ -7,42 +7,45 @@ not read any more. A connection that sends garbage, or whose handler fails, is c
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 import socket
 import ssl
-import stat
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 
-from kclient.concurrency import Supervisor, TaskHandle
+from kclient.concurrency import Supervisor, TaskHandle, loop_soon
+from kclient.descriptors import OUT_OF_DESCRIPTORS, Descriptors, process_descriptors
 from kclient.errors import ClosedError
 from kclient.net.address import Address
 from kclient.net.arguments import check_handler, check_supervisor
-from kclient.net.server_connection import Reply, ServerConnection, ServerSettings
+from kclient.net.connection_limits import ConnectionLimits, Slot
+from kclient.net.fair_queue import FairQueue
+from kclient.net.listeners import Listener, bind_all, check_port, close_all, configure, located, remove_stale
+from kclient.net.memory_budget import MemoryBudget
+from kclient.net.server_connection import Answer, Reply, ServerConnection, ServerSettings, Steps
 from kclient.net.streams import ByteStream, SocketStream, check_stream, describe_peer
 from kclient.net.tls import accept_tls
 
-__all__ = ["Listener", "Reply", "RequestHandler", "Server", "ServerConnection", "ServerSettings"]
+__all__ = ["Answer", "Listener", "Reply", "RequestHandler", "Server", "ServerConnection", "ServerSettings", "Steps"]
 
 logger: logging.Logger = logging.getLogger("kclient.net.server")
 
-_ACCEPT_AT_ONCE = 64
-_LAST_PORT = 65535
-_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_ACCEPT_AT_ONCE = 16
+_MUCH = 256 * 1024
+"""Bytes of memory that are worth closing a connection for that is stuck; who moves so many meanwhile is not."""
+_NO_MORE = (*OUT_OF_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM)
 
 
 class RequestHandler(Protocol):
     """Answers requests. None of its methods waits."""
 
-    def begin(self, frame: memoryview, connection: ServerConnection) -> Reply | Awaitable[Reply | None] | None:
-        """A request has come; called in arrival order.
+    def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
+        """A request has come; called in arrival order. What takes long does so in `Steps`.
 
         Args:
             frame: Header and body, without the leading size. The buffer is the handler's own to keep and to change.
@@ -51,7 +54,9 @@ class RequestHandler(Protocol):
         Returns:
             The reply, a whole frame with its size, in parts; or None if there is none to be sent; or an awaitable of
             one of these: a `Completion` costs no task, others are awaited by a task of the server. That task is not
-            cancelled when the client goes away, but when the server's closing has used up its time.
+            cancelled when the client goes away, but when the server's closing has used up its time. Or `Steps` that
+            return any of these: the connection's next request begins when they have. What awaitables yield may be
+            `Steps` too, of a reply; the requests behind it do not wait for those.
 
         Raises:
             Exception: The connection is closed; a `ProtocolError`, and the `UnknownRequestError` of `decode_request`,
@@ -68,34 +73,6 @@ class RequestHandler(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Listener:
-    """Where a server accepts connections; made by the server's `listen_` methods."""
-
-    address: Address
-    """The address that clients connect to; with the port that was chosen for port 0."""
-    label: object
-    """Given to the connections, so that the handler can tell listeners apart."""
-    sockets: list[socket.socket]
-    tasks: list[TaskHandle]
-    path: Path | None = None
-    ssl_context: ssl.SSLContext | None = None
-    """What connections are encrypted with; None for those in the clear."""
-
-    async def aclose(self) -> None:
-        """Accept no more connections; those that are there go on."""
-        for task in self.tasks:
-            task.cancel()
-        for task in self.tasks:
-            await task.wait()
-        for sock in self.sockets:
-            sock.close()
-        self.sockets.clear()
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
-
-
 class Server:
     """Serves a handler to any number of listeners and streams.
 
@@ -103,12 +80,22 @@ class Server:
         handler: Answers requests.
         supervisor: Runs the tasks; its owner outlives the server.
         settings: Limits and times.
+        queue: Where connections wait for their turns, if others do in the same one.
+        descriptors: What the process may have open.
 
     Raises:
         TypeError: If an argument is of a wrong type.
     """
 
-    def __init__(self, handler: RequestHandler, supervisor: Supervisor, settings: ServerSettings | None = None) -> None:
+    def __init__(
+        self,
+        handler: RequestHandler,
+        supervisor: Supervisor,
+        settings: ServerSettings | None = None,
+        *,
+        queue: FairQueue | None = None,
+        descriptors: Descriptors | None = None,
+    ) -> None:
         check_handler(handler)
         check_supervisor(supervisor)
         if settings is not None and not isinstance(settings, ServerSettings):
@@ -119,8 +106,19 @@ class Server:
         """The open connections."""
         self.listeners: list[Listener] = []
         self.closing: bool = False
+        self.budget: MemoryBudget = MemoryBudget(self.settings.max_memory, self.settings.max_request_memory)
+        """What the connections may hold together."""
+        self.on_memory_short: Callable[[], object] | None = None
+        """Called when a connection has to wait for memory: what waits without need may be answered."""
+        self.budget.on_short = self._memory_short
+        self.limits: ConnectionLimits = ConnectionLimits(
+            self.settings.quota, (descriptors or process_descriptors()).share()
+        )
+        """Counts the connections that were accepted."""
+        self._queue = queue
         self._supervisor = supervisor
         self._guard: TaskHandle | None = None
+        self._relief: TaskHandle | None = None
         self._emptied: anyio.Event | None = None
         self._handshakes: dict[TaskHandle, socket.socket] = {}
 
@@ -147,7 +145,7 @@ class Server:
             TypeError: If the port is no integer.
             ValueError: If the port is out of its range, or the context is a client's.
         """
-        _check_port(port)
+        check_port(port)
         if ssl_context is not None and ssl_context.protocol == ssl.PROTOCOL_TLS_CLIENT:
             raise ValueError("ssl_context is a client's; a listener needs ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)")
         try:
@@ -155,8 +153,8 @@ class Server:
                 host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
             )
         except OSError as error:
-            raise _at(error, host) from error
-        sockets = _bind_all(list(dict.fromkeys((item[0], item[4]) for item in found)), self.settings.backlog)
+            raise located(error, host) from error
+        sockets = bind_all(list(dict.fromkeys((item[0], item[4]) for item in found)), self.settings.backlog)
         address = Address(host or sockets[0].getsockname()[0], sockets[0].getsockname()[1])
         return self._listen(Listener(address, label, sockets, [], ssl_context=ssl_context))
 
@@ -172,7 +170,7 @@ class Server:
             OSError: If it cannot be bound; `EADDRINUSE` if a live process listens on it.
         """
         path = Path(path)
-        await anyio.to_thread.run_sync(_remove_stale, path)
+        await anyio.to_thread.run_sync(remove_stale, path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.bind(os.fspath(path))
@@ -196,10 +194,17 @@ class Server:
             ClosedError: If the server is closing.
         """
         check_stream(stream)
+        return self._serve(stream, label)
+
+    def _serve(self, stream: ByteStream, label: object, host: str | None = None) -> ServerConnection:
         if self.closing:
             raise ClosedError("the server is closing")
         self._start_guard()
-        connection = ServerConnection(stream, self.handler, self._supervisor, self.settings, label)
+        if self._queue is None:
+            self._queue = FairQueue(loop_soon())
+        connection = ServerConnection(
+            stream, self.handler, self._supervisor, self.settings, label, self._queue.flow(host), self.budget
+        )
         connection.start()
         if not connection.closed:
             self.connections.add(connection)
@@ -237,6 +242,7 @@ class Server:
                     connection.abort()
                 for connection in connections:
                     await connection.wait_closed()
+            self.limits.close()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors that it inherited, so that clients see it when the parent dies.
@@ -244,15 +250,15 @@ class Server:
         The connections stay the parent's.
         """
         for listener in self.listeners:
-            _close_all(listener.sockets)
-        _close_all(list(self._handshakes.values()))
+            close_all(listener.sockets)
+        close_all(list(self._handshakes.values()))
         for connection in self.connections:
             if isinstance(connection.stream, SocketStream):
                 connection.stream.socket.close()
 
     def _listen(self, listener: Listener) -> Listener:
         if self.closing:
-            _close_all(listener.sockets)
+            close_all(listener.sockets)
             raise ClosedError("the server is closing")
         self.listeners.append(listener)  # first: `aclose` closes the sockets, whatever comes next
         for sock in listener.sockets:
@@ -266,54 +272,82 @@ class Server:
             while True:
                 await anyio.wait_readable(listening)
                 if not self._accept_some(listening, listener):
-                    await anyio.sleep(0.1)  # no descriptors are left, and it stays readable: do not spin
+                    await self.limits.room()  # it stays readable: do not spin
         finally:
             listening.close()
 
     def _accept_some(self, listening: socket.socket, listener: Listener) -> bool:
-        """Accept who waits; False if the machine can take no more at present."""
+        """Accept who waits; False if there may be no more at present."""
+        limits = self.limits
         for _ in range(_ACCEPT_AT_ONCE):
+            if not limits.take():
+                return False
             try:
-                sock = listening.accept()[0]
+                sock, peer = listening.accept()
             except BlockingIOError:
+                limits.give_back()
                 break
             except OSError as error:
-                if error.errno in _OUT_OF_DESCRIPTORS:
+                limits.give_back()
+                if error.errno in _NO_MORE and not limits.make_room():
                     logger.error("%s accepts no connection: %s", listener.address, error)
                     return False
-                continue  # the client has gone already
-            self._accepted(sock, listener)
+                continue  # there is room now, or the client has gone already
+            slot = limits.admit(None if sock.family == socket.AF_UNIX else peer[0])
+            if slot is None:
+                sock.close()
+            else:
+                self._accepted(sock, listener, slot)
         return True
 
-    def _accepted(self, sock: socket.socket, listener: Listener) -> None:
+    def _accepted(self, sock: socket.socket, listener: Listener, slot: Slot) -> None:
         try:
-            _configure(sock, self.settings)
+            configure(sock, self.settings)
             if listener.ssl_context is not None:
-                self._begin_handshake(sock, listener, listener.ssl_context)
+                self._begin_handshake(sock, listener, listener.ssl_context, slot)
             else:
-                self.attach(SocketStream(sock), label=listener.label)
+                self._attach(SocketStream(sock), listener.label, slot)
+            return
         except (OSError, ClosedError):  # the client has gone already, or the server is about to
-            sock.close()
+            pass
         except Exception:
             logger.exception("%s: a connection could not be taken", listener.address)
-            sock.close()
+        sock.close()
+        slot.end()
 
-    def _begin_handshake(self, sock: socket.socket, listener: Listener, context: ssl.SSLContext) -> None:
+    def _attach(self, stream: ByteStream, label: object, slot: Slot) -> None:
+        connection = self._serve(stream, label, slot.host)
+        slot.attached = True
+        if connection.closed:
+            slot.end()
+        else:
+            connection.on_close(slot.end)
+
+    def _begin_handshake(self, sock: socket.socket, listener: Listener, context: ssl.SSLContext, slot: Slot) -> None:
         if self.closing:
             raise ClosedError("the server is closing")
         peer = describe_peer(sock)
-        task = self._supervisor.spawn(self._shake_hands, sock, listener, context, peer, name=f"TLS handshake {peer}")
+        task = self._supervisor.spawn(
+            self._shake_hands, sock, listener, context, peer, slot, name=f"TLS handshake {peer}"
+        )
         self._handshakes[task] = sock
-        # nobody else would close it if the task is cancelled before it begins
-        task.on_done(lambda done: self._handshakes.pop(done).close())
 
-    async def _shake_hands(self, sock: socket.socket, listener: Listener, context: ssl.SSLContext, peer: str) -> None:
+        def done(task: TaskHandle) -> None:
+            self._handshakes.pop(task).close()  # nobody else would if the task is cancelled before it begins
+            if not slot.attached:
+                slot.end()
+
+        task.on_done(done)
+
+    async def _shake_hands(
+        self, sock: socket.socket, listener: Listener, context: ssl.SSLContext, peer: str, slot: Slot
+    ) -> None:
         stream = None
         seconds = self.settings.handshake_timeout
         try:
             with anyio.fail_after(seconds):
                 stream = await accept_tls(sock, context, peer)
-            self.attach(stream, label=listener.label)
+            self._attach(stream, listener.label, slot)
         except TimeoutError:
             logger.warning("%s completed no TLS handshake within %g s: closed", peer, seconds)
         except OSError as error:
@@ -349,6 +383,44 @@ class Server:
                 logger.debug("%s was idle for %g s: closed", connection.peer, self.settings.idle_timeout)
                 connection.close()
 
+    def _memory_short(self) -> None:
+        """Connections have to wait for memory."""
+        if self.on_memory_short is not None:
+            self.on_memory_short()
+        if self._relief is None and self._supervisor.running:
+            self._relief = self._supervisor.spawn(self._relieve, name="memory")
+
+    async def _relieve(self) -> None:
+        """While connections wait for memory: close one that holds much and is stuck, so that it comes free."""
+        try:
+            watched: dict[ServerConnection, tuple[int, float]] = {}
+            while self.budget.waiting:
+                await anyio.sleep(min(1.0, self.settings.stall_timeout / 4))
+                self._close_stalled(watched, anyio.current_time())
+        finally:
+            self._relief = None
+
+    def _close_stalled(self, watched: dict[ServerConnection, tuple[int, float]], now: float) -> None:
+        stalled = []
+        for connection in list(self.connections):
+            if connection.share.held < _MUCH or not connection.stuck:
+                watched.pop(connection, None)
+                continue
+            moved, since = watched.setdefault(connection, (connection.moved, now))
+            if connection.moved - moved >= _MUCH:
+                watched[connection] = connection.moved, now
+            elif now - since >= self.settings.stall_timeout:
+                stalled.append(connection)
+        if stalled and self.budget.waiting:
+            worst = max(stalled, key=lambda connection: connection.share.held)
+            logger.warning(
+                "%s holds %d bytes of memory that others wait for (connections.max.memory.bytes) and has taken and "
+                "given next to nothing for %g s: closed",
+                worst.peer, worst.share.held, self.settings.stall_timeout,
+            )  # fmt: skip
+            watched.pop(worst, None)
+            worst.close()
+
     def _forget(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
         if not self.connections and self._emptied is not None:
@@ -362,76 +434,3 @@ class Server:
     def __repr__(self) -> str:
         where = ", ".join(str(listener.address) for listener in self.listeners)
         return f"<Server on {where or 'nothing'}, {len(self.connections)} connections>"
-
-
-def _bind_all(targets: Sequence[tuple[int, Any]], backlog: int) -> list[socket.socket]:
-    """Bind every address, all to one port; those that the machine does not have are left out."""
-    sockets: list[socket.socket] = []
-    problem = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
-    port: int | None = None
-    for family, target in targets:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(target if port is None else (target[0], port, *target[2:]))
-            sock.listen(backlog)
-            sock.setblocking(False)
-        except OSError as error:
-            sock.close()
-            problem = _at(error, f"{target[0]}:{target[1]}")
-            if error.errno == errno.EADDRINUSE and target[1] != 0:
-                _close_all(sockets)
-                raise problem from error
-            continue
-        sockets.append(sock)
-        port = sock.getsockname()[1]
-    if not sockets:
-        raise problem
-    return sockets
-
-
-def _check_port(port: int) -> None:
-    # the system would take the lower 16 bits of a larger one, and listen on another port
-    if not isinstance(port, int):
-        raise TypeError(f"a port is an integer, not {port!r}")
-    if not 0 <= port <= _LAST_PORT:
-        raise ValueError(f"a port is between 0 (any free one) and {_LAST_PORT}, not {port}")
-
-
-def _at(error: OSError, where: str) -> OSError:
-    """The same error, with the address that it is about."""
-    return type(error)(error.errno, f"{error.strerror}: {where}")
-
-
-def _close_all(sockets: Sequence[socket.socket]) -> None:
-    for sock in sockets:
-        sock.close()
-
-
-def _configure(sock: socket.socket, settings: ServerSettings) -> None:
-    sock.setblocking(False)
-    if settings.send_buffer_bytes >= 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)
-    if settings.receive_buffer_bytes >= 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
-    if sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            return
-    except OSError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-        except OSError:
-            return

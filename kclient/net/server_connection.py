@@ -1,19 +1,30 @@
-"""One connection on the server's side: requests begin in order, replies leave in order, both bounded."""
+"""One connection on the server's side: requests begin in order, replies leave in order, both bounded.
+
+What takes long is done in steps, a slice at a time in the connection's turns (see `fair_queue`), and what takes memory
+counts against its share of the server's budget (see `memory_budget`): a connection is read, and requests are begun,
+while there is room for both.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kclient.concurrency import Completion, Supervisor, TaskHandle, loop_clock
 from kclient.errors import ProtocolError
 from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
-from kclient.net.frames import FIRST_ROOM
-from kclient.net.streams import ByteStream, buffer_size
+from kclient.net.connection_limits import ConnectionQuota
+from kclient.net.fair_queue import Flow
+from kclient.net.frames import UNASKED
+from kclient.net.garbage import LARGE, HoldOff
+from kclient.net.memory_budget import ALLOWANCE, DEFAULT_TOTAL, MemoryBudget, Share, TooMuchMemoryError
+from kclient.net.streams import ByteStream
 from kclient.protocol.errors import UnknownRequestError
 from kclient.protocol.framing import DEFAULT_LIMIT
 from kclient.types import Buffer
@@ -21,7 +32,7 @@ from kclient.types import Buffer
 if TYPE_CHECKING:
     from kclient.net.server import RequestHandler
 
-__all__ = ["Reply", "ServerConnection", "ServerSettings"]
+__all__ = ["FRAME_READ", "Answer", "Place", "Reply", "ServerConnection", "ServerSettings", "Steps", "Work"]
 
 logger: logging.Logger = logging.getLogger("kclient.net.server")
 
@@ -29,13 +40,41 @@ Reply: TypeAlias = Sequence[Buffer]
 """A whole frame with its leading size, in parts. The buffers must not change until they have been sent."""
 
 
+class FrameRead(Enum):
+    """That what came with a request has been read: its bytes are not needed while it waits."""
+
+    READ = "read"
+
+
+FRAME_READ: Final = FrameRead.READ
+
+Work: TypeAlias = "Generator[int | Completion[Any] | FrameRead | None, None, Any]"
+"""What is done in steps: each `yield` is a place to pause. It yields the bytes of memory that it has taken (below 0:
+given back) since the last one, or a `Completion` to go on after, or `FRAME_READ`, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """An answer that is worked out in steps, because it would hold up the others."""
+
+    work: Work
+    """Returns what `RequestHandler.begin` may return; the next request of the connection begins after that."""
+    lasting: bool = False
+    """Whether it goes on when the client has gone; else it is closed."""
+
+
+Answer: TypeAlias = "Reply | Awaitable[Reply | Steps | None] | Steps | None"
+"""What a request handler returns for a request."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Limits and times of a server; sizes in bytes, times in seconds."""
 
     frame_limit: int = DEFAULT_LIMIT
-    """Largest request (`socket.request.max.bytes`); a connection that announces a larger one is closed."""
-    first_room: int = FIRST_ROOM
+    """Largest request (`socket.request.max.bytes`); a connection that announces a larger one is closed. No more than a
+    quarter of `max_memory`."""
+    first_room: int = 16 * 1024
     """Memory that a connection gets for a request that is announced; more comes as the request's bytes do."""
     max_outstanding: int = 64
     """Requests of one connection that may be unanswered before it is not read any more."""
@@ -43,6 +82,15 @@ class ServerSettings:
     """The same, counted in bytes of requests; one request always fits."""
     max_unsent_bytes: int = 16 * 1024 * 1024
     """Bytes of replies that a client may leave unread before it is not read any more."""
+    max_memory: int = DEFAULT_TOTAL
+    """What all connections may hold together: requests, what is made of them, replies; see `MemoryBudget`."""
+    max_request_memory: int | None = None
+    """Of that, requests that were received and not answered (`queued.max.request.bytes`); None for no such limit."""
+    stall_timeout: float = 10.0
+    """A connection that holds much, and takes and gives next to nothing for so long, is closed while others wait for
+    memory."""
+    quota: ConnectionQuota = field(default_factory=ConnectionQuota)
+    """How many connections there may be, at first."""
     idle_timeout: float | None = 600.0
     """A connection without requests for so long is closed (`connections.max.idle.ms`); None for never."""
     handshake_timeout: float = 10.0
@@ -55,15 +103,76 @@ class ServerSettings:
     """Connections that wait to be accepted."""
 
 
-class _Slot:
-    """A request's place in the order of replies."""
+class Place:
+    """A request's place in the order of replies, and the memory that is held for it."""
 
-    __slots__ = ("done", "reply", "size")
+    __slots__ = ("_connection", "_on_next", "_taken", "done", "frame", "held", "reply")
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.done = False
+    def __init__(self, connection: ServerConnection, frame: int) -> None:
+        self.frame: int = frame
+        """Bytes of the request, while they are needed."""
+        self.held: int = frame
+        """Bytes of memory: the request's, what was made of it, then the reply's."""
+        self.done: bool = False
         self.reply: Reply | None = None
+        self._connection = connection
+        self._taken = 0
+        self._on_next: Callable[[], object] | None = None
+
+    @property
+    def is_next(self) -> bool:
+        """Whether the reply can leave as soon as it is there: those before it have left."""
+        return self._connection.is_next(self)
+
+    def when_next(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when `is_next` may have become true, or there may be memory to `take`."""
+        self._on_next = callback
+
+    def told_next(self) -> None:
+        """It is the connection's first place now, or there may be memory. Called by the connection."""
+        if self._on_next is not None:
+            self._on_next()
+
+    def take(self, size: int) -> bool:
+        """Hold memory for the reply; False if it has to be waited for. It is given back when the reply is there."""
+        if not self._connection.share.take(size):
+            return False
+        self.held += size
+        self._taken += size
+        return True
+
+    def give_back(self) -> None:
+        """Give back what was taken."""
+        self._connection.share.add(-self._taken)
+        self.held -= self._taken
+        self._taken = 0
+
+
+class _Course:
+    """The steps of one request on their way."""
+
+    __slots__ = ("hold_off", "lasting", "owed", "slot", "then", "work")
+
+    def __init__(self, slot: Place, steps: Steps, then: Callable[[Place, Any], object]) -> None:
+        self.slot = slot
+        self.work = steps.work
+        self.lasting = steps.lasting
+        self.then = then
+        self.owed = 0
+        """Bytes that it needs before it goes on."""
+        self.hold_off = HoldOff()
+
+
+class _Turns:
+    """What a channel is told of a connection's turns."""
+
+    __slots__ = ("add", "enter", "leave", "progressed")
+
+    def __init__(self, flow: Flow, progressed: Callable[[], None]) -> None:
+        self.enter = flow.enter
+        self.leave = flow.leave
+        self.add = flow.add
+        self.progressed = progressed
 
 
 class ServerConnection:
@@ -76,6 +185,8 @@ class ServerConnection:
         supervisor: Supervisor,
         settings: ServerSettings,
         label: object,
+        flow: Flow,
+        budget: MemoryBudget,
     ) -> None:
         self.peer: str = stream.peer
         """The client's address, for logs."""
@@ -83,7 +194,7 @@ class ServerConnection:
         """The listener's label."""
         self.context: Any = None
         """For the handler's own use."""
-        self.frame_limit: int = settings.frame_limit
+        self.frame_limit: int = min(settings.frame_limit, budget.most)
         """Largest request that is taken, in bytes; changed by `limit_frames`."""
         self.closed: bool = False
         self._now = loop_clock()
@@ -91,14 +202,32 @@ class ServerConnection:
         """When the last request came or the last reply left, on the clock of `anyio.current_time`."""
         self.stream = stream
         """What it was made on; it belongs to the connection."""
+        self.flow: Flow = flow
+        """Its turns on the loop: for what the handler does in slices."""
+        self.share: Share = budget.share(self._memory_freed)
+        """What it holds of the server's memory: the handler adds what it keeps for the client."""
+        self._clock = flow.clock
         self._handler = handler
         self._supervisor = supervisor
         self._settings = settings
+        self._largest = self.frame_limit
         self._channel: Channel | None = None
-        self._slots: deque[_Slot] = deque()
+        self.beginning: Place | None = None
+        """The place of the request that the handler is told to begin."""
+        self._slots: deque[Place] = deque()
         self._slot_bytes = 0
+        self._undone = 0  # slots whose reply is not there
         self._reply_bytes = 0  # of replies that wait for those before them
+        self._unsent = 0  # of those that were handed to the channel and have not been sent
+        self._written = 0
         self._backlog: deque[memoryview] = deque()
+        self._begun: _Course | None = None  # the request that begins in steps: the next one begins after it
+        self._courses: set[_Course] = set()
+        self._running: _Course | None = None
+        self._hungry: list[_Course] = []  # those that wait for memory
+        self._frame_waits = 0  # bytes of the frame that waits for memory to be received into
+        self._begins_soon = False
+        self._woken = False
         self._batching = False
         self._draining = False
         self._tasks: set[TaskHandle] = set()
@@ -109,6 +238,16 @@ class ServerConnection:
         """Requests that have begun and whose replies have not been handed to the stream."""
         return len(self._slots)
 
+    @property
+    def moved(self) -> int:
+        """Bytes that have been received and sent since the beginning."""
+        return 0 if self._channel is None else self._channel.received_bytes + self._written - self._unsent
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it is the client's turn: to send the rest of a request, or to read replies."""
+        return self._channel is not None and bool(self._unsent or (self._channel.amid_frame and not self._frame_waits))
+
     def start(self) -> None:
         """Begin to read."""
         self._handler.connected(self)
@@ -118,11 +257,13 @@ class ServerConnection:
             self._supervisor,
             frame_limit=self.frame_limit,
             first_room=self._settings.first_room,
+            turns=_Turns(self.flow, self._progressed),
+            admit=self._admit,
         )
 
     def limit_frames(self, limit: int | None) -> None:
         """Take requests up to `limit` bytes from now on; None for what the server's settings say."""
-        self.frame_limit = self._settings.frame_limit if limit is None else min(limit, self._settings.frame_limit)
+        self.frame_limit = self._largest if limit is None else min(limit, self._largest)
         if self._channel is not None:
             self._channel.frame_limit = self.frame_limit
 
@@ -138,13 +279,15 @@ class ServerConnection:
     def abort(self) -> None:
         """Close at once, and cancel the requests that have begun."""
         self.close()
+        for course in list(self._courses):
+            self._give_up(course)
         for task in list(self._tasks):
             task.cancel()
 
     def drain(self) -> None:
         """Begin no more requests, and close when all that have begun are answered."""
         self._draining = True
-        self._backlog.clear()
+        self._forget_backlog()
         if self._channel is not None:
             self._channel.pause()
         self._close_if_drained()
@@ -156,20 +299,33 @@ class ServerConnection:
         if self._channel is not None:
             await self._channel.wait_closed()
 
-    # What the channel reports.
+    # What the channel asks and reports.
 
     def frames_received(self, frames: list[memoryview]) -> None:
         self.last_active = self._now()
-        if self._draining:
-            return
+        size = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+        if size > UNASKED and self._channel is not None:
+            size -= self._channel.take_admitted()
+        self.share.add(size, size)
         self._backlog.extend(frames)
-        self._begin_all()
+        if self._draining:
+            self._forget_backlog()
+        else:
+            self._begin_all(self.flow.until)
 
     def channel_closed(self, cause: BaseException | None) -> None:
         self.closed = True
         self._backlog.clear()
         self._slots.clear()
-        self._slot_bytes = self._reply_bytes = 0
+        self._hungry.clear()
+        self._slot_bytes = self._reply_bytes = self._unsent = self._undone = 0
+        self.share.close()
+        self._begun = self.beginning = None
+        for course in list(self._courses):
+            if course.lasting:
+                self.flow.add(partial(self._go_on, course))  # it may have waited for memory
+            else:
+                self._give_up(course)
         # as text: log records that are kept must not keep the connection
         if isinstance(cause, ProtocolError):
             logger.warning("%s sent what is no Kafka request, the connection is closed: %s", self.peer, str(cause))
@@ -186,12 +342,69 @@ class ServerConnection:
             callback(self)
 
     def write_drained(self) -> None:
-        self._begin_all()
-        self._close_if_drained()
+        self._count_unsent()
+        if self._slots:
+            self._tell_next()
+        elif self._draining:
+            self._close_if_drained()
+        if self._backlog or self._paused:
+            self._begin_now_or_soon()
+
+    def _progressed(self) -> None:
+        """Some of what was pending has been written, and more is left."""
+        self._count_unsent()
+        self._tell_next()
+
+    @property
+    def _paused(self) -> bool:
+        return self._channel is not None and self._channel.paused
+
+    # Memory.
+
+    def _admit(self, size: int) -> bool:
+        """Whether a large request may be received now."""
+        if self.share.take(size, request=True):
+            self._frame_waits = 0
+            return True
+        self._frame_waits = size
+        if self._channel is not None:
+            self._channel.pause()
+        return False
+
+    def _memory_freed(self) -> None:
+        if not self._woken and not self.closed:
+            self._woken = True
+            self.flow.add(self._ask_again)
+
+    def _ask_again(self, until: float) -> bool:
+        self._woken = False
+        if self.closed:
+            return False
+        assert self._channel is not None
+        if self._frame_waits and self._admit(self._frame_waits):
+            self._channel.admit()
+        self._tell_next()
+        hungry, self._hungry = self._hungry, []
+        for course in hungry:
+            self.flow.add(partial(self._go_on, course))
+        self._begin_all(until)
+        return False
+
+    def _count_unsent(self) -> None:
+        assert self._channel is not None
+        unsent = self._channel.pending_bytes
+        if unsent != self._unsent:
+            self.share.add(unsent - self._unsent)
+            self._unsent = unsent
+
+    def _forget_backlog(self) -> None:
+        size = sum(map(len, self._backlog))
+        self._backlog.clear()
+        self.share.add(-size, requests=-size)
 
     # Requests.
 
-    def _begin_all(self) -> None:
+    def _begin_all(self, until: float) -> None:
         """Begin what may begin; read on or stop reading, as the bounds say; send what is complete in one piece."""
         if self._batching:
             return
@@ -199,25 +412,55 @@ class ServerConnection:
         try:
             more = True
             while more and not self.closed:
-                more = self._begin_some()
+                more = self._begin_some(until)
                 self._flush()
-                more = more and bool(self._backlog) and not self._full()
+                more = more and bool(self._backlog) and self._may_begin() and self._clock() < until
         finally:
             self._batching = False
         self._regulate()
 
-    def _begin_some(self) -> bool:
-        """Begin requests up to the bounds; False if the connection was closed for one."""
-        while self._backlog and not self._full():
-            if not self._begin(self._backlog.popleft()):
+    def _begin_some(self, until: float) -> bool:
+        """Begin requests up to the bounds, or to a time; False if the connection was closed for one."""
+        backlog = self._backlog
+        while backlog and self._may_begin():
+            if not self._begin(backlog.popleft(), until):
                 return False
+            if backlog and self._clock() >= until:
+                break
         return True
+
+    def _begin_now_or_soon(self) -> None:
+        """Begin what waits: in this callback if the connection may, else in its turn."""
+        if not self._backlog:
+            self._regulate()
+        elif self.flow.enter():
+            self._begin_all(self.flow.until)
+            self.flow.leave()
+        else:
+            self._begin_soon()
+
+    def _begin_soon(self) -> None:
+        if not self._begins_soon:
+            self._begins_soon = True
+            self.flow.add(self._begin_in_turn)
+
+    def _begin_in_turn(self, until: float) -> bool:
+        self._begins_soon = False
+        if not self.closed:
+            self._begin_all(until)
+        return False
+
+    def _may_begin(self) -> bool:
+        """Whether one of the backlog may begin."""
+        share = self.share
+        return not self._full() and (share.held <= ALLOWANCE or share.may_begin())
 
     def _full(self) -> bool:
         settings = self._settings
         assert self._channel is not None
         return (
-            len(self._slots) >= settings.max_outstanding
+            self._begun is not None
+            or len(self._slots) >= settings.max_outstanding
             or self._slot_bytes >= settings.max_outstanding_bytes
             or self._channel.pending_bytes + self._reply_bytes >= settings.max_unsent_bytes
         )
@@ -226,33 +469,69 @@ class ServerConnection:
         channel = self._channel
         if channel is None or self.closed:
             return
-        blocked = bool(self._backlog) or self._full() or self._draining
-        if blocked and not channel.paused:
-            channel.pause()
-        elif not blocked and channel.paused:
+        blocked = bool(self._backlog or self._draining or self._frame_waits)
+        if self._backlog and not self._draining and self._may_begin():
+            self._begin_soon()  # only its time was over
+        if blocked or self._full():
+            if not channel.paused:
+                channel.pause()
+        elif channel.paused:
             channel.resume()
 
-    def _begin(self, frame: memoryview) -> bool:
+    def _begin(self, frame: memoryview, until: float) -> bool:
         """Begin one request; False if the connection was closed for it."""
+        size = len(frame)
+        slot = self.beginning = Place(self, size)
+        self._slots.append(slot)
+        self._slot_bytes += size
+        self._undone += 1
         try:
             answer = self._handler.begin(frame, self)
         except Exception as error:  # noqa: BLE001  (it is logged)
             self._failed(error)
             return False
+        if self.closed:
+            if isinstance(answer, Coroutine):
+                answer.close()  # as if the connection had ended a moment before
+            return False
         if answer is None:
-            return not self.closed
-        slot = _Slot(len(frame))
-        self._slots.append(slot)
-        self._slot_bytes += slot.size
-        if isinstance(answer, Completion):
-            answer.on_done(lambda completion: self._completed(slot, completion))
-        elif isinstance(answer, Sequence):
-            self._place(slot, answer)
+            self._forget(slot)
+        elif isinstance(answer, Steps):
+            self._begun = course = _Course(slot, answer, self._begun_in_steps)
+            self._courses.add(course)
+            if self._go_on(course, until):
+                self.flow.add(partial(self._go_on, course))
         else:
-            self._start_task(slot, answer)
+            self._follow(slot, answer)
         return not self.closed
 
-    def _start_task(self, slot: _Slot, answer: Awaitable[Reply | None]) -> None:
+    def _forget(self, slot: Place) -> None:
+        """The request that has just begun needs no reply: it has no place."""
+        assert self._slots[-1] is slot
+        self._slots.pop()
+        self._slot_bytes -= slot.frame
+        self._undone -= 1
+        self.share.add(-slot.held, requests=-slot.frame)
+
+    def _begun_in_steps(self, slot: Place, answer: Answer) -> None:
+        self._begun = None
+        self._follow(slot, answer)
+        if not self._batching and not self.closed:
+            self._flush()
+            self._begin_now_or_soon()
+
+    def _follow(self, slot: Place, answer: Answer) -> None:
+        """See to it that the answer of a request that has begun gets into its place."""
+        if isinstance(answer, Completion):
+            answer.on_done(lambda completion: self._completed(slot, completion))
+        elif answer is None or isinstance(answer, Sequence):
+            self._place(slot, answer)
+        elif isinstance(answer, Steps):
+            self._answer_in_steps(slot, answer)
+        else:
+            self._start_task(slot, answer)
+
+    def _start_task(self, slot: Place, answer: Awaitable[Reply | Steps | None]) -> None:
         try:
             task = self._supervisor.spawn(self._finish, slot, answer, name=f"answer {self.peer}", on_error=self._failed)
         except Exception as error:  # noqa: BLE001  (the server's owner has failed or closed; it is logged)
@@ -263,46 +542,151 @@ class ServerConnection:
         self._tasks.add(task)
         task.on_done(self._tasks.discard)
 
-    async def _finish(self, slot: _Slot, answer: Awaitable[Reply | None]) -> None:
+    async def _finish(self, slot: Place, answer: Awaitable[Reply | Steps | None]) -> None:
         self._answered(slot, await answer)
 
-    def _completed(self, slot: _Slot, completion: Completion[Reply | None]) -> None:
+    def _completed(self, slot: Place, completion: Completion[Reply | Steps | None]) -> None:
         if completion.error is None:
             self._answered(slot, completion.result())
         elif not self.closed:
             self._failed(completion.error)
 
-    def _answered(self, slot: _Slot, reply: Reply | None) -> None:
+    def _answered(self, slot: Place, reply: Reply | Steps | None) -> None:
         if self.closed:
+            return
+        if isinstance(reply, Steps):
+            self._answer_in_steps(slot, reply)
             return
         self._place(slot, reply)
         if self._batching or self._slots[0] is not slot:
             return
         self._flush()
-        self._begin_all()
+        self._begin_now_or_soon()
 
-    def _place(self, slot: _Slot, reply: Reply | None) -> None:
+    def _answer_in_steps(self, slot: Place, steps: Steps) -> None:
+        course = _Course(slot, steps, self._answered)
+        self._courses.add(course)
+        self.flow.add(partial(self._go_on, course))
+
+    def _place(self, slot: Place, reply: Reply | None) -> None:
         slot.done, slot.reply = True, reply
-        if reply is not None:
-            self._reply_bytes += buffer_size(reply)
+        self._undone -= 1
+        size = 0 if reply is None else sum(map(len, reply))
+        frame = slot.frame
+        self._reply_bytes += size
+        self._slot_bytes -= frame
+        self.share.add(size - slot.held, -frame)
+        slot.frame, slot.held = 0, size
+
+    def _release_frame(self, slot: Place) -> None:
+        self._slot_bytes -= slot.frame
+        self.share.add(-slot.frame, requests=-slot.frame)
+        slot.held -= slot.frame
+        slot.frame = 0
 
     def _flush(self) -> None:
         """Send the replies whose turn it is."""
         slots = self._slots
-        parts: list[Buffer] = []
-        while slots and slots[0].done:
-            slot = slots.popleft()
-            self._slot_bytes -= slot.size
-            if slot.reply is not None:
-                parts.extend(slot.reply)
-                self._reply_bytes -= buffer_size(slot.reply)
-        if parts and self._channel is not None:
-            self.last_active = self._now()
-            self._channel.write(parts)
-        self._close_if_drained()
+        if slots and slots[0].done:
+            parts: list[Buffer] = []
+            size = 0
+            while slots and slots[0].done:
+                slot = slots.popleft()
+                if slot.reply is not None:
+                    parts.extend(slot.reply)
+                    size += slot.held
+            if parts and self._channel is not None:
+                self.last_active = self._now()
+                self._reply_bytes -= size
+                self._unsent += size
+                self._written += size
+                self._channel.write(parts)
+                if not self.closed:
+                    self._count_unsent()
+        if slots:
+            slots[0].told_next()
+        elif self._draining:
+            self._close_if_drained()
+
+    def is_next(self, slot: Place) -> bool:
+        """See `Place.is_next`."""
+        channel = self._channel
+        before = self._reply_bytes + (0 if channel is None else channel.pending_bytes)
+        return (
+            not self.closed
+            and not slot.done
+            and (self._undone == 1 or self._slots[0] is slot)
+            and before < self._settings.max_unsent_bytes
+        )
+
+    def _tell_next(self) -> None:
+        if self._slots and not self._slots[0].done:
+            self._slots[0].told_next()
+
+    # Steps.
+
+    def _go_on(self, course: _Course, until: float) -> bool:
+        """Do steps of a request up to a time; whether there is more to do in the next turn."""
+        if course.slot.held > LARGE:
+            course.hold_off.begin()
+        more = self._step(course, until)
+        if not more:
+            course.hold_off.end()
+        return more
+
+    def _step(self, course: _Course, until: float) -> bool:
+        work = course.work
+        while course in self._courses:
+            try:
+                if course.owed:
+                    if not self._may_take(course):
+                        self._hungry.append(course)
+                        return False
+                    course.slot.held += course.owed
+                    course.owed = 0
+                self._running = course
+                step = next(work)
+            except StopIteration as end:
+                self._courses.discard(course)
+                course.then(course.slot, end.value)
+                return False
+            except Exception as error:  # noqa: BLE001  (it is logged)
+                self._courses.discard(course)
+                self._failed(error)
+                return False
+            finally:
+                self._running = None
+            if isinstance(step, int):
+                if step < 0:
+                    course.slot.held += step
+                    self.share.add(step)
+                else:
+                    course.owed = step
+            elif step is FRAME_READ:
+                self._release_frame(course.slot)
+            elif step is not None and not step.done:
+                step.on_done(lambda _: self.flow.add(partial(self._go_on, course)))
+                return False
+            if self._clock() >= until:
+                return course in self._courses
+        work.close()  # it closed its own connection
+        return False
+
+    def _may_take(self, course: _Course) -> bool:
+        first = bool(self._slots) and self._slots[0] is course.slot
+        return self.share.take(course.owed, last=first or course.slot.held + course.owed > self.share.most)
+
+    def _give_up(self, course: _Course) -> None:
+        """Nobody waits for these steps any more."""
+        self._courses.discard(course)
+        course.hold_off.end()
+        if course is not self._running:  # else it sees it itself
+            course.work.close()
 
     def _failed(self, error: BaseException) -> None:
-        if isinstance(error, ProtocolError):
+        if isinstance(error, TooMuchMemoryError):
+            logger.warning("%s asks for too much, the connection is closed: %s", self.peer, str(error))
+        elif isinstance(error, ProtocolError):
             logger.warning("%s sent a malformed request, the connection is closed: %s", self.peer, str(error))
         elif isinstance(error, UnknownRequestError):
             logger.warning("%s sent an unknown request, the connection is closed: %s", self.peer, str(error))

@@ -167,7 +167,7 @@ class SocketStream:
         """
         total = 0
         try:
-            while total < FAIR_SHARE and len(assembler.frames) < FAIR_FRAMES:
+            while total < FAIR_SHARE and len(assembler.frames) < FAIR_FRAMES and not assembler.blocked:
                 target = assembler.target()
                 count = self.socket.recv_into(target)
                 if count == 0:

@@ -56,7 +56,7 @@ class TlsStream(SocketStream):
         total = 0
         try:
             # to the very end, whatever a read gives: it never gives more than one record
-            while total < FAIR_SHARE and len(assembler.frames) < FAIR_FRAMES:
+            while total < FAIR_SHARE and len(assembler.frames) < FAIR_FRAMES and not assembler.blocked:
                 count = self._tls.recv_into(assembler.target())
                 if count == 0:
                     return True

@@ -18,8 +18,8 @@ import anyio
 from kclient.errors import ConfigError, ProtocolError
 from kclient.net.sasl.mechanism import Identity
 from kclient.net.sasl.session import Mechanisms, SaslSession, SessionState
-from kclient.net.server import Reply, RequestHandler
-from kclient.net.server_connection import ServerConnection
+from kclient.net.server import Answer, Reply, RequestHandler
+from kclient.net.server_connection import ServerConnection, Steps, Work
 from kclient.protocol.framing import (
     RequestHeader,
     decode_request_header,
@@ -104,7 +104,7 @@ class SaslHandler:
         self._sessions.pop(connection, None)
         self.handler.disconnected(connection)
 
-    def begin(self, frame: memoryview, connection: ServerConnection) -> Reply | Awaitable[Reply | None] | None:
+    def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
         """See `RequestHandler`."""
         session = self._sessions[connection]
         if session.state is SessionState.REFUSED:
@@ -170,19 +170,23 @@ class SaslHandler:
 
     # ApiVersions
 
-    def _with_sasl(
-        self, answer: Reply | Awaitable[Reply | None] | None, frame: memoryview
-    ) -> Reply | Awaitable[Reply | None] | None:
-        header, _ = decode_request_header(frame)
+    def _with_sasl(self, answer: Answer, frame: memoryview) -> Answer:
         if answer is None:
             return None
+        if isinstance(answer, Steps):
+            return Steps(self._in_steps(answer, frame), answer.lasting)
+        header, _ = decode_request_header(frame)
         if isinstance(answer, Awaitable):
             return self._later(answer, header)
         return _add_sasl(answer, header)
 
+    def _in_steps(self, answer: Steps, frame: memoryview) -> Work:
+        return self._with_sasl((yield from answer.work), frame)
+
     @staticmethod
-    async def _later(answer: Awaitable[Reply | None], header: RequestHeader) -> Reply | None:
+    async def _later(answer: Awaitable[Reply | Steps | None], header: RequestHeader) -> Reply | None:
         reply = await answer
+        assert not isinstance(reply, Steps), "the answer to ApiVersions is small"
         return None if reply is None else _add_sasl(reply, header)
 
 

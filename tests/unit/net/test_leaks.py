@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import heapq
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -92,12 +94,19 @@ def living() -> int:
 def blocks_in_use() -> int:
     """Blocks of memory, without garbage.
 
-    Trio keeps up to a thousand timeouts that were cancelled, and forgets them by and by: here at once.
+    Loops keep timeouts that were cancelled, and forget them by and by: here at once.
     """
     if current_backend() == "trio":
         from trio._core._run import GLOBAL_RUN_CONTEXT  # there is no public way
 
         GLOBAL_RUN_CONTEXT.runner.deadlines._prune()
+    else:
+        loop: Any = asyncio.get_running_loop()
+        for timer in [timer for timer in loop._scheduled if timer.cancelled()]:
+            loop._scheduled.remove(timer)
+            loop._timer_cancelled_count -= 1
+            timer._scheduled = False
+        heapq.heapify(loop._scheduled)
     gc.collect()
     return sys.getallocatedblocks()
 

@@ -1,0 +1,220 @@
+"""What all connections of a server may hold in memory together, and who has to wait when it is used up.
+
+Everything that is kept on behalf of a client counts against its connection's *share*: requests that are being received
+or wait, what was decoded of them, replies that wait for others or for a slow reader, sessions. Small things are always
+taken: each connection has an allowance. Larger ones are asked for, and wait while the budget is used up. So that
+somebody can always finish, a quarter of the budget is kept back for one connection at a time, the first that would
+have to wait; and no connection may hold more than that quarter. What a closed connection held is free at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from kclient.errors import ProtocolError
+
+__all__ = ["ALLOWANCE", "MemoryBudget", "Share", "TooMuchMemoryError"]
+
+ALLOWANCE: Final = 64 * 1024
+"""Bytes that each connection may hold without being asked."""
+DEFAULT_TOTAL: Final = 512 * 1024 * 1024
+_WOKEN: Final = 16
+_RESERVE: Final = 4
+"""One part in so many is for the connection whose turn it is to go beyond; none may hold more."""
+
+
+class TooMuchMemoryError(ProtocolError):
+    """A request, or its reply, takes more memory than one connection may hold."""
+
+
+def _nobody() -> None:
+    """Nobody waits for the memory of a connection that has gone."""
+
+
+class Share:
+    """What one connection holds; made by `MemoryBudget.share`."""
+
+    __slots__ = ("_budget", "_closed", "_wake", "held", "requests")
+
+    def __init__(self, budget: MemoryBudget, wake: Callable[[], object]) -> None:
+        self.held: int = 0
+        """Bytes, requests included."""
+        self.requests: int = 0
+        """Bytes of requests that were received, or are being received, and are not answered yet."""
+        self._budget = budget
+        self._wake = wake
+        self._closed = False
+
+    @property
+    def room(self) -> int:
+        """Bytes that could be had now."""
+        budget = self._budget
+        own = budget.most - self.held
+        if budget.favoured is not self and (budget.favoured is not None or budget.used < budget.limit):
+            own = max(min(own, budget.limit - budget.used), ALLOWANCE - self.held)
+        return max(own, 0)
+
+    def may_begin(self) -> bool:
+        """Whether more may be begun for the connection; if not, `wake` is called when to ask again."""
+        if self.held <= ALLOWANCE:
+            return True
+        budget = self._budget
+        if self.held < budget.most and (budget.used < budget.limit or budget.favours(self)):
+            return True
+        budget.wait(self)
+        return False
+
+    @property
+    def most(self) -> int:
+        """Bytes that one connection may hold."""
+        return self._budget.most
+
+    def take(self, size: int, *, request: bool = False, last: bool = False) -> bool:
+        """Hold so many bytes more; False if they have to be waited for: `wake` is called when to ask again.
+
+        Args:
+            size: Bytes.
+            request: Whether they are of a request that is being received.
+            last: Whether nothing that the connection holds comes free before they are had: then it is no use to wait
+                for its own share.
+
+        Raises:
+            TooMuchMemoryError: One connection may not hold so much, ever.
+        """
+        if self._closed:
+            return True
+        if last and self.held + size > self._budget.most:
+            raise self._budget.too_much(self.held + size)
+        if not self._budget.admits(self, size, request):
+            return False
+        self.add(size, requests=size if request else 0)
+        return True
+
+    def add(self, size: int, requests: int = 0) -> None:
+        """Hold so many bytes more (or less), without asking; `requests` of them are of requests."""
+        if self._closed or not (size or requests):
+            return
+        self.held += size
+        self.requests += requests
+        budget = self._budget
+        budget.used += size
+        budget.requests += requests
+        if size < 0 and (budget.favoured is self or budget.waiting):
+            budget.freed(self)
+
+    def wait(self) -> None:
+        """Have `wake` called when there may be room."""
+        self._budget.wait(self)
+
+    def wake(self) -> None:
+        """There may be room. Called by the budget."""
+        self._wake()
+
+    def close(self) -> None:
+        """The connection has gone: all that it held is free."""
+        if not self._closed:
+            self.add(-self.held, -self.requests)
+            self._closed = True
+            self._budget.gone(self)
+            self._wake = _nobody
+
+
+class MemoryBudget:
+    """Bounds what all connections hold.
+
+    Args:
+        total: Bytes.
+        requests: Of these, bytes of requests that may be received before no more are read
+            (`queued.max.request.bytes`); None for no limit of their own. A request that has been begun to be read is
+            read to its end, as in Kafka.
+    """
+
+    def __init__(self, total: int = DEFAULT_TOTAL, requests: int | None = None) -> None:
+        self.total: int = total
+        self.most: int = max(total // _RESERVE, 1)
+        """Bytes that one connection may hold."""
+        self.used: int = 0
+        """Bytes that all hold."""
+        self.favoured: Share | None = None
+        """The one that may go on although the budget is used up."""
+        self.on_short: Callable[[], object] | None = None
+        """Called when somebody begins to wait: what can be given up may be."""
+        self._requests_limit = requests
+        self.requests: int = 0
+        """Of `used`, bytes of requests."""
+        self.waiting: dict[Share, None] = {}
+        """Those that wait for memory."""
+        self._shares = 0
+
+    @property
+    def limit(self) -> int:
+        """Bytes that may be held before others than the favoured one have to wait."""
+        return self.total - self.most - min(self._shares * ALLOWANCE, self.most)
+
+    def share(self, wake: Callable[[], object]) -> Share:
+        """The share of a new connection, which `wake` tells that it may ask again."""
+        self._shares += 1
+        return Share(self, wake)
+
+    # What shares call
+
+    def admits(self, share: Share, size: int, request: bool) -> bool:
+        """Whether a share may hold `size` bytes more."""
+        if size > self.most:
+            raise self.too_much(size)
+        if share.held + size <= ALLOWANCE:
+            return True
+        if share.held + size <= self.most:
+            requests_fit = not request or self._requests_limit is None or self.requests < self._requests_limit
+            if (requests_fit and self.used + size <= self.limit) or self.favours(share):
+                return True
+        self.wait(share)
+        return False
+
+    def too_much(self, size: int) -> TooMuchMemoryError:
+        """The error of a connection that would hold `size` bytes."""
+        return TooMuchMemoryError(
+            f"it would hold {size} bytes of memory, and one connection may hold {self.most} (a quarter of "
+            "connections.max.memory.bytes)"
+        )
+
+    def favours(self, share: Share) -> bool:
+        """Whether a share may go on although the budget is used up: the first that asks may."""
+        if self.favoured is None:
+            self.favoured = share
+        return self.favoured is share
+
+    def freed(self, share: Share) -> None:
+        """A share holds less."""
+        if self.favoured is share and share.held <= ALLOWANCE:
+            self.favoured = None
+        if self.waiting:
+            self._wake_some()
+
+    def wait(self, share: Share) -> None:
+        """A share wants to be woken."""
+        if share not in self.waiting:
+            self.waiting[share] = None
+            if self.on_short is not None:
+                self.on_short()
+
+    def gone(self, share: Share) -> None:
+        """A share was closed."""
+        self._shares -= 1
+        self.waiting.pop(share, None)
+        if self.favoured is share:
+            self.favoured = None
+        self._wake_some()
+
+    def _wake_some(self) -> None:
+        """Let those ask again that have waited longest; who does not get enough waits again, behind the others."""
+        if self.used >= self.limit and self.favoured is not None and self.favoured not in self.waiting:
+            return
+        for share in list(islice(self.waiting, _WOKEN)):
+            del self.waiting[share]
+            share.wake()
+
+    def __repr__(self) -> str:
+        return f"<MemoryBudget {self.used} of {self.total} bytes, {len(self.waiting)} waiting>"

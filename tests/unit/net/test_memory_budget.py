@@ -1,0 +1,117 @@
+"""The budget of memory: small things are taken, no connection takes more than its part, somebody always finishes."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kclient.net.memory_budget import ALLOWANCE, MemoryBudget, Share, TooMuchMemoryError
+from tests.example_budget import examples
+
+MB = 1 << 20
+
+
+class Client:
+    """Asks for what it needs, keeps it, and gives it back."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.woken = 0
+        self.share: Share = budget.share(self._wake)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+def test_small_things_are_always_taken() -> None:
+    budget = MemoryBudget(16 * MB)
+    hogs = [Client(budget) for _ in range(4)]
+    assert [hog.share.take(4 * MB) for hog in hogs] == [True, True, True, False], "the third is the favoured one"
+    quiet = Client(budget)
+    assert quiet.share.take(ALLOWANCE)
+    assert not quiet.share.take(1)
+
+
+def test_one_connection_has_a_quarter_at_most() -> None:
+    budget = MemoryBudget(16 * MB)
+    client = Client(budget)
+    with pytest.raises(TooMuchMemoryError, match=r"one connection may hold 4194304 \(a quarter of connections.max.mem"):
+        client.share.take(4 * MB + 1)
+    assert client.share.take(3 * MB)
+    assert not client.share.take(2 * MB), "until it gives back what it holds"
+    with pytest.raises(TooMuchMemoryError):
+        client.share.take(2 * MB, last=True)
+    assert budget.used == 3 * MB
+
+
+def test_who_waits_is_woken_by_what_comes_free() -> None:
+    budget = MemoryBudget(16 * MB)
+    hogs = [Client(budget) for _ in range(3)]
+    for hog in hogs:
+        assert hog.share.take(4 * MB)
+    late = Client(budget)
+    assert not late.share.take(MB)
+    assert late.woken == 0
+    hogs[0].share.close()
+    assert late.woken == 1
+    assert late.share.take(MB)
+    hogs[1].share.close()
+    assert budget.used == 5 * MB
+
+
+def test_what_a_closed_connection_held_is_free_and_stays_free() -> None:
+    budget = MemoryBudget(16 * MB)
+    client = Client(budget)
+    client.share.take(2 * MB, request=True)
+    client.share.close()
+    assert (budget.used, budget.requests) == (0, 0)
+    client.share.add(-MB)  # what was under way for it ends later
+    assert client.share.take(MB)
+    client.share.close()
+    assert (budget.used, budget.requests) == (0, 0)
+
+
+def test_requests_have_a_limit_of_their_own() -> None:
+    """`queued.max.request.bytes`: what exceeds it is received to its end, and then no more."""
+    budget = MemoryBudget(64 * MB, requests=2 * MB)
+    first, second, third = (Client(budget) for _ in range(3))
+    assert first.share.take(3 * MB, request=True)
+    assert second.share.take(3 * MB, request=True), "the favoured one goes on"
+    assert not third.share.take(3 * MB, request=True)
+    assert third.share.take(3 * MB), "replies do not count"
+    first.share.close()
+    second.share.close()
+    assert third.share.take(3 * MB, request=True)
+
+
+@examples(200)
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 4 * MB)), min_size=1, max_size=60))
+def test_nobody_waits_for_ever(wishes: list[tuple[int, int]]) -> None:
+    """Whatever is asked for, in whatever order: the total is kept, and all get what they asked for in the end."""
+    budget = MemoryBudget(16 * MB)
+    clients = [Client(budget) for _ in range(8)]
+    queues: list[deque[int]] = [deque() for _ in clients]
+    for number, size in wishes:
+        queues[number].append(size)
+    asking = set(range(8))
+    while any(queues):
+        got = False
+        for number, client in enumerate(clients):
+            if queues[number] and (number in asking or client.woken):
+                client.woken = 0
+                asking.discard(number)
+                if client.share.take(queues[number][0]):
+                    got = True
+                    queues[number].popleft()
+                    asking.add(number)
+                assert budget.used <= budget.total
+        if not got:  # all wait: the favoured ones end what they have in hand
+            holders = [client for client in clients if client.share.held]
+            assert holders, "nobody holds anything, and nobody gets anything"
+            for client in holders:
+                client.share.add(-client.share.held)
+    for client in clients:
+        client.share.close()
+    assert budget.used == 0
