@@ -40,11 +40,13 @@ if TYPE_CHECKING:
         murmur2,
         partition_for_key,
     )
+    from kclient.records._interpreted import RecordScan as RecordScan  # for the gateway
 else:
     Appender = _implementation.Appender
     BatchBuilder = _implementation.BatchBuilder
     ConsumerRecord = _implementation.ConsumerRecord
     LazyDelivery = _implementation.LazyDelivery
+    RecordScan = _implementation.RecordScan
     TopicSlots = _implementation.TopicSlots
     murmur2 = _implementation.murmur2
     partition_for_key = _implementation.partition_for_key

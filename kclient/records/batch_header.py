@@ -213,7 +213,7 @@ def check_count(header: BatchHeader, position: int, size: int) -> None:
 
 
 def write_header(
-    batch: bytearray,
+    batch: bytearray | memoryview,
     *,
     base_offset: int,
     partition_leader_epoch: int,

@@ -7,9 +7,9 @@ is wrong with the data as `CorruptRecordError`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import lz4.frame
 import snappy
@@ -39,6 +39,9 @@ _LEAST_WINDOW = 1 << 27  # what zstd allows of itself; its levels above 19 ask f
 _GREATEST_WINDOW = 1 << 31
 _MOST_FRAMES = DEFAULT_MAX_DECOMPRESSED // (64 * 1024)
 """Most gzip members or lz4 frames one behind another. Writers make one; each takes time even if it holds nothing."""
+
+_ZSTD_SOURCE = 4 << 20  # the size that zstd is set up for, at most: the high levels take hundreds of times as much else
+_Pieces: TypeAlias = "tuple[Callable[[Buffer], bytes], Callable[[], bytes]]"
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -117,36 +120,69 @@ def decompress(
         CorruptRecordError: The data are damaged or truncated.
         RecordTooLargeError: There are more than `limit` bytes.
     """
+    output = _Output()
+    for part in decompressed_pieces(compression, data, limit, ignore_lz4_checksum=ignore_lz4_checksum):
+        output.add(part)
+    return output.data
+
+
+def decompressed_pieces(
+    compression: CompressionType,
+    data: Buffer,
+    limit: int = DEFAULT_MAX_DECOMPRESSED,
+    *,
+    ignore_lz4_checksum: bool = False,
+) -> Iterator[bytes]:
+    """The records of a batch as they are decompressed, in pieces of 1 MiB at most (snappy: of a block).
+
+    Beside the piece, it takes the memory that `working_memory` tells.
+
+    Args:
+        compression: Which compression; not NONE.
+        data: The compressed records.
+        limit: Greatest size in bytes after decompression.
+        ignore_lz4_checksum: Whether the checksum in front of an lz4 frame may be wrong, as it is in message format v0.
+
+    Raises:
+        CorruptRecordError: The data are damaged or truncated.
+        RecordTooLargeError: There are more than `limit` bytes.
+    """
     try:
         if ignore_lz4_checksum and compression is CompressionType.LZ4:
-            return _unlz4(data, limit, mended_front)
-        return _DECOMPRESSORS[compression](data, limit)
+            yield from _unlz4(data, limit, mended_front)
+        else:
+            yield from _DECOMPRESSORS[compression](data, limit)
     except (zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError, EOFError) as error:
         raise CorruptRecordError(
             f"{compression.name.lower()} cannot decompress the records: {str(error) or 'they are damaged'}"
         ) from error
 
 
+def working_memory(compression: CompressionType, data: Buffer) -> int:
+    """The most bytes that decompressing holds beside what it has yielded: zstd its window, snappy a block."""
+    if compression is CompressionType.ZSTD:
+        try:
+            found = zstandard.get_frame_parameters(data)
+        except zstandard.ZstdError:
+            return 0  # reading it tells what is wrong
+        return int(found.window_size)
+    if compression is CompressionType.SNAPPY:
+        with memoryview(data) as view:
+            if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+                return min(_claimed_by_snappy(view), 64 * len(view))
+    return 0
+
+
 class _Output:
-    """What was decompressed, kept once: growing where it is, it takes no second copy when it is complete.
+    """What was decompressed, kept once: growing where it is, it takes no second copy when it is complete."""
 
-    Args:
-        limit: The most bytes that it takes.
-    """
+    __slots__ = ("data",)
 
-    __slots__ = ("_limit", "data", "room")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.room = limit
-        """How many bytes it takes still."""
+    def __init__(self) -> None:
         self.data: bytes | bytearray = b""
 
     def add(self, part: bytes) -> None:
-        """Append; raises `RecordTooLargeError` beyond the limit."""
-        self.room -= len(part)
-        if self.room < 0:
-            raise too_large(self._limit)
+        """Append."""
         if not self.data:
             self.data = part
         elif part:
@@ -155,13 +191,41 @@ class _Output:
             self.data += part
 
 
+class PieceCompressor:
+    """Compresses the records of a batch as they come, piece by piece.
+
+    Args:
+        compression: Which compression; not NONE.
+        level: A level of `LEVELS`, or None for Kafka's default.
+        size: How many bytes will come in all. zstd does with 64 MiB of memory, whatever the level and the size.
+    """
+
+    __slots__ = ("_compress", "_finish")
+
+    def __init__(self, compression: CompressionType, level: int | None, size: int) -> None:
+        self._compress, self._finish = _PIECE_COMPRESSORS[compression](level, size)
+
+    def feed(self, piece: Buffer) -> bytes:
+        """What there is after the next piece; it may be nothing."""
+        return self._compress(piece)
+
+    def finish(self) -> bytes:
+        """The rest, after the last piece."""
+        return self._finish()
+
+
 def _gzip(data: Buffer, level: int | None) -> bytes:
     compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
     return compressor.compress(data) + compressor.flush()
 
 
-def _gunzip(data: Buffer, limit: int) -> bytes | bytearray:
-    output = _Output(limit)
+def _gzip_pieces(level: int | None, size: int) -> _Pieces:
+    compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
+    return compressor.compress, compressor.flush
+
+
+def _gunzip(data: Buffer, limit: int) -> Iterator[bytes]:
+    room = limit
     with memoryview(data) as view:
         position, end = 0, len(view)
         step = _PIECE  # there is one member in general
@@ -176,14 +240,14 @@ def _gunzip(data: Buffer, limit: int) -> bytes | bytearray:
                     piece = view[position : position + step]
                     position += len(piece)
                     step = min(step * 2, _PIECE)
-                part = decompressor.decompress(piece, min(output.room + 1, _CHUNK))
+                part = decompressor.decompress(piece, min(room + 1, _CHUNK))
                 if not part and not piece and not decompressor.eof:
                     raise EOFError("the data end too early")
-                output.add(part)
+                room = _left(room, part, limit)
+                yield part
             # What is behind the member comes back as a copy, so it must be no more than the member's size or so.
             position -= len(decompressor.unused_data)
             step = _STEP
-    return output.data
 
 
 def _snappy(data: Buffer, level: int | None) -> bytes:
@@ -195,15 +259,38 @@ def _snappy(data: Buffer, level: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy(data: Buffer, limit: int) -> bytes | bytearray:
+def _snappy_pieces(level: int | None, size: int) -> _Pieces:
+    rest = bytearray()
+    parts = [_XERIAL_HEADER]
+
+    def blocks(least: int) -> bytes:
+        position = 0
+        while len(rest) - position >= least:
+            block = snappy.compress(bytes(rest[position : position + _XERIAL_BLOCK]))
+            position += _XERIAL_BLOCK
+            parts.extend((_INT32.pack(len(block)), block))
+        del rest[:position]
+        made = b"".join(parts)
+        parts.clear()
+        return made
+
+    def feed(piece: Buffer) -> bytes:
+        rest.extend(piece)
+        return blocks(_XERIAL_BLOCK)
+
+    return feed, lambda: blocks(1)
+
+
+def _unsnappy(data: Buffer, limit: int) -> Iterator[bytes]:
     with memoryview(data) as view:
         if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-            return _unsnappy_block(view, limit, limit)
-        return _unsnappy_xerial(view, limit)
+            yield _unsnappy_block(view, limit, limit)
+        else:
+            yield from _unsnappy_xerial(view, limit)
 
 
-def _unsnappy_xerial(view: memoryview, limit: int) -> bytes | bytearray:
-    output = _Output(limit)
+def _unsnappy_xerial(view: memoryview, limit: int) -> Iterator[bytes]:
+    room = limit
     position = 0
     while position < len(view):
         if bytes(view[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
@@ -215,18 +302,14 @@ def _unsnappy_xerial(view: memoryview, limit: int) -> bytes | bytearray:
         position += _INT32.size
         if not 0 < length <= len(view) - position:
             raise EOFError(f"a block claims {length} bytes of {len(view) - position}")
-        output.add(_unsnappy_block(view[position : position + length], output.room, limit))
+        part = _unsnappy_block(view[position : position + length], room, limit)
+        room = _left(room, part, limit)
+        yield part
         position += length
-    return output.data
 
 
 def _unsnappy_block(block: memoryview, room: int, limit: int) -> bytes:
-    size = shift = 0
-    for byte in block[:5]:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
+    size = _claimed_by_snappy(block)
     if size > room:
         raise too_large(limit)
     # Snappy's own format allows at most 64 bytes from two, and its decoder allocates what the block claims.
@@ -235,21 +318,41 @@ def _unsnappy_block(block: memoryview, room: int, limit: int) -> bytes:
     return snappy.uncompress(block)  # type: ignore[no-any-return]
 
 
+def _claimed_by_snappy(block: memoryview) -> int:
+    """How many bytes a block says it holds."""
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return size
+
+
 def _lz4(data: Buffer, level: int | None) -> bytes:
     # Java reads only frames of independent blocks. Its default level, 9, means the fast compressor.
+    return lz4.frame.compress(data, store_size=False, **_lz4_options(level))  # type: ignore[no-any-return]
+
+
+def _lz4_options(level: int | None) -> dict[str, Any]:
     effort = 0 if level in (None, 9) else min(level or 0, lz4.frame.COMPRESSIONLEVEL_MAX)
-    return lz4.frame.compress(  # type: ignore[no-any-return]
-        data,
-        compression_level=effort,
-        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,
-        store_size=False,
-    )
+    return {"compression_level": effort, "block_size": lz4.frame.BLOCKSIZE_MAX64KB, "block_linked": False}
 
 
-def _unlz4(data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None = None) -> bytes | bytearray:
+def _lz4_pieces(level: int | None, size: int) -> _Pieces:
+    compressor = lz4.frame.LZ4FrameCompressor(**_lz4_options(level))
+    begun = [compressor.begin()]
+
+    def feed(piece: Buffer) -> bytes:
+        head = begun.pop() if begun else b""
+        return head + compressor.compress(piece)  # type: ignore[no-any-return]
+
+    return feed, lambda: (begun.pop() if begun else b"") + compressor.flush()
+
+
+def _unlz4(data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None = None) -> Iterator[bytes]:
     # By the module's functions, as its decompressor object copies all that is behind a frame.
-    output = _Output(limit)
+    room = limit
     context = lz4.frame.create_decompression_context()
     with memoryview(data) as view:
         position, end = 0, len(view)
@@ -261,30 +364,38 @@ def _unlz4(data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None 
                     lz4.frame.decompress_chunk(context, front, max_length=0)
                     position += len(front)
             part, used, complete = lz4.frame.decompress_chunk(
-                context, view[position:], max_length=min(output.room + 1, _CHUNK)
+                context, view[position:], max_length=min(room + 1, _CHUNK)
             )
-            output.add(part)
+            room = _left(room, part, limit)
+            yield part
             position += used
         if not complete:
             raise EOFError("the data end too early")
-    return output.data
 
 
 def _zstd(data: Buffer, level: int | None) -> bytes:
     return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
 
 
-def _unzstd(data: Buffer, limit: int) -> bytes | bytearray:
+def _zstd_pieces(level: int | None, size: int) -> _Pieces:
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        3 if level is None else level, source_size=max(1, min(size, _ZSTD_SOURCE))
+    )
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=size)
+    return compressor.compress, compressor.flush
+
+
+def _unzstd(data: Buffer, limit: int) -> Iterator[bytes]:
     # Read piece by piece: a frame's header may be missing the size, or lie about it.
-    output = _Output(limit)
+    room = limit
     if _claimed_by_zstd(data) > limit:
         raise too_large(limit)
     window = min(max(limit, _LEAST_WINDOW), _GREATEST_WINDOW)  # a frame's that is one segment is all of its size
     decompressor = zstandard.ZstdDecompressor(max_window_size=window)
     with decompressor.stream_reader(data, read_across_frames=True) as reader:
-        while part := reader.read(min(_CHUNK, output.room + 1)):
-            output.add(part)
-    return output.data
+        while part := reader.read(min(_CHUNK, room + 1)):
+            room = _left(room, part, limit)
+            yield part
 
 
 def _claimed_by_zstd(data: Buffer) -> int:
@@ -293,6 +404,12 @@ def _claimed_by_zstd(data: Buffer) -> int:
         return zstandard.frame_content_size(data)
     except zstandard.ZstdError:
         return -1  # reading it tells what is wrong
+
+
+def _left(room: int, part: bytes, limit: int) -> int:
+    if len(part) > room:
+        raise too_large(limit)
+    return room - len(part)
 
 
 def _counted(frames: int) -> int:
@@ -315,7 +432,13 @@ _COMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int | None], bytes]]
     CompressionType.LZ4: _lz4,
     CompressionType.ZSTD: _zstd,
 }
-_DECOMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int], bytes | bytearray]]] = {
+_PIECE_COMPRESSORS: Final[dict[CompressionType, Callable[[int | None, int], _Pieces]]] = {
+    CompressionType.GZIP: _gzip_pieces,
+    CompressionType.SNAPPY: _snappy_pieces,
+    CompressionType.LZ4: _lz4_pieces,
+    CompressionType.ZSTD: _zstd_pieces,
+}
+_DECOMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int], Iterator[bytes]]]] = {
     CompressionType.GZIP: _gunzip,
     CompressionType.SNAPPY: _unsnappy,
     CompressionType.LZ4: _unlz4,

@@ -218,6 +218,26 @@ class ColumnBuilderType(Protocol):
     def finish(self) -> Columns: ...
 
 
+class RecordScanType(Protocol):
+    """Looks through the records of a batch; the docstrings are those of the implementations."""
+
+    def __init__(
+        self, header: BatchHeader, *, needs_keys: bool = False, since: int | None = None, first_delta: int = 0
+    ) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def keyless(self) -> list[int]: ...
+    @property
+    def least_timestamp(self) -> int: ...
+    @property
+    def greatest_timestamp(self) -> int: ...
+    @property
+    def found(self) -> tuple[int, int] | None: ...
+    def feed(self, piece: Buffer) -> None: ...
+    def finish(self) -> None: ...
+
+
 class ParseRecords(Protocol):
     """Reads the records of one batch."""
 
@@ -262,6 +282,7 @@ class Implementation(Protocol):
     ColumnBuilder: type[ColumnBuilderType]
     ConsumerRecord: type[ConsumerRecordType]
     LazyDelivery: type[LazyDeliveryType]
+    RecordScan: type[RecordScanType]
     TopicSlots: type[TopicSlotsType]
 
     @property

@@ -16,3 +16,4 @@ from kclient.records._interpreted.reading import parse_records as parse_records
 from kclient.records._interpreted.record import ConsumerRecord as ConsumerRecord
 from kclient.records._interpreted.record import LazyDelivery as LazyDelivery
 from kclient.records._interpreted.record import made_record as made_record
+from kclient.records._interpreted.scanning import RecordScan as RecordScan

@@ -74,6 +74,10 @@ class RecordCursor:
         self.headers_at = 0
         self.headers_count = 0
 
+    def move(self, position: int) -> None:
+        """Go to the record that begins there."""
+        self._position = position
+
     def advance(self) -> None:
         """Read the next record; its headers are checked and left where they are."""
         try:
