@@ -1,4 +1,7 @@
-"""Searching a partition by time: HTP finds the batch, its records tell the offset."""
+"""Searching a partition by time: HTP finds the batch, its records tell the offset.
+
+A batch is looked through as it is decompressed, by the gateway's threads where that takes long; no record is kept.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import NotYetSupportedError
+from kclient.gateway.contents import RecordSearch
 from kclient.htp.port import CAP_FIND_BY_TIMESTAMP, CAP_SEGMENTS
-from kclient.records import decode_records, iter_headers
+from kclient.records import HEADER_SIZE, CompressionType, iter_headers
 from kclient.types import TimestampType
 
 if TYPE_CHECKING:
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
 _SCAN_BYTES: Final = 1 << 20
+_INLINE: Final = 16 * 1024
+"""Bytes of records that are not compressed and are looked through at once."""
 
 
 async def find_timestamp(core: Core, partition: Partition, timestamp: int) -> tuple[int, int] | None:
@@ -28,28 +34,27 @@ async def find_timestamp(core: Core, partition: Partition, timestamp: int) -> tu
         found = await partition.find_by_timestamp(timestamp, start=start)
         if found is None:
             return None
-        answer = await _first_record(partition, found.first, timestamp)
+        answer = await _first_record(core, partition, found.first, timestamp)
         if answer is not None:
             return answer
         start = found.last + 1  # what made the batch young enough lies below the log start
 
 
-async def _first_record(partition: Partition, offset: int, timestamp: int) -> tuple[int, int] | None:
+async def _first_record(core: Core, partition: Partition, offset: int, timestamp: int) -> tuple[int, int] | None:
     pulled = await partition.pull(offset, max_messages=1)
     start = max(partition.log.start_offset, offset)
-    for _, header in iter_headers(pulled.data):
+    for position, header in iter_headers(pulled.data):
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return max(header.base_offset, start), header.max_timestamp
-        for record in decode_records(
-            pulled.data,
-            partition.name,
-            partition.index,
-            start_offset=start,
-            check_crcs=False,
-            max_decompressed=partition.config.max_decompressed_bytes,
-        ):
-            if record.timestamp >= timestamp:
-                return record.offset, record.timestamp
+        payload = memoryview(pulled.data)[position + HEADER_SIZE : position + header.length]
+        first = max(start - header.base_offset, 0)
+        search = RecordSearch(payload, header, timestamp, first, partition.config.max_decompressed_bytes)
+        done = search.step(_INLINE) if header.compression is CompressionType.NONE else False
+        while not done:
+            done = await core.workers.run(search.step)
+        if search.found is not None:
+            delta, stamp = search.found
+            return header.base_offset + delta, stamp
     return None
 
 
@@ -65,7 +70,7 @@ async def greatest_timestamp(core: Core, partition: Partition) -> tuple[int, int
             return found
     # The newest segment's greatest may lie above the high watermark or below the log start: look at the batches.
     newest, offset = await _scan(partition)
-    return await _first_record(partition, offset, newest) if newest >= 0 else None
+    return await _first_record(core, partition, offset, newest) if newest >= 0 else None
 
 
 async def _scan(partition: Partition) -> tuple[int, int]:

@@ -1,41 +1,41 @@
-"""What a produced batch has to be before it gets a place in a log: Kafka's rules, none of them per record."""
+"""What the header of a produced batch has to be before it gets a place in a log; `contents` looks at its records."""
 
 from __future__ import annotations
 
 from kclient.errors import (
     InvalidRecordError,
-    InvalidTimestampError,
     RecordTooLargeError,
     UnsupportedCompressionTypeError,
 )
 from kclient.gateway.config import TopicConfig
 from kclient.records import CURRENT_MAGIC, BatchHeader, CompressionType, check_batch
+from kclient.records.batch_header import measure
 from kclient.types import Buffer
 
 ZSTD_SINCE = 7
 """The first version of Produce in which zstd may be used (KIP-110)."""
 
 
-def check_produced(records: Buffer | None, version: int, config: TopicConfig, now_ms: int) -> BatchHeader:
+def check_produced(records: Buffer | None, version: int, config: TopicConfig) -> BatchHeader:
     """The header of the one batch that a partition of a Produce request carries.
 
     Args:
         records: The partition's records as they came.
         version: The version of the Produce request, 3 or newer.
         config: The topic's settings.
-        now_ms: Milliseconds since the epoch.
 
     Raises:
         CorruptRecordError: The batch is truncated, or its checksum is wrong.
         InvalidRecordError: It is none, more than one, of an old format, or contradicts itself.
         RecordTooLargeError: It is larger than `max.message.bytes`.
-        InvalidTimestampError: Its timestamps are too far from now.
         UnsupportedCompressionTypeError: Its codec is newer than the request's version.
     """
     if not records:
         raise InvalidRecordError(
             f"Produce requests with version {version} must have at least one record batch per partition"
         )
+    if len(records) > config.max_message_bytes:  # before its checksum, which takes time
+        check_size(min(measure(records), len(records)), config)
     header = check_batch(records)
     if header.magic != CURRENT_MAGIC:
         raise InvalidRecordError(
@@ -46,14 +46,11 @@ def check_produced(records: Buffer | None, version: int, config: TopicConfig, no
             f"Produce requests with version {version} are only allowed to contain exactly one record batch per "
             "partition"
         )
-    check_size(header.length, config)
     _check_records(header)
     if header.compression is CompressionType.ZSTD and version < ZSTD_SINCE:
         raise UnsupportedCompressionTypeError(
             f"Produce requests with version {version} are not allowed to use ZStandard compression"
         )
-    if not config.log_append_time:
-        _check_timestamps(header, config, now_ms)
     return header
 
 
@@ -76,19 +73,4 @@ def _check_records(header: BatchHeader) -> None:
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecordError(
             f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
-        )
-
-
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    if header.max_timestamp < 0:
-        return
-    if header.max_timestamp - now_ms > config.timestamp_after_max_ms:
-        raise InvalidTimestampError(
-            f"Timestamp {header.max_timestamp} is more than message.timestamp.after.max.ms="
-            f"{config.timestamp_after_max_ms} ahead of now ({now_ms})"
-        )
-    if header.base_timestamp >= 0 and now_ms - header.base_timestamp > config.timestamp_before_max_ms:
-        raise InvalidTimestampError(
-            f"Timestamp {header.base_timestamp} is more than message.timestamp.before.max.ms="
-            f"{config.timestamp_before_max_ms} behind now ({now_ms})"
         )

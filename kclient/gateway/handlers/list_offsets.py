@@ -12,10 +12,11 @@ from kclient.errors import (
     UnsupportedForMessageFormatError,
 )
 from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers import Finish, Handler
-from kclient.gateway.handlers._errors import code_of
 from kclient.gateway.partitions import Partition
 from kclient.gateway.search import find_timestamp, greatest_timestamp
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.fetch import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -53,25 +54,31 @@ _WITH_LEADER_EPOCH: Final = 4  # ListOffsets tells leader epochs from this versi
 def _partition(core: Core, name: str, index: int) -> Partition:
     found = core.partitions.get(name, index)
     if found is None:
-        raise UnknownTopicOrPartitionError(f"there is no partition {name}-{index}")
+        raise UnknownTopicOrPartitionError(f"there is no partition {name[:300]}-{index}")
     return found
 
 
 class ListOffsetsHandler(Handler):
     """Answers ListOffsets."""
 
+    ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
 
     def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Finish:
         """Partitions may have to be opened, and times looked up on the disk."""
-        return partial(self._finish, request, context.api_version)
+        return partial(self._finish, request, context)
 
-    async def _finish(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+    async def _finish(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | None:
         response = ListOffsetsResponse()
+        version, pace = context.api_version, Pace(context.connection.flow)
         for topic in request.topics:
             answer = ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answer)
             for wanted in topic.partitions:
+                if pace.over:
+                    await pace.pause()
+                    if context.connection.gone:
+                        return None
                 row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
                 answer.partitions.append(row)
                 try:
@@ -111,18 +118,26 @@ class ListOffsetsHandler(Handler):
 class OffsetForLeaderEpochHandler(Handler):
     """Answers OffsetForLeaderEpoch."""
 
+    ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
 
     def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Finish:
         """Partitions may have to be opened."""
-        return partial(self._finish, request)
+        return partial(self._finish, request, context)
 
-    async def _finish(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    async def _finish(
+        self, request: OffsetForLeaderEpochRequest, context: RequestContext
+    ) -> OffsetForLeaderEpochResponse | None:
         response = OffsetForLeaderEpochResponse()
+        pace = Pace(context.connection.flow)
         for topic in request.topics:
             answer = OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answer)
             for wanted in topic.partitions:
+                if pace.over:
+                    await pace.pause()
+                    if context.connection.gone:
+                        return None
                 row = OffsetForLeaderEpochResponseEndOffset(partition=wanted.partition)
                 answer.partitions.append(row)
                 try:
@@ -147,14 +162,16 @@ class DeleteRecordsHandler(Handler):
 
     def begin(self, request: DeleteRecordsRequest, context: RequestContext) -> Finish:
         """The new log start has to become durable."""
-        return partial(self._finish, request)
+        return partial(self._finish, request, Pace(context.connection.flow))
 
-    async def _finish(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    async def _finish(self, request: DeleteRecordsRequest, pace: Pace) -> DeleteRecordsResponse:
         response = DeleteRecordsResponse()
         for topic in request.topics:
             answer = DeleteRecordsTopicResult(name=topic.name)
             response.topics.append(answer)
             for wanted in topic.partitions:
+                if pace.over:
+                    await pace.pause()
                 row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
                 answer.partitions.append(row)
                 try:

@@ -1,10 +1,15 @@
-"""Produce: batches are checked, get their offsets and go to HTP in the order the requests came."""
+"""Produce: batches are checked, get their offsets and go to HTP in the order the requests came.
+
+Small batches are looked through at once. What takes longer, because it has to be decompressed or compressed, is done by
+threads, a piece at a time; the request keeps its place meanwhile, and the connection's next one begins after it.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, Final, cast
 
 import anyio
 
@@ -18,13 +23,16 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from kclient.gateway.config import TopicConfig
+from kclient.gateway.contents import AT_ONCE, ContentCheck, Recompression, RejectedRecordsError, look_through
 from kclient.gateway.core import CloseConnectionError, Core, RequestContext
-from kclient.gateway.handlers import Handler
-from kclient.gateway.partitions import Level, Partition, Ticket
-from kclient.gateway.recompression import recompress
-from kclient.gateway.topics import TopicRecord
+from kclient.gateway.error_codes import code_of
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import Work, started
+from kclient.gateway.partitions import Level, Partition, Ticket, writable
 from kclient.gateway.validation import check_produced
 from kclient.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -33,6 +41,9 @@ from kclient.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from kclient.protocol.registry import ApiKey
+from kclient.records import HEADER_SIZE, BatchHeader, CompressionType, read_header
+from kclient.records.batch_header import write_header
+from kclient.types import Buffer, TimestampType
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 
@@ -40,12 +51,21 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 # librdkafka otherwise takes compression for unsupported (KAFKA-18659).
 API_VERSIONS: dict[ApiKey, tuple[int, int]] = {ApiKey.PRODUCE: (0, 13)}
 OLDEST_WITH_BATCHES = 3
+_RECORD_ERRORS_SINCE: Final = 8
 
 _TIMEOUT_STEP_S = 1.0
 """How often timeouts are looked at: a sync that takes long is rare, and clients wait longer than they ask for."""
-_WANTED = {-1: Level.DURABLE, 1: Level.STORED, 0: Level.WAITING}
-
-Waiting = list[tuple[PartitionProduceResponse, Ticket]]
+# with acks=0 nobody is answered; but a batch that is not stored yet still takes memory
+_WANTED = {-1: Level.DURABLE, 1: Level.STORED, 0: Level.STORED}
+_AT_A_TIME: Final = 16
+"""Batches that are appended before others have their turn, and the bytes of them."""
+_BYTES_AT_A_TIME: Final = 1 << 20
+_LOG_APPEND_TIME: Final = 0x08
+_LARGE: Final = 16 << 20
+"""Bytes of a batch whose checksum is not computed on the event loop."""
+_SMALL: Final = 16 * 1024
+"""Bytes of a compressed batch that is looked through at once, if it holds no more than `_SMALL_INSIDE`."""
+_SMALL_INSIDE: Final = min(AT_ONCE, 128 * 1024)
 
 
 class ProduceHandler(Handler):
@@ -58,31 +78,61 @@ class ProduceHandler(Handler):
         self._waiting: set[_Waiting] = set()
         self._expiring = False
 
-    def begin(
-        self, request: ProduceRequest, context: RequestContext
-    ) -> ProduceResponse | Completion[ProduceResponse] | None:
+    def begin(self, request: ProduceRequest, context: RequestContext) -> Begun:
         """Append every batch; the answer waits for what `acks` asks for."""
         wanted = _WANTED.get(request.acks)
         refusal = _refusal(request, context.api_version)
         if refusal is not None or wanted is None:
             refusal = refusal or InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
             return self.fail(request, context, refusal)
-        waiting: Waiting = []
+        return cast("Begun", started(self._begin(request, context, wanted)))
+
+    def _begin(self, request: ProduceRequest, context: RequestContext, wanted: Level) -> Work:
         response = ProduceResponse()
-        now_ms = self.core.wall_ms()
+        waiting = _Waiting(response, request.acks == 0)
+        count = size = 0
         for topic in request.topic_data:
-            response.responses.append(self._topic(topic, context.api_version, now_ms, wanted, waiting))
-        if request.acks == 0:
-            _close_on_errors(response)
-            return None
-        if not waiting:
-            return response
-        deadline = self.core.now() + request.timeout_ms / 1000
-        answer = _Waiting(response, waiting, wanted, deadline, self._waiting).answer
-        if not self._expiring:
-            self._expiring = True
-            self.core.spawn(self._expire, name="produce timeouts")
-        return answer
+            answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+            response.responses.append(answer)
+            for data in topic.partition_data:
+                row = PartitionProduceResponse(index=data.index)
+                answer.partition_responses.append(row)
+                count += 1
+                size += len(data.records or b"")
+                if count > _AT_A_TIME or size > _BYTES_AT_A_TIME:
+                    count = size = 0
+                    yield None
+                try:
+                    partition = self._partition(topic, data.index, context.api_version)
+                    if len(data.records or b"") <= _LARGE:
+                        header = check_produced(data.records, context.api_version, partition.config)
+                    else:
+                        header = yield from self._check_large(partition, data, context.api_version)
+                    if header.is_transactional:
+                        raise InvalidTxnStateError("transactions are not supported yet")
+                    if header.compression is CompressionType.NONE and header.length <= AT_ONCE:
+                        batch, header = self._looked_through(partition, data, header)
+                        inside = header.length - HEADER_SIZE
+                    else:
+                        batch, header, inside = yield from self._look_through(partition, data, header)
+                        partition = self._partition(topic, data.index, context.api_version)  # it may be another now
+                    if Recompression.asked_for(header, partition.config):
+                        batch, header = yield from self._made_anew(partition, batch, header, inside)
+                        partition = self._partition(topic, data.index, context.api_version)
+                    ticket = partition.append(batch, header)
+                except KafkaError as error:
+                    _put_error(row, error, context.api_version)
+                    continue
+                if ticket.settled(wanted):
+                    _put(row, ticket)
+                else:
+                    waiting.add(row, ticket, wanted)
+                row.log_start_offset = partition.log.start_offset
+        if waiting.is_over():
+            return waiting.response()
+        if request.acks:
+            self._expire_at(waiting, self.core.now() + request.timeout_ms / 1000)
+        return waiting.answer
 
     def fail(self, request: ProduceRequest, context: RequestContext, error: KafkaError) -> ProduceResponse | None:
         """The same error for every partition of the request; with `acks=0` the connection is closed."""
@@ -93,50 +143,71 @@ class ProduceHandler(Handler):
             answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
             for data in topic.partition_data:
                 row = PartitionProduceResponse(index=data.index)
-                _put_error(row, error)
+                _put_error(row, error, context.api_version)
                 answer.partition_responses.append(row)
             response.responses.append(answer)
         return response
 
-    def _topic(
-        self, topic: TopicProduceData, version: int, now_ms: int, wanted: Level, waiting: Waiting
-    ) -> TopicProduceResponse:
-        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
-        record = self.core.topics.by_id(topic.topic_id) if version >= 13 else self.core.topics.get(topic.name)
-        for data in topic.partition_data:
-            row = PartitionProduceResponse(index=data.index)
-            answer.partition_responses.append(row)
-            try:
-                partition = self._partition(record, topic, data.index, version)
-                ticket = self._append(partition, data, version, now_ms)
-            except KafkaError as error:
-                _put_error(row, error)
-                continue
-            if ticket.settled(wanted):
-                _put(row, ticket)
-            else:
-                waiting.append((row, ticket))
-            row.log_start_offset = partition.log.start_offset
-        return answer
+    def _check_large(self, partition: Partition, data: PartitionProduceData, version: int) -> Work:
+        """The header of a batch whose checksum takes long."""
+        step = self.core.workers.run(partial(check_produced, data.records, version, partition.config))
+        yield step
+        return step.result()
 
-    def _partition(self, record: TopicRecord | None, topic: TopicProduceData, index: int, version: int) -> Partition:
+    def _looked_through(
+        self, partition: Partition, data: PartitionProduceData, header: BatchHeader
+    ) -> tuple[Buffer, BatchHeader]:
+        """The batch and its header, once its records were looked through, in one go."""
+        assert data.records is not None
+        greatest = look_through(data.records, header, partition.config, self.core.wall_ms(), str(partition))
+        return _stamped(data.records, header, partition.config, greatest)
+
+    def _look_through(self, partition: Partition, data: PartitionProduceData, header: BatchHeader) -> Work:
+        """The same in steps, and the size of the records, for a batch that is large or may hold more than it seems."""
+        config, batch = partition.config, data.records
+        assert batch is not None
+        check = ContentCheck(batch, header, config)
+        if header.compression is CompressionType.NONE:
+            while not check.step():
+                yield None
+        elif header.length > _SMALL or not check.step(_SMALL_INSIDE):
+            held = 0
+            while not check.done:
+                step = self.core.workers.run(check.step)
+                yield step
+                step.result()
+                yield check.memory - held
+                held = check.memory
+            yield -held
+        greatest = check.conclude(self.core.wall_ms(), str(partition))
+        return *_stamped(batch, header, config, greatest), check.size
+
+    def _made_anew(self, partition: Partition, batch: Buffer, header: BatchHeader, size: int) -> Work:
+        """The batch in the codec of its topic, and its header; `size` is that of its records when decompressed."""
+        made = Recompression(batch, header, partition.config, size)
+        while True:
+            step = self.core.workers.run(made.step)
+            yield step
+            if step.result():
+                return made.batch()
+
+    def _partition(self, topic: TopicProduceData, index: int, version: int) -> Partition:
+        topics = self.core.topics
+        record = topics.by_id(topic.topic_id) if version >= 13 else topics.get(topic.name)
         if record is None and version >= 13:
             raise UnknownTopicIdError(f"no topic has the id {topic.topic_id.hex()}")
         partition = self.core.partitions.of(record, index) if record is not None else None
         if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no partition {topic.name}-{index}")
+            raise UnknownTopicOrPartitionError(f"there is no partition {topic.name[:300]}-{index}")
         return partition
 
-    def _append(self, partition: Partition, data: PartitionProduceData, version: int, now_ms: int) -> Ticket:
-        config = partition.config
-        header = check_produced(data.records, version, config, now_ms)
-        assert data.records is not None
-        if header.is_transactional:
-            raise InvalidTxnStateError("transactions are not supported yet")
-        if config.compression_type != "producer":
-            batch, header = recompress(data.records, header, config)
-            return partition.append(batch, header)
-        return partition.append(data.records, header)
+    def _expire_at(self, waiting: _Waiting, deadline: float) -> None:
+        waiting.deadline = deadline
+        self._waiting.add(waiting)
+        waiting.answer.on_done(lambda _: self._waiting.discard(waiting))
+        if not self._expiring:
+            self._expiring = True
+            self.core.spawn(self._expire, name="produce timeouts")
 
     async def _expire(self) -> None:
         """Answer the requests whose `timeout.ms` has passed; runs while requests wait."""
@@ -145,7 +216,7 @@ class ProduceHandler(Handler):
                 await anyio.sleep(_TIMEOUT_STEP_S)
                 now = self.core.now()
                 for request in [request for request in self._waiting if request.deadline <= now]:
-                    request.finish()
+                    request.give_up()
         finally:
             self._expiring = False
 
@@ -153,40 +224,57 @@ class ProduceHandler(Handler):
 class _Waiting:
     """A request whose batches are on their way: completed by the last of them, or by its timeout."""
 
-    __slots__ = ("_left", "_registry", "_response", "_rows", "_wanted", "answer", "deadline")
+    __slots__ = ("_begun", "_response", "_rows", "_silent", "answer", "deadline")
 
-    def __init__(
-        self, response: ProduceResponse, rows: Waiting, wanted: Level, deadline: float, registry: set[_Waiting]
-    ) -> None:
-        self.answer: Completion[ProduceResponse] = Completion()
-        self.deadline = deadline
+    def __init__(self, response: ProduceResponse, silent: bool) -> None:
+        self.answer: Completion[ProduceResponse | None] = Completion()
+        self.deadline: float = float("inf")
         self._response = response
-        self._rows = rows
-        self._wanted = wanted
-        self._registry = registry
-        self._left = len(rows)
-        registry.add(self)
-        for _, ticket in rows:
-            ticket.watch(wanted, self._settled)
+        self._rows: dict[Ticket, PartitionProduceResponse] = {}
+        self._silent = silent
+        self._begun = False
 
-    def _settled(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self.finish()
+    def add(self, row: PartitionProduceResponse, ticket: Ticket, wanted: Level) -> None:
+        """Wait for one more batch."""
+        self._rows[ticket] = row
+        ticket.watch(wanted, lambda: self._settled(ticket))
 
-    def finish(self) -> None:
+    def is_over(self) -> bool:
+        """No more are added: whether there is nothing to wait for."""
+        self._begun = True
+        return not self._rows
+
+    def _settled(self, ticket: Ticket) -> None:
+        row = self._rows.pop(ticket, None)
+        if row is None:
+            return  # the time was over before
+        _put(row, ticket)
+        if not self._rows and self._begun:
+            self._finish()
+
+    def give_up(self) -> None:
         """Answer with what is known."""
-        if self.answer.done:
-            return
-        self._registry.discard(self)
-        for row, ticket in self._rows:
-            if ticket.settled(self._wanted):
-                _put(row, ticket)
-            else:
-                row.error_code = ErrorCode.REQUEST_TIMED_OUT
-                row.error_message = "not durable within the request's timeout"
-                row.base_offset = -1
-        self.answer.set_result(self._response)
+        for row in self._rows.values():
+            row.error_code = ErrorCode.REQUEST_TIMED_OUT
+            row.error_message = "not durable within the request's timeout"
+            row.base_offset = -1
+        self._rows.clear()
+        self._finish()
+
+    def _finish(self) -> None:
+        try:
+            self.answer.set_result(self.response())
+        except CloseConnectionError as error:
+            self.answer.set_error(error)
+
+    def response(self) -> ProduceResponse | None:
+        """The answer. With acks=0 there is none, so that a closed connection has to tell of errors, as in Kafka."""
+        if not self._silent:
+            return self._response
+        for row in _rows(self._response):
+            if row.error_code:
+                raise CloseConnectionError(f"a batch produced with acks=0 was refused: {row.error_message}")
+        return None
 
 
 def _refusal(request: ProduceRequest, version: int) -> KafkaError | None:
@@ -201,6 +289,29 @@ def _refusal(request: ProduceRequest, version: int) -> KafkaError | None:
     return None
 
 
+def _stamped(batch: Buffer, header: BatchHeader, config: TopicConfig, greatest: int) -> tuple[Buffer, BatchHeader]:
+    """The batch whose header tells the greatest timestamp of its records, as searches by time rely on."""
+    if config.log_append_time or (
+        greatest == header.max_timestamp and header.timestamp_type is TimestampType.CREATE_TIME
+    ):
+        return batch, header
+    place = writable(batch)
+    write_header(
+        place,
+        base_offset=header.base_offset,
+        partition_leader_epoch=header.partition_leader_epoch,
+        attributes=header.attributes & ~_LOG_APPEND_TIME,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=greatest,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        count=header.count,
+    )
+    return place, read_header(place)
+
+
 def _put(row: PartitionProduceResponse, ticket: Ticket) -> None:
     if ticket.error is not None:
         _put_error(row, ticket.error)
@@ -209,19 +320,16 @@ def _put(row: PartitionProduceResponse, ticket: Ticket) -> None:
     row.log_append_time_ms = ticket.timestamp
 
 
-def _put_error(row: PartitionProduceResponse, error: KafkaError) -> None:
-    code = error.code
-    row.error_code = code if code is not None else ErrorCode.UNKNOWN_SERVER_ERROR
+def _put_error(row: PartitionProduceResponse, error: KafkaError, version: int = 0) -> None:
+    row.error_code = code_of(error)
     row.error_message = error.message
     row.base_offset = -1
+    if isinstance(error, RejectedRecordsError) and version >= _RECORD_ERRORS_SINCE:
+        row.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=text)
+            for number, text in error.records
+        ]
     logger.debug("a batch for partition %d is refused: %s", row.index, error)
-
-
-def _close_on_errors(response: ProduceResponse) -> None:
-    """With acks=0 nobody is answered, so that a closed connection has to tell of errors, as in Kafka."""
-    for row in _rows(response):
-        if row.error_code:
-            raise CloseConnectionError(f"a batch produced with acks=0 was refused: {row.error_message}")
 
 
 def _rows(response: ProduceResponse) -> Iterator[PartitionProduceResponse]:
