@@ -27,7 +27,7 @@ from kclient.gateway.groups.events import (
     Token,
 )
 from kclient.gateway.groups.members import Member, member_of
-from kclient.gateway.groups.rebalance import Rebalancing, answer_parked, refuse
+from kclient.gateway.groups.rebalance import Rebalancing, answer_parked, named, refuse
 from kclient.gateway.groups.states import GroupState
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -146,13 +146,14 @@ class ClassicGroup(Rebalancing):
         self.members.rename(old_id, new_id)
         member.client_id, member.client_host = join.client_id, join.client_host
         self._heard(member, now)
+        changed = member.protocols != join.protocols
         actions += self._update(member, join, token)
         if self.state is GroupState.COMPLETING_REBALANCE:
             # the leader may have the old id in hand, its assignment would miss the new one
             return actions + self._prepare(now, f"static member {join.instance_id} rejoined")
         if self.state is GroupState.PREPARING_REBALANCE:
             return actions + self._maybe_complete_join(now)
-        if self.members.elect_protocol() != self.protocol_name:
+        if changed and self.members.elect_protocol() != self.protocol_name:
             return actions + self._prepare(now, f"static member {join.instance_id} changes the protocol")
         ticket = ReplacementStored(token, old_id, new_id, old_leader, join.can_skip_assignment)
         return [*actions, Store(self.snapshot(), ticket)]
@@ -276,7 +277,7 @@ class ClassicGroup(Rebalancing):
                 gone.append(member_id)
                 actions += self._drop(member_id)
         if gone:
-            actions += self._after_removal(now, f"{', '.join(gone)} left", changed=changed)
+            actions += self._after_removal(now, f"{named(gone)} left", changed=changed)
         return errors, actions
 
     def _find_leaving(self, leave: Leave) -> tuple[ErrorCode, str]:

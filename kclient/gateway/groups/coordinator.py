@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from kclient.concurrency import Completion, Wakeup
 from kclient.errors import ErrorCode
+from kclient.gateway.discarding import in_slices
 from kclient.gateway.groups import rows
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.events import (
+    NOBODY,
     UNKNOWN_MEMBER,
     Action,
     EmptyStored,
@@ -26,11 +29,12 @@ from kclient.gateway.groups.events import (
     SyncResult,
     Token,
 )
-from kclient.gateway.groups.offsets import CommittedOffset, GroupOffsets
+from kclient.gateway.groups.offsets import CommittedOffset, Expiry, GroupOffsets
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.subscriptions import CONSUMER, subscribed_topics
 from kclient.gateway.groups.timers import Timers
 from kclient.gateway.groups.writer import Write, Writer
+from kclient.net.fair_queue import SLICE
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -41,6 +45,11 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
 _Result = TypeVar("_Result", JoinResult, SyncResult)
 
+_FEW = 16
+_GROUPS_SHARE = 4
+"""One part in so many of the memory for clients may be taken by the members of groups."""
+_GROUP, _MEMBER, _PENDING = 4_000, 2_000, 600
+"""About how many bytes of memory a group takes, a member beside its metadata, and an id that waits for its owner."""
 _RETENTION = None  # the timer of the retention check, among those of the groups
 
 
@@ -53,13 +62,42 @@ class Parked(Completion[_Result], Token, Generic[_Result]):
 class ManagedGroup:
     """A group with its offsets."""
 
-    __slots__ = ("group", "offsets", "since_ms")
+    __slots__ = ("_read", "_subscribed", "group", "held", "offsets", "since_ms")
 
     def __init__(self, group: ClassicGroup, since_ms: int) -> None:
         self.group: ClassicGroup = group
+        self.held: int = 0
+        """Bytes of memory that its members take, as they were counted last."""
         self.offsets: GroupOffsets = GroupOffsets()
         self.since_ms: int = since_ms
         """Since when it has been in this state, by the wall clock; kept for groups without members."""
+        self._subscribed: frozenset[str] | None = None
+        self._read: tuple[int, str | None] | None = None
+        """Of which members `_subscribed` was found out."""
+
+    def subscribed(self) -> Generator[None, None, frozenset[str] | None]:
+        """The topics that a group of consumers reads, found out in steps.
+
+        None for other types, and if what a member says cannot be read or changes meanwhile.
+        """
+        group, members = self.group, self.group.members
+        if group.protocol_type != CONSUMER:
+            return None
+        now = members.changes, group.protocol_name
+        if self._read != now:
+            topics: set[str] | None = set()
+            for member in members:
+                found = yield from subscribed_topics(member.metadata(group.protocol_name or member.protocols[0][0]))
+                if topics is None or found is None:
+                    topics = None
+                else:
+                    topics |= found
+                yield
+            if now != (members.changes, group.protocol_name):
+                return None
+            self._read = now
+            self._subscribed = None if topics is None else frozenset(topics)
+        return self._subscribed
 
     @property
     def idle(self) -> bool:
@@ -81,6 +119,10 @@ class GroupCoordinator:
         self.settings: GroupSettings = _settings(core)
         self.groups: dict[str, ManagedGroup] = {}
         self._writer = Writer(core)
+        self._flow = core.queue.flow()
+        self._answers: deque[Reply] = deque()
+        self._held = 0
+        self._most = core.config.get_int("connections.max.memory.bytes") // _GROUPS_SHARE
         self._timers: Timers[str | None] = Timers()
         self._wake = Wakeup()
         self._sleeping_until = float("-inf")
@@ -104,6 +146,7 @@ class GroupCoordinator:
         self._closed = True
         for managed in self.groups.values():
             self._perform(managed, managed.group.unload())
+        self._answer_some(float("inf"))
         await self._writer.drain()
 
     async def _load(self) -> None:
@@ -162,7 +205,7 @@ class GroupCoordinator:
     def join(self, group_id: str, join: Join) -> Parked[JoinResult]:
         """A JoinGroup request."""
         parked: Parked[JoinResult] = Parked()
-        error = self._check_join(group_id, join)
+        error = self._check_join(group_id, join) or self._check_room(group_id, join)
         if error:
             parked.set_result(JoinResult(error, join.member_id))
             return parked
@@ -183,15 +226,45 @@ class GroupCoordinator:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
+    def _check_room(self, group_id: str, join: Join) -> ErrorCode:
+        """Whether there is memory for what a member brings along."""
+        size = sum(len(name) + len(metadata) for name, metadata in join.protocols)
+        managed = self.groups.get(group_id)
+        members = None if managed is None else managed.group.members
+        known = None if members is None else members.get(join.member_id)
+        size -= 0 if known is None else known.size
+        if size + (0 if members is None else members.size) > self.settings.group_max_metadata_bytes:
+            logger.warning("group %s: a member with %d bytes of metadata is refused", group_id[:300], size)
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if self._held + size > self._most and (known is None or size > 0):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
+        return ErrorCode.NONE
+
     def sync(self, group_id: str, sync: Sync) -> Parked[SyncResult]:
         """A SyncGroup request."""
         parked: Parked[SyncResult] = Parked()
         error, managed = self._find(group_id)
+        if managed is not None and self._too_large(managed, sync):
+            # as from Kafka, whose log of groups has a limit too
+            error, managed = ErrorCode.UNKNOWN_SERVER_ERROR, None
         if managed is None:
             parked.set_result(SyncResult(error))
         else:
             self._perform(managed, managed.group.sync(sync, parked, self.core.now()))
         return parked
+
+    def _too_large(self, managed: ManagedGroup, sync: Sync) -> bool:
+        size = sum(map(len, sync.assignments.values()))
+        if size <= self.settings.group_max_metadata_bytes:
+            return False
+        logger.warning("group %s: assignments of %d bytes are refused", managed.group.group_id, size)
+        return True
+
+    def forsake(self, group_id: str, token: Token) -> None:
+        """The client of a parked request has gone."""
+        managed = self.groups.get(group_id)
+        if managed is not None:
+            self._perform(managed, managed.group.forsake(token, self.core.now()))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """A Heartbeat request."""
@@ -259,21 +332,21 @@ class GroupCoordinator:
         managed = self.groups.get(group_id)
         return None if managed is None else managed.offsets
 
-    def check_offset_delete(self, group_id: str) -> tuple[ErrorCode, set[str]]:
+    def check_offset_delete(self, group_id: str) -> Generator[None, None, tuple[ErrorCode, Container[str]]]:
         """Whether offsets of a group may be deleted, and the topics whose offsets may not since members read them."""
         if self._closed:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, set()
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         managed = self.groups.get(group_id)
         if managed is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND, set()
+            return ErrorCode.GROUP_ID_NOT_FOUND, ()
         group = managed.group
         if group.state is GroupState.EMPTY:
-            return ErrorCode.NONE, set()
+            return ErrorCode.NONE, ()
         if group.protocol_type != CONSUMER:
-            return ErrorCode.NON_EMPTY_GROUP, set()
-        subscribed = _subscribed(group)
+            return ErrorCode.NON_EMPTY_GROUP, ()
+        subscribed = yield from managed.subscribed()
         if subscribed is None:  # while it rebalances, or if its metadata cannot be read, all of it may be in use
-            subscribed = set(managed.offsets.topics())
+            return ErrorCode.NONE, managed.offsets.topics()
         return ErrorCode.NONE, subscribed
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> Write:
@@ -301,10 +374,10 @@ class GroupCoordinator:
         if error:
             return error
         del self.groups[group_id]
+        self._count(managed, gone=True)
         self._timers.cancel(group_id)
         logger.info("group %s: deleted", group_id, extra=self.core.extra())
-        keys = [rows.group_key(group_id), *(rows.offset_key(group_id, known) for known in managed.offsets.known())]
-        return self._writer.submit(dict.fromkeys(keys), partial(self._deleted, managed))
+        return self._writer.submit(partial(_gone, group_id, managed.offsets), partial(self._deleted, managed))
 
     def _deleted(self, managed: ManagedGroup, error: ErrorCode) -> None:
         group_id = managed.group.group_id
@@ -320,14 +393,15 @@ class GroupCoordinator:
     def _perform(self, managed: ManagedGroup, actions: Iterable[Action]) -> None:
         """Do what a group's state machine asks for, and heed its next deadline."""
         for action in actions:
-            if isinstance(action, Reply):
-                # the group answers a token with the kind of result that it was parked for
-                cast("Parked[JoinResult]", action.token).set_result(cast("JoinResult", action.result))
-            else:
+            if not isinstance(action, Reply):
                 self._store(managed, action)
+            elif action.token is not NOBODY:
+                self._answers.append(action)
+        self._answer()
         group_id = managed.group.group_id
         if self.groups.get(group_id) is not managed:
             return  # deleted; the name may stand for another group by now
+        self._count(managed)
         deadline = managed.group.next_deadline()
         if deadline is None:
             self._timers.cancel(group_id)
@@ -336,11 +410,36 @@ class GroupCoordinator:
         if deadline < self._sleeping_until:
             self._wake.set()
 
+    def _answer(self) -> None:
+        """Answer what was parked: a few at once, the members of a large group one after the other."""
+        if len(self._answers) <= _FEW:
+            while self._answers:
+                _give(self._answers.popleft())
+        elif not self._flow.queued:
+            self._flow.add(self._answer_some)
+
+    def _answer_some(self, until: float) -> bool:
+        clock = self.core.queue.clock
+        while self._answers:
+            _give(self._answers.popleft())
+            if clock() >= until:
+                break
+        return bool(self._answers)
+
+    def _count(self, managed: ManagedGroup, *, gone: bool = False) -> None:
+        """How much memory groups take: a group, its members with their metadata, the ids that wait for an owner."""
+        members = managed.group.members
+        held = 0
+        if not gone:
+            held = _GROUP + members.size + _MEMBER * len(members) + _PENDING * len(members.pending_joins)
+        self._held += held - managed.held
+        managed.held = held
+
     def _store(self, managed: ManagedGroup, store: Store) -> None:
         group = managed.group
         if isinstance(store.ticket, EmptyStored):
             managed.since_ms = self.core.wall_ms()
-        row = rows.encode_group(store.snapshot, self.core.wall_ms())
+        row = partial(rows.encode_group_steps, store.snapshot, self.core.wall_ms())
 
         def done(error: ErrorCode) -> None:
             self._perform(managed, group.stored(store.ticket, error, self.core.now()))
@@ -372,26 +471,48 @@ class GroupCoordinator:
 
     def expire_offsets(self) -> None:
         """Forget the offsets that have outlived `offsets.retention.minutes`, and groups that nothing is left of."""
-        now_ms = self.core.wall_ms()
-        for group_id, managed in list(self.groups.items()):
-            expired = self._expired(managed, now_ms)
-            if managed.idle and managed.offsets.known() <= expired:
-                self.delete(group_id)
-            elif expired:
-                logger.info("group %s: %d offsets have expired", group_id, len(expired), extra=self.core.extra())
-                self.delete_offsets(group_id, expired)
+        clock = self.core.queue.clock
+        job = in_slices(self._expire_all(self.core.wall_ms()), clock)
+        if job(clock() + SLICE):
+            self._flow.add(job)
 
-    def _expired(self, managed: ManagedGroup, now_ms: int) -> set[TopicPartition]:
+    def _expire_all(self, now_ms: int) -> Iterator[None]:
+        for group_id, managed in list(self.groups.items()):
+            if self.groups.get(group_id) is managed:
+                yield from self._expire(group_id, managed, now_ms)
+            yield
+
+    def _expire(self, group_id: str, managed: ManagedGroup, now_ms: int) -> Iterator[None]:
+        """One group's, a topic at a time: what is asked for in between is heeded."""
+        offsets = managed.offsets
+        commits, gone, kept = offsets.commits, 0, False
+        for topic in list(offsets.topics()):
+            rule = yield from self._expiry(managed)
+            expired = [] if rule is None or topic in rule.keep else offsets.expired(topic, now_ms, rule)
+            kept = kept or len(expired) < len(offsets.topics().get(topic, ()))
+            if expired:
+                gone += len(expired)
+                self.delete_offsets(group_id, expired)
+            yield
+            if self.groups.get(group_id) is not managed:
+                return
+        if gone:
+            logger.info("group %s: %d offsets have expired", group_id, gone, extra=self.core.extra())
+        if managed.idle and not kept and not offsets.pending and offsets.commits == commits:
+            self.delete(group_id)
+
+    def _expiry(self, managed: ManagedGroup) -> Generator[None, None, Expiry | None]:
+        """When a group's offsets may be forgotten; None if they may not now."""
         group = managed.group
         retention_ms = self.settings.offsets_retention_minutes * 60_000
         if group.protocol_type is None:
-            return managed.offsets.expired(now_ms, retention_ms, None, set())
+            return Expiry(retention_ms, None, frozenset())
         if group.state is GroupState.EMPTY:
-            return managed.offsets.expired(now_ms, retention_ms, managed.since_ms, set())
-        topics = _subscribed(group) if group.state is GroupState.STABLE else None
-        if topics is None:
-            return set()
-        return managed.offsets.expired(now_ms, retention_ms, None, topics)
+            return Expiry(retention_ms, managed.since_ms, frozenset())
+        topics = None
+        if group.state is GroupState.STABLE:
+            topics = yield from managed.subscribed()
+        return None if topics is None else Expiry(retention_ms, None, topics)
 
     def _topic_deleted(self, record: TopicRecord) -> None:
         """A topic has gone: its offsets go with it, before another topic of that name can be seen."""
@@ -402,17 +523,16 @@ class GroupCoordinator:
                 self.delete_offsets(group_id, partitions)
 
 
-def _subscribed(group: ClassicGroup) -> set[str] | None:
-    """The topics a group of consumers reads; None for other types and if a member's metadata cannot be read."""
-    if group.protocol_type != CONSUMER:
-        return None
-    topics: set[str] = set()
-    for member in group.members:
-        subscription = subscribed_topics(member.metadata(group.protocol_name or member.protocols[0][0]))
-        if subscription is None:
-            return None
-        topics |= subscription
-    return topics
+def _gone(group_id: str, offsets: GroupOffsets) -> Iterator[tuple[str, None]]:
+    """The rows of a deleted group: its own comes last, so that what is cut off can be done again."""
+    for partition in offsets.each():
+        yield rows.offset_key(group_id, partition), None
+    yield rows.group_key(group_id), None
+
+
+def _give(reply: Reply) -> None:
+    # the group answers a token with the kind of result that it was parked for
+    cast("Parked[JoinResult]", reply.token).set_result(cast("JoinResult", reply.result))
 
 
 def _new_member_id(prefix: str) -> str:
@@ -426,6 +546,7 @@ def _settings(core: Core) -> GroupSettings:
         group_min_session_timeout_ms=get("group.min.session.timeout.ms"),
         group_max_session_timeout_ms=get("group.max.session.timeout.ms"),
         group_max_size=get("group.max.size"),
+        group_max_metadata_bytes=get("group.max.metadata.bytes"),
         offset_metadata_max_bytes=get("offset.metadata.max.bytes"),
         offsets_retention_minutes=get("offsets.retention.minutes"),
         offsets_retention_check_interval_ms=get("offsets.retention.check.interval.ms"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kclient.errors import ErrorCode
 
@@ -28,6 +28,8 @@ class GroupSettings:
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2_147_483_647
     """The most members a group may have."""
+    group_max_metadata_bytes: int = 8_388_608
+    """The most bytes of metadata that the members of a group may have, and of the assignments that it is given."""
     offset_metadata_max_bytes: int = 4_096
     """The longest text that may be committed with an offset."""
     offsets_retention_minutes: int = 10_080
@@ -133,6 +135,10 @@ class Token:
     """Stands for one parked request: the group holds it and names it in the `Reply`. Compared by identity."""
 
     __slots__ = ()
+
+
+NOBODY: Final = Token()
+"""Stands for a request whose client has gone: the member has joined (or synced), and nobody waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)

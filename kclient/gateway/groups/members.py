@@ -4,30 +4,92 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from kclient.errors import ErrorCode
-from kclient.gateway.groups.events import Join, MemberSnapshot, Protocols, Token
+from kclient.gateway.groups.events import NOBODY, Join, MemberSnapshot, Protocols, Token
 
 
-@dataclass(slots=True)
 class Member:
-    """A member of a group."""
+    """A member of a group.
 
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: Protocols
-    assignment: bytes = b""
-    is_new: bool = False
-    """Its first JoinGroup has not been answered yet."""
-    join_token: Token | None = field(default=None, repr=False)
-    """Its parked JoinGroup."""
-    sync_token: Token | None = field(default=None, repr=False)
-    """Its parked SyncGroup."""
+    Args:
+        member_id: Its id.
+        instance_id: The `group.instance.id` of a static member (KIP-345).
+        client_id: Of its requests.
+        client_host: Where they come from.
+        session_timeout_ms: How long it may not be heard of.
+        rebalance_timeout_ms: How long it takes to rejoin.
+        protocols: What it supports.
+        assignment: What it was assigned last.
+        is_new: Its first JoinGroup has not been answered yet.
+    """
+
+    __slots__ = (
+        "_join_token", "_protocols", "_sync_token", "assignment", "client_host", "client_id", "instance_id", "is_new",
+        "member_id", "rebalance_timeout_ms", "roster", "session_timeout_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Protocols,
+        assignment: bytes = b"",
+        *,
+        is_new: bool = False,
+    ) -> None:
+        self.member_id: str = member_id
+        self.instance_id: str | None = instance_id
+        self.client_id: str = client_id
+        self.client_host: str = client_host
+        self.session_timeout_ms: int = session_timeout_ms
+        self.rebalance_timeout_ms: int = rebalance_timeout_ms
+        self.assignment: bytes = assignment
+        self.is_new: bool = is_new
+        self.roster: Roster | None = None
+        """Where it is counted."""
+        self._protocols = protocols
+        self._join_token: Token | None = None
+        self._sync_token: Token | None = None
+
+    @property
+    def protocols(self) -> Protocols:
+        """What it supports, in its order of preference."""
+        return self._protocols
+
+    @protocols.setter
+    def protocols(self, protocols: Protocols) -> None:
+        if self.roster is not None:
+            self.roster.count_protocols(self._protocols, -1)
+            self.roster.count_protocols(protocols, 1)
+        self._protocols = protocols
+
+    @property
+    def join_token(self) -> Token | None:
+        """Its parked JoinGroup."""
+        return self._join_token
+
+    @join_token.setter
+    def join_token(self, token: Token | None) -> None:
+        if self.roster is not None:
+            self.roster.joined += (token is not None) - (self._join_token is not None)
+            self.roster.move_token(self, self._join_token, token)
+        self._join_token = token
+
+    @property
+    def sync_token(self) -> Token | None:
+        """Its parked SyncGroup."""
+        return self._sync_token
+
+    @sync_token.setter
+    def sync_token(self, token: Token | None) -> None:
+        if self.roster is not None:
+            self.roster.move_token(self, self._sync_token, token)
+        self._sync_token = token
 
     @property
     def is_static(self) -> bool:
@@ -38,7 +100,12 @@ class Member:
     def heartbeat_satisfied(self) -> bool:
         """Whether a missing heartbeat is forgiven: a parked request holds the client up. A new member's is not,
         since its connection may be gone without notice."""
-        return not self.is_new and (self.join_token is not None or self.sync_token is not None)
+        return not self.is_new and (_waits(self.join_token) or _waits(self.sync_token))
+
+    @property
+    def size(self) -> int:
+        """Bytes of its metadata and assignment."""
+        return sum(len(name) + len(metadata) for name, metadata in self._protocols) + len(self.assignment)
 
     def metadata(self, protocol: str) -> bytes:
         """Its metadata for a protocol; empty when it does not support it."""
@@ -62,6 +129,11 @@ class Member:
         )
 
 
+def _waits(token: Token | None) -> bool:
+    """Whether somebody waits for the answer."""
+    return token is not None and token is not NOBODY
+
+
 def member_of(join: Join, member_id: str) -> Member:
     """A new member, as its JoinGroup describes it."""
     return Member(
@@ -82,6 +154,14 @@ class Roster:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}
+        self._supporters: Counter[str] = Counter()
+        self.joined: int = 0
+        """How many members have a parked JoinGroup."""
+        self.size: int = 0
+        """Bytes of the members' metadata."""
+        self.changes: int = 0
+        """Grows whenever a member comes or goes, or supports something else."""
+        self._parked: dict[Token, Member] = {}
         self.leader: str | None = None
         self.pending_joins: set[str] = set()
         """Ids handed out with MEMBER_ID_REQUIRED whose owners have not come back yet."""
@@ -111,6 +191,11 @@ class Roster:
     def add(self, member: Member) -> None:
         """Add a member; the first one leads."""
         self._members[member.member_id] = member
+        member.roster = self
+        self.joined += member.join_token is not None
+        for token in (member.join_token, member.sync_token):
+            self.move_token(member, None, token)
+        self.count_protocols(member.protocols, 1)
         self.pending_joins.discard(member.member_id)
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
@@ -124,6 +209,11 @@ class Roster:
         self.pending_syncs.discard(member_id)
         if member is None:
             return None
+        member.roster = None
+        self.joined -= member.join_token is not None
+        for token in (member.join_token, member.sync_token):
+            self.move_token(member, token, None)
+        self.count_protocols(member.protocols, -1)
         if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
             del self._static[member.instance_id]
         if self.leader == member_id:
@@ -131,10 +221,10 @@ class Roster:
         return member
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """Give a static member a new id; it keeps its place, its assignment and the lead."""
-        member = self._members[old_id]
+        """Give a static member a new id; it keeps its assignment and the lead, and comes last."""
+        member = self._members.pop(old_id)
         member.member_id = new_id
-        self._members = {new_id if key == old_id else key: value for key, value in self._members.items()}
+        self._members[new_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = new_id
         if old_id in self.pending_syncs:
@@ -154,14 +244,33 @@ class Roster:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
+    def move_token(self, member: Member, old: Token | None, new: Token | None) -> None:
+        """A member has parked another request, or none any more."""
+        if old is not None and old is not NOBODY:
+            self._parked.pop(old, None)
+        if new is not None and new is not NOBODY:
+            self._parked[new] = member
+
+    def parked_by(self, token: Token) -> Member | None:
+        """The member whose parked request a token stands for."""
+        return self._parked.get(token)
+
+    def count_protocols(self, protocols: Protocols, members: int) -> None:
+        """So many more members (or fewer) support these protocols."""
+        self.changes += 1
+        self.size += members * sum(len(name) + len(metadata) for name, metadata in protocols)
+        for name in {name for name, _ in protocols}:
+            self._supporters[name] += members
+            if not self._supporters[name]:
+                del self._supporters[name]
+
     def candidates(self) -> set[str]:
         """The protocols that every member supports."""
-        counts = Counter(name for member in self._members.values() for name, _ in dict(member.protocols).items())
-        return {name for name, count in counts.items() if count == len(self._members)}
+        return {name for name, count in self._supporters.items() if count == len(self._members)}
 
     def shares_protocol(self, names: Iterable[str]) -> bool:
         """Whether one of the names is supported by every member."""
-        return not self.candidates().isdisjoint(names)
+        return any(self._supporters[name] == len(self._members) for name in names)
 
     def elect_protocol(self) -> str:
         """The protocol with the most votes; of equal ones, the one that was voted for first."""
@@ -170,26 +279,28 @@ class Roster:
         return max(votes, key=votes.__getitem__)
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if its JoinGroup is here, else let the first member lead whose JoinGroup is."""
+        """Keep the leader if its JoinGroup is here, else let the first member lead whose JoinGroup is.
+
+        Those come first who wait for the answer.
+        """
         if self.leader is None:
             return False
-        if self._members[self.leader].join_token is not None:
+        leader = self._members[self.leader]
+        if _waits(leader.join_token):
             return True
-        for member in self._members.values():
-            if member.join_token is not None:
-                self.leader = member.member_id
-                return True
-        return False
-
-    @property
-    def joined(self) -> int:
-        """How many members have a parked JoinGroup."""
-        return sum(member.join_token is not None for member in self._members.values())
+        found = next((member for member in self._members.values() if _waits(member.join_token)), None)
+        if found is None and leader.join_token is None:
+            found = next((member for member in self._members.values() if member.join_token is not None), None)
+            if found is None:
+                return False
+        if found is not None:
+            self.leader = found.member_id
+        return True
 
     @property
     def all_joined(self) -> bool:
         """Whether every member has rejoined and nobody with a pending id is still expected."""
-        return not self.pending_joins and all(member.join_token is not None for member in self._members.values())
+        return not self.pending_joins and self.joined == len(self._members)
 
     @property
     def rebalance_timeout(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kclient.types import TopicPartition
 
@@ -22,12 +23,25 @@ class CommittedOffset:
     """When it may be forgotten, if the client said so (OffsetCommit versions 2 to 4)."""
 
 
+class Expiry(NamedTuple):
+    """When a group's offsets may be forgotten."""
+
+    retention_ms: int
+    """How long an offset is kept."""
+    base_ms: int | None
+    """Since when the group has been without members; None counts from each commit."""
+    keep: frozenset[str]
+    """Topics that members read: their offsets stay."""
+
+
 class GroupOffsets:
     """The committed offsets of one group. A commit is visible once it is stored."""
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[int, CommittedOffset]] = {}
         self._pending: Counter[TopicPartition] = Counter()
+        self.commits: int = 0
+        """How many commits have begun."""
 
     def __bool__(self) -> bool:
         return bool(self._committed) or bool(self._pending)
@@ -48,12 +62,17 @@ class GroupOffsets:
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Commits of these partitions are on their way to the store."""
+        self.commits += 1
         self._pending.update(list(partitions))
 
     def end(self, partitions: Iterable[TopicPartition]) -> None:
         """Commits of these partitions are stored, or failed."""
-        self._pending.subtract(list(partitions))
-        self._pending = +self._pending
+        for partition in partitions:
+            left = self._pending[partition] - 1
+            if left > 0:
+                self._pending[partition] = left
+            else:
+                del self._pending[partition]
 
     def put(self, partition: TopicPartition, committed: CommittedOffset) -> None:
         """Make a stored commit visible."""
@@ -72,32 +91,31 @@ class GroupOffsets:
         """Forget a topic's offsets."""
         self._committed.pop(topic, None)
 
-    def known(self) -> set[TopicPartition]:
-        """Every partition that the store has, or is about to have, an offset of."""
-        return {partition for partition, _ in self.items()} | set(self._pending)
+    def each(self) -> Iterator[TopicPartition]:
+        """Every partition that the store has, or is about to have, an offset of; the same one may come twice."""
+        for partition, _ in self.items():
+            yield partition
+        yield from self._pending
+
+    @property
+    def pending(self) -> bool:
+        """Whether commits are on their way to the store."""
+        return bool(self._pending)
 
     def of_topic(self, topic: str) -> set[TopicPartition]:
-        """Those of `known` that belong to a topic."""
-        return {partition for partition in self.known() if partition.topic == topic}
+        """Every partition of a topic that the store has, or is about to have, an offset of."""
+        found = {TopicPartition(topic, partition) for partition in self._committed.get(topic, ())}
+        return found | {partition for partition in self._pending if partition.topic == topic}
 
-    def expired(self, now_ms: int, retention_ms: int, base_ms: int | None, keep: set[str]) -> set[TopicPartition]:
-        """The partitions whose offsets have outlived their time (KIP-211).
-
-        Args:
-            now_ms: The wall clock.
-            retention_ms: How long an offset is kept.
-            base_ms: Since when the group has been without members; None counts from each commit.
-            keep: Topics that members read: their offsets stay.
-        """
-        found: set[TopicPartition] = set()
-        for partition, committed in self.items():
-            if partition in self._pending or partition.topic in keep:
-                continue
+    def expired(self, topic: str, now_ms: int, rule: Expiry) -> list[TopicPartition]:
+        """The partitions of a topic whose offsets have outlived their time (KIP-211)."""
+        found = []
+        for number, committed in self._committed.get(topic, {}).items():
             if committed.expire_ms is not None:
                 gone = now_ms >= committed.expire_ms
             else:
-                since = committed.commit_ms if base_ms is None else base_ms
-                gone = now_ms - since >= retention_ms
-            if gone:
-                found.add(partition)
+                since = committed.commit_ms if rule.base_ms is None else rule.base_ms
+                gone = now_ms - since >= rule.retention_ms
+            if gone and (partition := TopicPartition(topic, number)) not in self._pending:
+                found.append(partition)
         return found

@@ -7,10 +7,11 @@ them with those who came, and answers what is parked. The other half, `classic`,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import (
+    NOBODY,
     UNKNOWN_MEMBER,
     Action,
     AssignmentStored,
@@ -32,6 +33,7 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 _JOIN = "join"
 _SYNC = "sync"
 _SESSION = "session"
+_NAMED = 10
 _LEAST_PAUSE = 1.0  # seconds; clients may name a rebalance timeout of 0
 _Timer = tuple[str, str]
 
@@ -203,6 +205,28 @@ class Rebalancing:
                 self._heard(member, now)
         return actions
 
+    # ---- clients that have gone ---------------------------------------------------------------------------
+
+    def forsake(self, token: Token, now: float) -> list[Action]:
+        """The client whose request was parked has gone without waiting for the answer.
+
+        A new member goes with it: it does not know its id. Others may come back within their session's time, so they
+        keep their place; what they have asked for counts, but does not hold off the end of their session any longer.
+        """
+        member = self.members.parked_by(token)
+        if member is None:
+            return []
+        if member.is_new and not member.is_static and member.join_token is token:
+            member.join_token = None
+            actions = self._drop(member.member_id)
+            return actions + self._after_removal(now, f"{member.member_id} has gone before it joined", changed=True)
+        if member.join_token is token:
+            member.join_token = NOBODY
+        else:
+            member.sync_token = NOBODY
+        self._heard(member, now)
+        return []
+
     # ---- expiry -------------------------------------------------------------------------------------------
 
     def _session_expired(self, member_id: str, now: float) -> list[Action]:
@@ -223,7 +247,7 @@ class Rebalancing:
         actions: list[Action] = []
         for member_id in late:
             actions += self._drop(member_id)
-        return actions + self._prepare(now, f"no SyncGroup from {', '.join(late)}")
+        return actions + self._prepare(now, f"no SyncGroup from {named(late)}")
 
     def _drop(self, member_id: str) -> list[Action]:
         """Remove a member (or a pending id); its parked requests are told to start over."""
@@ -316,6 +340,12 @@ class Rebalancing:
     def _enter(self, state: GroupState) -> None:
         check_transition(self.group_id, self.state, state)
         self.state = state
+
+
+def named(member_ids: Sequence[str]) -> str:
+    """Members in a log line, which is not to grow with their number."""
+    more = len(member_ids) - _NAMED
+    return ", ".join(member_ids[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def refuse(token: Token, error: ErrorCode, member_id: str) -> Reply:

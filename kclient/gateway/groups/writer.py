@@ -8,37 +8,49 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kclient.concurrency import Completion, Wakeup
 from kclient.errors import ErrorCode, KafkaError
-from kclient.htp.errors import FencedError
+from kclient.gateway.error_codes import Role, code_of
+from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
-MAX_ROWS = 10_000
-"""Rows that go into one commit at most (a single larger write still goes whole)."""
+MAX_ROWS = 5_000
+"""Rows that go into one commit at most: the store takes some ten milliseconds for them. A larger write goes in several,
+in the order of its rows."""
+
+
+Row: TypeAlias = "bytes | Callable[[], Generator[None, None, bytes]] | None"
+"""A new value, or what makes it in steps once it is to be stored; None deletes."""
+Rows: TypeAlias = "Mapping[str, Row] | Callable[[], Iterable[tuple[str, Row]]]"
 
 
 class Write(Completion[ErrorCode]):
     """Rows on their way to the manager; completes with NONE or with why they were not stored.
 
     Args:
-        rows: The new values by key; None deletes.
+        rows: The new values by key; a function that gives them one by one where they are very many.
         stored: Called in the event loop, in the order of the queue, when they are stored or have failed.
     """
 
     __slots__ = ("_stored", "rows")
 
-    def __init__(self, rows: Mapping[str, bytes | None], stored: Callable[[ErrorCode], object]) -> None:
+    def __init__(self, rows: Rows, stored: Callable[[ErrorCode], object]) -> None:
         super().__init__()
-        self.rows: Mapping[str, bytes | None] = rows
+        self.rows: Rows = rows
         self._stored = stored
+
+    @property
+    def size(self) -> int:
+        """How many rows there are; as many as fit into a commit, if that is not known."""
+        return MAX_ROWS if callable(self.rows) else len(self.rows)
 
     def finish(self, error: ErrorCode) -> None:
         """It is stored (NONE) or has failed."""
@@ -53,13 +65,14 @@ class Writer:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._flow = core.queue.flow()
         self._queue: deque[Write] = deque()
         self._wake = Wakeup()
         self._busy = False
         self._idle: Completion[None] | None = None
         self._closed = False
 
-    def submit(self, rows: Mapping[str, bytes | None], stored: Callable[[ErrorCode], object]) -> Write:
+    def submit(self, rows: Rows, stored: Callable[[ErrorCode], object]) -> Write:
         """Enqueue rows; returns at once."""
         write = Write(rows, stored)
         if self._closed:
@@ -103,29 +116,60 @@ class Writer:
     def _take(self) -> list[Write]:
         """The writes that go together."""
         batch = [self._queue.popleft()]
-        rows = len(batch[0].rows)
-        while self._queue and rows + len(self._queue[0].rows) <= MAX_ROWS:
+        rows = batch[0].size
+        while self._queue and rows + self._queue[0].size <= MAX_ROWS:
             batch.append(self._queue.popleft())
-            rows += len(batch[-1].rows)
+            rows += batch[-1].size
         return batch
 
     async def _store(self, batch: list[Write]) -> None:
-        rows: dict[str, bytes | None] = {}
-        for write in batch:
-            rows.update(write.rows)
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            if rows:
-                await self._core.manager.commit(rows, lease=self._core.lease)
+            await self._commit(_merged(batch))
             error = ErrorCode.NONE
-        except FencedError:
-            # another gateway has taken over: clients have to look their coordinator up again
-            error = ErrorCode.NOT_COORDINATOR
-            logger.warning("the group store refused a write: another gateway holds the lease")
         except KafkaError as failure:
+            error = ErrorCode(code_of(failure, Role.GROUPS))
             logger.error("groups and offsets could not be stored: %s", failure)
         finally:
             # cancelled or not: whoever waits must hear of it
             with ExitStack() as stack:
                 for write in reversed(batch):
                     stack.callback(write.finish, error)
+
+    async def _commit(self, rows: Iterable[tuple[str, Row]]) -> None:
+        """Make the rows and store them, a commit's worth at a time."""
+        pace = Pace(self._flow)
+        made: dict[str, bytes | None] = {}
+        for key, row in rows:
+            if len(made) == MAX_ROWS:
+                await self._core.manager.commit(made, lease=self._core.lease)
+                made = {}
+            if pace.over:
+                await pace.pause()
+            made[key] = await self._made(row, pace) if callable(row) else row
+        if made:
+            await self._core.manager.commit(made, lease=self._core.lease)
+
+    @staticmethod
+    async def _made(row: Callable[[], Generator[None, None, bytes]], pace: Pace) -> bytes:
+        steps = row()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                made: bytes = end.value
+                return made
+            if pace.over:
+                await pace.pause()
+
+
+def _merged(batch: list[Write]) -> Iterable[tuple[str, Row]]:
+    """The rows of writes that go together; of several versions of one, the last alone."""
+    first = batch[0].rows
+    if callable(first):  # it is alone
+        return first()
+    merged: dict[str, Row] = {}
+    for write in batch:
+        assert not callable(write.rows)
+        merged.update(write.rows)
+    return merged.items()

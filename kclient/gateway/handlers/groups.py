@@ -5,12 +5,15 @@ The decisions are those of `kclient.gateway.groups`; here requests are turned in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from kclient.errors import ErrorCode, KafkaError
+from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.events import Join, JoinResult, Leave, Sync, SyncResult
 from kclient.gateway.groups.replies import Answer, when_done
-from kclient.gateway.handlers import Handler
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.protocol.messages import (
     Coordinator,
     FindCoordinatorRequest,
@@ -30,6 +33,7 @@ from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from kclient.gateway.core import RequestContext
+    from kclient.gateway.groups.coordinator import GroupCoordinator, Parked
 
 API_VERSIONS = {
     ApiKey.FIND_COORDINATOR: (0, 6),
@@ -39,6 +43,10 @@ API_VERSIONS = {
     ApiKey.LEAVE_GROUP: (0, 5),
 }
 
+_MOST_PROTOCOLS: Final = 100
+"""Protocols that a member may name: each is compared with those of the others."""
+_LEAVE_AT_ONCE: Final = 512
+"""Members that leave in one rebalance."""
 _GROUP, _TRANSACTION = 0, 1  # key types of FindCoordinator
 _FIRST_WITH_NULL_PROTOCOL = 7  # JoinGroup: the protocol name may be null from this version on
 
@@ -47,9 +55,14 @@ class FindCoordinatorHandler(Handler):
     """Answers with this gateway: it coordinates every group."""
 
     API: ClassVar[ApiKey] = ApiKey.FIND_COORDINATOR
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
 
-    def begin(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+    def begin(self, request: FindCoordinatorRequest, context: RequestContext) -> Begun:
         """Name the coordinator of one key, or (version 4 on) of several."""
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: FindCoordinatorRequest, context: RequestContext) -> Work:
         if context.api_version < 4:
             found = self._find(request.key, request.key_type, context)
             return FindCoordinatorResponse(
@@ -60,7 +73,10 @@ class FindCoordinatorHandler(Handler):
                 port=found.port,
             )
         keys = request.coordinator_keys
-        return FindCoordinatorResponse(coordinators=[self._find(key, request.key_type, context) for key in keys])
+        if len(keys) > FEW:
+            yield None
+        rows = (self._find(key, request.key_type, context) for key in keys)
+        return FindCoordinatorResponse(coordinators=lazily(len(keys), rows))
 
     def _find(self, key: str, key_type: int, context: RequestContext) -> Coordinator:
         if key_type not in (_GROUP, _TRANSACTION):
@@ -80,16 +96,33 @@ class JoinGroupHandler(Handler):
     """Takes members into groups."""
 
     API: ClassVar[ApiKey] = ApiKey.JOIN_GROUP
+    ROLE: ClassVar[Role] = Role.GROUPS
 
     def begin(self, request: JoinGroupRequest, context: RequestContext) -> Answer[JoinGroupResponse]:
         """Enter the group; the answer waits until the generation begins."""
         version = context.api_version
+        if len(request.protocols) > _MOST_PROTOCOLS:
+            return _join_response(JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id), version)
+        if sum(len(item.metadata) for item in request.protocols) > self.core.groups.settings.group_max_metadata_bytes:
+            # before anything is copied
+            return _join_response(JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id), version)
         parked = self.core.groups.join(request.group_id, _join_of(request, context))
+        _forsake_with(context, self.core.groups, request.group_id, parked)
         return when_done(parked, lambda result: _join_response(result, version))
 
     def fail(self, request: JoinGroupRequest, context: RequestContext, error: KafkaError) -> JoinGroupResponse:
         """The answer to a JoinGroup that failed as a whole."""
-        return _join_response(JoinResult(_code(error), request.member_id), context.api_version)
+        return _join_response(JoinResult(ErrorCode(code_of(error, self.ROLE)), request.member_id), context.api_version)
+
+
+def _forsake_with(context: RequestContext, groups: GroupCoordinator, group_id: str, parked: Parked[Any]) -> None:
+    """What is parked ends when its client is gone."""
+    if parked.done:
+        return
+    connection = context.connection
+    forsake = partial(groups.forsake, group_id, parked)
+    connection.when_gone(forsake)
+    parked.on_done(lambda _: connection.unless_gone(forsake))
 
 
 def _join_of(request: JoinGroupRequest, context: RequestContext) -> Join:
@@ -122,10 +155,13 @@ def _join_response(result: JoinResult, version: int) -> JoinGroupResponse:
         leader=result.leader,
         skip_assignment=result.skip_assignment,
         member_id=result.member_id,
-        members=[
-            JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
-            for member_id, instance_id, metadata in result.members
-        ],
+        members=lazily(
+            len(result.members),
+            (
+                JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+                for member_id, instance_id, metadata in result.members
+            ),
+        ),
     )
 
 
@@ -133,18 +169,28 @@ class SyncGroupHandler(Handler):
     """Hands out assignments."""
 
     API: ClassVar[ApiKey] = ApiKey.SYNC_GROUP
+    ROLE: ClassVar[Role] = Role.GROUPS
 
-    def begin(self, request: SyncGroupRequest, context: RequestContext) -> Answer[SyncGroupResponse]:
+    def begin(self, request: SyncGroupRequest, context: RequestContext) -> Begun:
         """Take the leader's assignment, or wait for it."""
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: SyncGroupRequest, context: RequestContext) -> Work:
+        assignments: dict[str, bytes] = {}
+        for count, item in enumerate(request.assignments):
+            assignments[item.member_id] = item.assignment
+            if count % FEW == FEW - 1:
+                yield None
         sync = Sync(
             request.member_id,
             request.group_instance_id,
             request.generation_id,
-            {assignment.member_id: bytes(assignment.assignment) for assignment in request.assignments},
+            assignments,
             request.protocol_type,
             request.protocol_name,
         )
         parked = self.core.groups.sync(request.group_id, sync)
+        _forsake_with(context, self.core.groups, request.group_id, parked)
         return when_done(parked, _sync_response)
 
 
@@ -161,6 +207,7 @@ class HeartbeatHandler(Handler):
     """Keeps members in their groups, and tells them of rebalances."""
 
     API: ClassVar[ApiKey] = ApiKey.HEARTBEAT
+    ROLE: ClassVar[Role] = Role.GROUPS
 
     def begin(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
         """Note that the member lives."""
@@ -174,26 +221,34 @@ class LeaveGroupHandler(Handler):
     """Lets members go."""
 
     API: ClassVar[ApiKey] = ApiKey.LEAVE_GROUP
+    ROLE: ClassVar[Role] = Role.GROUPS
 
-    def begin(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
+    def begin(self, request: LeaveGroupRequest, context: RequestContext) -> Begun:
         """Remove one member, or (version 3 on) several at once."""
         if context.api_version < 3:
             error, errors = self.core.groups.leave(request.group_id, [Leave(request.member_id)])
             return LeaveGroupResponse(error_code=error or errors[0])
-        leaving = [Leave(member.member_id, member.group_instance_id, member.reason) for member in request.members]
-        error, errors = self.core.groups.leave(request.group_id, leaving)
-        members = [
-            LeaveGroupResponseMember(member_id=leave.member_id, group_instance_id=leave.instance_id, error_code=code)
-            for leave, code in zip(leaving, errors, strict=not error)
-        ]
-        return LeaveGroupResponse(error_code=error, members=members)
+        return cast("Begun", started(self._begin(request)))
 
-
-def _code(error: KafkaError) -> ErrorCode:
-    try:
-        return ErrorCode(error.code if error.code is not None else ErrorCode.UNKNOWN_SERVER_ERROR)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+    def _begin(self, request: LeaveGroupRequest) -> Work:
+        response = LeaveGroupResponse()
+        for start in range(0, max(len(request.members), 1), _LEAVE_AT_ONCE):
+            leaving = [
+                Leave(member.member_id, member.group_instance_id, member.reason)
+                for member in request.members[start : start + _LEAVE_AT_ONCE]
+            ]
+            response.error_code, errors = self.core.groups.leave(request.group_id, leaving)
+            if response.error_code:
+                break
+            response.members += [
+                LeaveGroupResponseMember(
+                    member_id=leave.member_id, group_instance_id=leave.instance_id, error_code=code
+                )
+                for leave, code in zip(leaving, errors, strict=True)
+            ]
+            if len(request.members) > _LEAVE_AT_ONCE:
+                yield 250 * len(leaving)
+        return response
 
 
 HANDLERS: dict[ApiKey, type[Handler]] = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from kclient.errors import ErrorCode
+from kclient.gateway.error_codes import Role
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.writer import Write
-from kclient.gateway.handlers import Finish, Handler
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.protocol.messages import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -45,45 +47,64 @@ class ListGroupsHandler(Handler):
     """Lists the groups."""
 
     API: ClassVar[ApiKey] = ApiKey.LIST_GROUPS
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
 
-    def begin(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    def begin(self, request: ListGroupsRequest, context: RequestContext) -> Begun:
         """List those that pass the filters (their case does not matter)."""
+        return cast("Begun", started(self._begin(request)))
+
+    def _begin(self, request: ListGroupsRequest) -> Work:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         if types and _CLASSIC not in types:
             return ListGroupsResponse()
-        return ListGroupsResponse(
-            groups=[
-                ListedGroup(
-                    group_id=group_id,
-                    protocol_type=managed.group.protocol_type or "",
-                    group_state=managed.group.state.value,
-                    group_type=_CLASSIC,
-                )
-                for group_id, managed in self.core.groups.groups.items()
-                if not states or managed.group.state.value.lower() in states
-            ]
-        )
+        listed = []
+        for count, managed in enumerate(list(self.core.groups.groups.values())):
+            if not states or managed.group.state.value.lower() in states:
+                listed.append(managed.group)
+            if count % FEW == FEW - 1:
+                yield 8 * FEW
+        return ListGroupsResponse(groups=lazily(len(listed), map(_listed, listed)))
+
+
+def _listed(group: ClassicGroup) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state.value,
+        group_type=_CLASSIC,
+    )
 
 
 class DescribeGroupsHandler(Handler):
     """Shows groups and their members."""
 
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_GROUPS
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
 
-    def begin(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+    def begin(self, request: DescribeGroupsRequest, context: RequestContext) -> Begun:
         """Describe each group that is named."""
-        response = DescribeGroupsResponse()
-        for group_id in request.groups:
-            managed = self.core.groups.groups.get(group_id)
-            if managed is None:
-                described = _missing(group_id, context.api_version)
-            else:
-                described = _describe(managed.group)
-                if request.include_authorized_operations:
-                    described.authorized_operations = _ALL_OPERATIONS
-            response.groups.append(described)
-        return response
+        return cast("Begun", started(self._begin(request, context.api_version)))
+
+    def _begin(self, request: DescribeGroupsRequest, version: int) -> Work:
+        groups = self.core.groups.groups
+        few = request.groups[:FEW]
+        members = sum(len(groups[name].group.members) for name in few if name in groups)
+        if len(request.groups) > FEW or members > FEW:
+            yield None
+        rows = (self._described(name, request, version) for name in request.groups)
+        return DescribeGroupsResponse(groups=lazily(len(request.groups), rows))
+
+    def _described(self, group_id: str, request: DescribeGroupsRequest, version: int) -> DescribedGroup:
+        managed = self.core.groups.groups.get(group_id)
+        if managed is None:
+            return _missing(group_id, version)
+        described = _describe(managed.group)
+        if request.include_authorized_operations:
+            described.authorized_operations = _ALL_OPERATIONS
+        return described
 
 
 def _missing(group_id: str, version: int) -> DescribedGroup:
@@ -97,12 +118,13 @@ def _missing(group_id: str, version: int) -> DescribedGroup:
 def _describe(group: ClassicGroup) -> DescribedGroup:
     """Metadata and assignments are shown while they hold: in a stable group."""
     protocol = group.protocol_name if group.state is GroupState.STABLE else None
+    members = list(group.members)
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=protocol or "",
-        members=[_describe_member(member, protocol) for member in group.members],
+        members=lazily(len(members), (_describe_member(member, protocol) for member in members)),
     )
 
 
@@ -121,12 +143,22 @@ class DeleteGroupsHandler(Handler):
     """Deletes groups without members, and their offsets."""
 
     API: ClassVar[ApiKey] = ApiKey.DELETE_GROUPS
+    ROLE: ClassVar[Role] = Role.GROUPS
 
-    def begin(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse | Finish:
+    def begin(self, request: DeleteGroupsRequest, context: RequestContext) -> Begun:
         """Delete each group that is named."""
+        return cast("Begun", started(self._begin(request)))
+
+    def _begin(self, request: DeleteGroupsRequest) -> Work:
         response = DeleteGroupsResponse()
         writes: list[tuple[DeletableGroupResult, Write]] = []
-        for group_id in dict.fromkeys(request.groups_names):
+        named: set[str] = set()
+        for count, group_id in enumerate(request.groups_names):
+            if count % FEW == FEW - 1:
+                yield 200 * FEW
+            if group_id in named:
+                continue
+            named.add(group_id)
             deleted = self.core.groups.delete(group_id)
             result = DeletableGroupResult(group_id=group_id)
             response.results.append(result)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from itertools import chain, islice
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 
+from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
+from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.offsets import CommittedOffset, GroupOffsets
-from kclient.gateway.groups.replies import Answer, when_done
-from kclient.gateway.handlers import Handler
+from kclient.gateway.groups.replies import Answer
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -23,6 +28,7 @@ from kclient.protocol.messages import (
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -35,6 +41,8 @@ from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
     from kclient.gateway.core import RequestContext
+    from kclient.gateway.groups.writer import Write
+    from kclient.gateway.topics import TopicRecord
 
 API_VERSIONS = {
     ApiKey.OFFSET_COMMIT: (2, 10),
@@ -46,29 +54,88 @@ _WITH_TOPIC_IDS = 10  # OffsetCommit and OffsetFetch name topics by id from this
 _WITH_GROUP_ID_NOT_FOUND = 9
 _NOTHING = CommittedOffset(-1)
 
-_Response = TypeVar("_Response", OffsetCommitResponse, OffsetDeleteResponse)
+_PER_PARTITION: Final = 120
+"""About how many bytes of memory a partition's row of the response takes."""
+_UNDER_WAY: Final = 4
+"""So many times `_AT_A_TIME` partitions of one request are on their way to the store at a time."""
+_AT_A_TIME: Final = 1000
+"""Partitions that are handed to the store at a time: others come in between."""
+
+_Response: TypeAlias = OffsetCommitResponse | OffsetDeleteResponse
+_Partition: TypeAlias = OffsetCommitResponsePartition | OffsetDeleteResponsePartition
 
 
-def _stored(
-    response: _Response,
-    answers: Iterable[OffsetCommitResponsePartition | OffsetDeleteResponsePartition],
-    error: ErrorCode,
-) -> _Response:
-    """The response, once the store has answered for the partitions that were right."""
-    for answer in answers:
-        answer.error_code = error
-    return response
+class _Storing:
+    """Partitions on their way to the store, and the response that says how that went.
+
+    Args:
+        submit: Hands some of them to the store.
+        response: The response.
+    """
+
+    def __init__(
+        self, submit: Callable[[Mapping[TopicPartition, CommittedOffset]], Write], response: _Response
+    ) -> None:
+        self._submit = submit
+        self._response = response
+        self._offsets: dict[TopicPartition, CommittedOffset] = {}
+        self._rows: list[_Partition] = []
+        self._writes: deque[Write] = deque()
+        self._left = 1  # this object, until everything has been handed over
+        self._done: Completion[_Response] = Completion()
+
+    def add(self, partition: TopicPartition, committed: CommittedOffset, row: _Partition) -> None:
+        """One more partition, and its row of the response."""
+        self._offsets[partition] = committed
+        self._rows.append(row)
+        if len(self._rows) >= _AT_A_TIME:
+            self._hand_over()
+
+    def answer(self) -> Answer[_Response]:
+        """The response, once the store has answered for all."""
+        if self._rows:
+            self._hand_over()
+        self._one_done()
+        return self._response if self._done.done else self._done
+
+    def _hand_over(self) -> None:
+        offsets, rows = self._offsets, self._rows
+        self._offsets, self._rows = {}, []
+        self._left += 1
+        write = self._submit(offsets)
+        self._writes.append(write)
+        write.on_done(lambda write: self._stored(rows, write.result()))
+
+    def backlog(self) -> Write | None:
+        """What to wait for before more is handed over; None if there is room."""
+        while self._writes and self._writes[0].done:
+            self._writes.popleft()
+        return self._writes.popleft() if len(self._writes) > _UNDER_WAY else None
+
+    def _stored(self, rows: list[_Partition], error: ErrorCode) -> None:
+        if error:
+            for row in rows:
+                row.error_code = error
+        self._one_done()
+
+    def _one_done(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._done.set_result(self._response)
 
 
 class OffsetCommitHandler(Handler):
     """Stores the positions of groups."""
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_COMMIT
+    ROLE: ClassVar[Role] = Role.GROUPS
 
-    def begin(self, request: OffsetCommitRequest, context: RequestContext) -> Answer[OffsetCommitResponse]:
+    def begin(self, request: OffsetCommitRequest, context: RequestContext) -> Begun:
         """Check each partition, and send those that are right to the store."""
+        return cast("Begun", started(self._begin(request, context.api_version)))
+
+    def _begin(self, request: OffsetCommitRequest, version: int) -> Work:
         groups = self.core.groups
-        version = context.api_version
         missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= _WITH_GROUP_ID_NOT_FOUND else ErrorCode.ILLEGAL_GENERATION
         refused = groups.check_commit(
             request.group_id,
@@ -77,39 +144,33 @@ class OffsetCommitHandler(Handler):
             request.generation_id_or_member_epoch,
             missing=missing,
         )
-        accepted: dict[TopicPartition, CommittedOffset] = {}
-        answered: list[OffsetCommitResponsePartition] = []  # those that wait for the store
-        topics = [
-            self._topic(topic, request.retention_time_ms, version, refused, accepted, answered)
-            for topic in request.topics
-        ]
-        response = OffsetCommitResponse(topics=topics)
-        if not accepted:
-            return response
-        return when_done(groups.commit(request.group_id, accepted), partial(_stored, response, answered))
+        response = OffsetCommitResponse()
+        stored = _Storing(partial(groups.commit, request.group_id), response)
+        count = 0
+        for topic in request.topics:
+            record, answer, unknown = self._topic(topic, version)
+            response.topics.append(answer)
+            for partition in topic.partitions:
+                count += 1
+                if count % FEW == 0:
+                    yield _PER_PARTITION * FEW
+                    yield stored.backlog()
+                error = refused or (unknown if record is None else self._check(partition))
+                row = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+                answer.partitions.append(row)
+                if not error and record is not None:
+                    key = TopicPartition(record.name, partition.partition_index)
+                    stored.add(key, self._committed(partition, request.retention_time_ms), row)
+        return stored.answer()
 
     def _topic(
-        self,
-        topic: OffsetCommitRequestTopic,
-        retention_ms: int,
-        version: int,
-        refused: ErrorCode,
-        accepted: dict[TopicPartition, CommittedOffset],
-        answered: list[OffsetCommitResponsePartition],
-    ) -> OffsetCommitResponseTopic:
+        self, topic: OffsetCommitRequestTopic, version: int
+    ) -> tuple[TopicRecord | None, OffsetCommitResponseTopic, ErrorCode]:
+        """The topic, its row of the response, and what to say of its partitions if there is none."""
         by_id = version >= _WITH_TOPIC_IDS
         record = self.core.topics.by_id(topic.topic_id) if by_id else self.core.topics.get(topic.name)
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
-        for partition in topic.partitions:
-            error = refused or (unknown if record is None else self._check(partition))
-            answer = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
-            response.partitions.append(answer)
-            if not error and record is not None:
-                key = TopicPartition(record.name, partition.partition_index)
-                accepted[key] = self._committed(partition, retention_ms)
-                answered.append(answer)
-        return response
+        return record, OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id), unknown
 
     def _check(self, partition: OffsetCommitRequestPartition) -> ErrorCode:
         longest = self.core.groups.settings.offset_metadata_max_bytes
@@ -129,7 +190,7 @@ class OffsetCommitHandler(Handler):
 
     def fail(self, request: OffsetCommitRequest, context: RequestContext, error: KafkaError) -> OffsetCommitResponse:
         """The answer to a commit that failed as a whole."""
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+        code = code_of(error, self.ROLE)
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponseTopic(
@@ -152,34 +213,35 @@ class OffsetFetchHandler(Handler):
     """
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
 
-    def begin(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    def begin(self, request: OffsetFetchRequest, context: RequestContext) -> Begun:
         """Look the offsets up."""
-        if context.api_version >= 8:
-            return OffsetFetchResponse(groups=[self._group(group, context.api_version) for group in request.groups])
+        return cast("Begun", started(self._begin(request, context.api_version)))
+
+    def _begin(self, request: OffsetFetchRequest, version: int) -> Work:
+        if version >= 8:
+            answers = [self._group(group, version) for group in request.groups[:FEW]]
+            if len(request.groups) > FEW or any(map(_is_large, answers)):
+                yield None
+            rest = (self._group(group, version) for group in islice(request.groups, FEW, None))
+            return OffsetFetchResponse(groups=lazily(len(request.groups), chain(answers, rest)))
         offsets = self.core.groups.offsets(request.group_id)
         if request.topics is None:
-            wanted: Iterable[tuple[str, Iterable[int]]] = _everything(offsets)
+            wanted = _everything(offsets)
         else:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
-        return OffsetFetchResponse(
-            topics=[
-                OffsetFetchResponseTopic(
-                    name=name,
-                    partitions=[
-                        OffsetFetchResponsePartition(
-                            partition_index=partition,
-                            committed_offset=found.offset,
-                            committed_leader_epoch=found.leader_epoch,
-                            metadata=found.metadata,
-                        )
-                        for partition in partitions
-                        for found in (_found(offsets, name, partition),)
-                    ],
-                )
-                for name, partitions in wanted
-            ]
+        if len(wanted) > FEW or any(len(partitions) > FEW for _, partitions in wanted):
+            yield None
+        rows = (
+            OffsetFetchResponseTopic(
+                name=name,
+                partitions=lazily(len(partitions), (_old_row(offsets, name, partition) for partition in partitions)),
+            )
+            for name, partitions in wanted
         )
+        return OffsetFetchResponse(topics=lazily(len(wanted), rows))
 
     def _group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
         offsets = self.core.groups.offsets(group.group_id)
@@ -192,71 +254,96 @@ class OffsetFetchHandler(Handler):
                     topic_id = record.topic_id if record is not None else bytes(16)
                     response.topics.append(_answer(offsets, name, topic_id, indexes, ErrorCode.NONE))
             return response
-        for topic in group.topics:
-            name, error = topic.name, ErrorCode.NONE
-            if by_id:
-                record = self.core.topics.by_id(topic.topic_id)
-                name = "" if record is None else record.name
-                error = ErrorCode.UNKNOWN_TOPIC_ID if record is None else ErrorCode.NONE
-            response.topics.append(_answer(offsets, name, topic.topic_id, topic.partition_indexes, error))
+        rows = (self._of_topic(offsets, topic, by_id=by_id) for topic in group.topics)
+        response.topics = list(rows) if len(group.topics) <= FEW else lazily(len(group.topics), rows)
         return response
 
+    def _of_topic(
+        self, offsets: GroupOffsets | None, topic: OffsetFetchRequestTopics, *, by_id: bool
+    ) -> OffsetFetchResponseTopics:
+        name, error = topic.name, ErrorCode.NONE
+        if by_id:
+            record = self.core.topics.by_id(topic.topic_id)
+            name = "" if record is None else record.name
+            error = ErrorCode.UNKNOWN_TOPIC_ID if record is None else ErrorCode.NONE
+        return _answer(offsets, name, topic.topic_id, topic.partition_indexes, error)
 
-def _everything(offsets: GroupOffsets | None) -> list[tuple[str, Iterable[int]]]:
-    return [] if offsets is None else [(name, sorted(partitions)) for name, partitions in offsets.topics().items()]
+
+def _everything(offsets: GroupOffsets | None) -> list[tuple[str, list[int]]]:
+    return [] if offsets is None else [(name, list(partitions)) for name, partitions in offsets.topics().items()]
+
+
+def _is_large(group: OffsetFetchResponseGroup) -> bool:
+    # many topics are made when they are written, and must not be looked at before
+    return len(group.topics) > FEW or any(len(topic.partitions) > FEW for topic in group.topics)
 
 
 def _found(offsets: GroupOffsets | None, topic: str, partition: int) -> CommittedOffset:
     return (None if offsets is None else offsets.get(topic, partition)) or _NOTHING
 
 
+def _old_row(offsets: GroupOffsets | None, name: str, partition: int) -> OffsetFetchResponsePartition:
+    found = _found(offsets, name, partition)
+    return OffsetFetchResponsePartition(
+        partition_index=partition,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+    )
+
+
+def _row(offsets: GroupOffsets | None, name: str, partition: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    found = _NOTHING if error else _found(offsets, name, partition)
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+        error_code=error,
+    )
+
+
 def _answer(
-    offsets: GroupOffsets | None, name: str, topic_id: bytes, partitions: Iterable[int], error: ErrorCode
+    offsets: GroupOffsets | None, name: str, topic_id: bytes, partitions: list[int], error: ErrorCode
 ) -> OffsetFetchResponseTopics:
-    response = OffsetFetchResponseTopics(name=name, topic_id=topic_id)
-    for partition in partitions:
-        found = _NOTHING if error else _found(offsets, name, partition)
-        response.partitions.append(
-            OffsetFetchResponsePartitions(
-                partition_index=partition,
-                committed_offset=found.offset,
-                committed_leader_epoch=found.leader_epoch,
-                metadata=found.metadata,
-                error_code=error,
-            )
-        )
-    return response
+    rows = (_row(offsets, name, partition, error) for partition in partitions)
+    return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=lazily(len(partitions), rows))
 
 
 class OffsetDeleteHandler(Handler):
     """Forgets the positions of groups, of partitions that nobody reads (KIP-496)."""
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_DELETE
+    ROLE: ClassVar[Role] = Role.GROUPS
 
-    def begin(self, request: OffsetDeleteRequest, context: RequestContext) -> Answer[OffsetDeleteResponse]:
+    def begin(self, request: OffsetDeleteRequest, context: RequestContext) -> Begun:
         """Check each partition, and have the store forget those that are right."""
+        return cast("Begun", started(self._begin(request)))
+
+    def _begin(self, request: OffsetDeleteRequest) -> Work:
         groups = self.core.groups
-        error, subscribed = groups.check_offset_delete(request.group_id)
+        error, subscribed = yield from groups.check_offset_delete(request.group_id)
         if error:
             return OffsetDeleteResponse(error_code=error)
-        gone: list[TopicPartition] = []
-        answered: list[OffsetDeleteResponsePartition] = []
         response = OffsetDeleteResponse()
+        stored = _Storing(partial(groups.delete_offsets, request.group_id), response)
+        count = 0
         for topic in request.topics:
             error = self._check(topic.name, subscribed)
-            answers = [
-                OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=error)
-                for partition in topic.partitions
-            ]
-            response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
-            if not error:
-                gone += [TopicPartition(topic.name, partition.partition_index) for partition in topic.partitions]
-                answered += answers
-        if not gone:
-            return response
-        return when_done(groups.delete_offsets(request.group_id, gone), partial(_stored, response, answered))
+            answer = OffsetDeleteResponseTopic(name=topic.name)
+            response.topics.append(answer)
+            for partition in topic.partitions:
+                count += 1
+                if count % FEW == 0:
+                    yield _PER_PARTITION * FEW
+                    yield stored.backlog()
+                row = OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=error)
+                answer.partitions.append(row)
+                if not error:
+                    stored.add(TopicPartition(topic.name, partition.partition_index), _NOTHING, row)
+        return stored.answer()
 
-    def _check(self, topic: str, subscribed: set[str]) -> ErrorCode:
+    def _check(self, topic: str, subscribed: Container[str]) -> ErrorCode:
         if self.core.topics.get(topic) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any, cast
 
 from kclient.concurrency import Completion, Supervisor
@@ -15,6 +16,7 @@ from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.handlers import HandlerTable
 from kclient.htp import open_store
 from kclient.htp.memory import reset
+from kclient.net.memory_budget import MemoryBudget
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
     JoinGroupRequest,
@@ -60,17 +62,23 @@ class Harness:
         self.core = core
         self.groups = core.groups
         self.table = HandlerTable(core, MODULES)
-        self.connection = ConnectionContext("127.0.0.1:1", "/127.0.0.1", Advertised("gateway", 9092))
+        share = MemoryBudget().share(lambda: None)
+        self.connection = ConnectionContext(
+            "127.0.0.1:1", "/127.0.0.1", Advertised("gateway", 9092), core.queue.flow(), share
+        )
         self.client_id: str | None = "client"
 
     def begin(self, request: ApiMessage, version: int | None = None) -> Callable[[], Awaitable[Any]]:
         """Send a request; returns what waits for the answer."""
         key = cast("int", type(request).API_KEY)
         version = self.table.versions[key][1] if version is None else version
-        assert self.table.serves(key, version)
-        context = RequestContext(key, version, 7, self.client_id, self.connection)
+        low, high = self.table.versions[key]
+        assert low <= version <= high
+        context = RequestContext(key, version, 7, self.client_id, self.connection, cast("Any", None))
         received = type(request).decode(request.encode(version), version)
         begun = self.table.handlers[key].begin(received, context)
+        while isinstance(begun, GeneratorType):
+            begun = finished(begun)
 
         async def finish() -> Any:
             if isinstance(begun, Completion):
@@ -114,6 +122,15 @@ class Harness:
         assert joined.error_code == 0
         assert (await self.sync(joined, group)).error_code == 0
         return joined
+
+
+def finished(steps: Any) -> Any:
+    """What work in steps comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def subscription(*topics: str) -> bytes:
