@@ -30,6 +30,7 @@ from kclient.errors import (
     OutOfOrderSequenceError,
     UnknownLeaderEpochError,
 )
+from kclient.gateway.producer_windows import ProducerLimit, ProducerWindows
 
 WINDOW: Final = 5
 """Batches remembered per producer id, as in Kafka: as many as an idempotent producer keeps in flight."""
@@ -162,7 +163,9 @@ class PartitionLog:
 
     __slots__ = ("_epochs", "_windows", "high_watermark", "leader_epoch", "next_offset", "pending", "start_offset")
 
-    def __init__(self, leader_epoch: int = 0, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self, leader_epoch: int = 0, checkpoint: Checkpoint | None = None, producers: ProducerLimit | None = None
+    ) -> None:
         self.leader_epoch: int = leader_epoch
         self.start_offset: int = checkpoint.start_offset if checkpoint else 0
         """The log start: the first offset that may be read."""
@@ -172,7 +175,7 @@ class PartitionLog:
         """The end of what is durable, and so of what is visible."""
         self.pending: deque[Append] = deque()
         """The appends above the high watermark, in order."""
-        self._windows: dict[int, Window] = dict(checkpoint.windows) if checkpoint else {}
+        self._windows = ProducerWindows(producers or ProducerLimit(), checkpoint.windows if checkpoint else None)
         self._epochs: list[tuple[int, int]] = list(checkpoint.epochs) if checkpoint else []
 
     # Appending
@@ -195,7 +198,7 @@ class PartitionLog:
         if producer_id >= 0:
             append.producer_id = producer_id
             append.undo = window
-            self._windows[producer_id] = _extended(window, header, base, timestamp, now_ms)
+            self._windows.put(producer_id, _extended(window, header, base, timestamp, now_ms))
         self.next_offset = append.next_offset
         self.pending.append(append)
         return append
@@ -274,9 +277,9 @@ class PartitionLog:
 
     def _put(self, producer_id: int, window: Window | None) -> None:
         if window is None:
-            self._windows.pop(producer_id, None)
+            self._windows.pop(producer_id)
         else:
-            self._windows[producer_id] = window
+            self._windows.put(producer_id, window)
 
     # Recovery and checkpoints
 
@@ -294,7 +297,7 @@ class PartitionLog:
             if header.producer_id >= 0 and not header.is_control:
                 stamp = header.max_timestamp if getattr(header, "timestamp_type", 0) == 1 else -1
                 window = self._windows.get(header.producer_id)
-                self._windows[header.producer_id] = _extended(window, header, base, stamp, now_ms)
+                self._windows.put(header.producer_id, _extended(window, header, base, stamp, now_ms))
 
     def skip_to(self, next_offset: int) -> None:
         """The log ends at `next_offset` at least: offsets that were ever given are not given again."""
@@ -309,7 +312,7 @@ class PartitionLog:
         Args:
             start_offset: The log start as it will be after a trim; as it is if None.
         """
-        windows = dict(self._windows)
+        windows = self._windows.copy()
         for append in reversed(self.pending):
             if append.producer_id >= 0:
                 if append.undo is None:
@@ -322,11 +325,11 @@ class PartitionLog:
 
     def expire(self, before_ms: int) -> int:
         """Forget the producers that have appended nothing since `before_ms`; how many there were."""
-        busy = {append.producer_id for append in self.pending}
-        idle = [key for key, window in self._windows.items() if window.seen_ms < before_ms and key not in busy]
-        for key in idle:
-            del self._windows[key]
-        return len(idle)
+        return self._windows.forget(before_ms, {append.producer_id for append in self.pending})
+
+    def close(self) -> None:
+        """The log is not used any more: what it remembers of producers counts no longer."""
+        self._windows.clear()
 
     # Reading
 
@@ -375,7 +378,7 @@ class PartitionLog:
     @property
     def windows(self) -> dict[int, Window]:
         """What is remembered of each producer id, for descriptions and tests."""
-        return dict(self._windows)
+        return self._windows.copy()
 
 
 def _since(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:

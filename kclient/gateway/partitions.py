@@ -8,14 +8,17 @@ answered. A partition is opened when it is first used; appends that come before 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from enum import Enum, IntEnum
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import anyio.lowlevel
 
 from kclient.errors import (
     KafkaError,
@@ -23,10 +26,11 @@ from kclient.errors import (
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.checkpoints import decode_checkpoint, encode_checkpoint
+from kclient.gateway.checkpoints import decode_checkpoint, encode_checkpoint, encoded_in_steps
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.keys import LOG_PREFIX
 from kclient.gateway.log import Append, AppendState, Checkpoint, Duplicate, PartitionLog
+from kclient.gateway.opening import Openings
 from kclient.htp.errors import FencedError, HtpError, StorageFullError, UnknownTopicError
 from kclient.htp.port import (
     CAP_NOWAIT,
@@ -50,8 +54,14 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
-_SCAN_BYTES: Final = 8 << 20
+_SCAN_BYTES: Final = 1 << 20
 """How much recovery reads at a time."""
+_HEADERS_AT_ONCE: Final = 500
+"""Batches that recovery takes into account in one turn of the loop."""
+_TURN_S: Final = 0.002
+"""Seconds of one turn of the loop for appends that have waited for the partition."""
+_FEW_PIECES: Final = 4
+"""Pieces of a checkpoint that are encoded in one turn of the loop."""
 CHECKPOINT_BYTES: Final = 64 << 20
 """A checkpoint is written after so many bytes: the most that opening a partition has to read."""
 CHECKPOINT_BATCHES: Final = 50_000
@@ -102,22 +112,21 @@ class Waiter:
 
     __slots__ = ("_event", "_missing", "_partitions")
 
-    def __init__(self, missing: int, partitions: list[Partition]) -> None:
+    def __init__(self, missing: int) -> None:
         self._missing = missing
         self._event = anyio.Event()
-        self._partitions = partitions
-        for partition in partitions:
-            partition.waiters.add(self)
+        self._partitions: list[Partition] = []
+
+    def add(self, partition: Partition) -> None:
+        """Wait for what arrives in this partition too."""
+        self._partitions.append(partition)
+        partition.waiters.add(self)
 
     def arrived(self, size: int) -> None:
         """So many bytes became visible."""
         self._missing -= size
         if self._missing <= 0:
             self._event.set()
-
-    def less(self, size: int) -> None:
-        """So many bytes were there before: fewer have to arrive."""
-        self.arrived(size)
 
     def wake(self) -> None:
         """Something else happened that the fetch has to look at."""
@@ -189,7 +198,7 @@ class Partition:
         if self.state is State.CLOSED:
             self.state = State.OPENING
             self._opened = anyio.Event()
-            self._core.spawn(self._open, name=f"open {self}")
+            self._core.partitions.openings.add(self)
 
     async def ready(self) -> None:
         """Until the partition is open. Raises `KafkaStorageError` or `UnknownTopicOrPartitionError`."""
@@ -212,33 +221,62 @@ class Partition:
         for waiter in list(self.waiters):
             waiter.wake()
 
-    async def _open(self) -> None:
+    async def open(self) -> None:
+        """Open the partition, when its turn has come."""
+        if self.state is not State.OPENING:  # it has gone meanwhile
+            return
         error: KafkaError | None = None
+        opened = False
+        try:
+            error = await self._try_to_recover()
+            if error is None:
+                await self._take_queued()
+                opened = True
+        finally:
+            if self.state is State.OPENING:
+                self.state = State.OPEN if opened else State.CLOSED
+            assert self._opened is not None
+            self._opened.set()
+        queued, self._queue = self._queue, deque()
+        for _, _, ticket in queued:
+            ticket.reach(Level.FAILED, error)
+        self.wake()
+
+    async def _try_to_recover(self) -> KafkaError | None:
         try:
             await self._recover()
         except (KafkaError, ValueError, OSError) as failure:
-            error = KafkaStorageError(f"{self} cannot be opened: {failure}")
             if self.state is State.OPENING:
                 logger.error("%s cannot be opened: %s", self, failure, exc_info=not isinstance(failure, HtpError))
-        finally:
-            if self.state is State.OPENING:
-                self.state = State.OPEN if error is None else State.CLOSED
-            assert self._opened is not None
-            self._opened.set()
-        if self.state is State.GONE:
-            self._stored_in = self.direct = None
-            return
-        queued, self._queue = self._queue, deque()
-        for batch, header, ticket in queued:
-            if error is not None:
-                ticket.reach(Level.FAILED, error)
-            else:
-                self._append(batch, header, ticket)
-        self.wake()
+            return KafkaStorageError(f"{self} cannot be opened: {failure}")
+        return None
+
+    async def _take_queued(self) -> None:
+        """Append what has come before the partition was open; what comes meanwhile follows it."""
+        until = time.perf_counter() + _TURN_S
+        while self._queue:
+            self._append(*self._queue.popleft())
+            if time.perf_counter() >= until:
+                await anyio.lowlevel.checkpoint()
+                until = time.perf_counter() + _TURN_S
 
     async def _recover(self) -> None:
         checkpoint, damaged = await self._read_checkpoint()
-        log = PartitionLog(self._core.leader_epoch, checkpoint)
+        log = PartitionLog(self._core.leader_epoch, checkpoint, self._core.producers)
+        try:
+            await self._recover_log(log)
+            if self.state is State.GONE:
+                raise UnknownTopicOrPartitionError(f"{self} is gone")
+        except BaseException:
+            log.close()
+            if self.state is State.GONE:
+                self._stored_in = self.direct = None
+            raise
+        self.log = log
+        self.dirty = damaged or log.next_offset > (checkpoint.next_offset if checkpoint else 0)
+
+    async def _recover_log(self, log: PartitionLog) -> None:
+        """Open the topic in HTP, and take into account what the log has not seen of it."""
         config = self.config
         opened = await self._core.broker.open(
             self.place,
@@ -254,15 +292,13 @@ class Partition:
             pulled = await opened.pull(position, max_bytes=_SCAN_BYTES)
             if not pulled.data:
                 break
-            log.recovered((header for _, header in iter_headers(pulled.data)), self._core.wall_ms())
+            await self._read_again(log, pulled.data)
             position = pulled.last + 1
         log.skip_to(status.next)
         log.start_offset = max(log.start_offset, status.start)
         if layout(self.config) != layout(config):  # changed meanwhile
             await opened.configure(layout(self.config))
-        self.log = log
         self.direct = opened if CAP_NOWAIT in self._core.broker.capabilities else None  # type: ignore[assignment]
-        self.dirty = damaged or position > (checkpoint.next_offset if checkpoint else 0)
 
     async def _read_checkpoint(self) -> tuple[Checkpoint | None, bool]:
         """The partition's checkpoint, and whether it is damaged: then the whole log has to tell what it can."""
@@ -279,6 +315,14 @@ class Partition:
                 self, start, error,
             )  # fmt: skip
             return Checkpoint(start, start, {}, ()), True
+
+    async def _read_again(self, log: PartitionLog, batches: Buffer) -> None:
+        """Take into account what the checkpoint does not cover."""
+        headers = (header for _, header in iter_headers(batches))
+        now_ms = self._core.wall_ms()
+        while some := list(islice(headers, _HEADERS_AT_ONCE)):
+            log.recovered(some, now_ms)
+            await anyio.lowlevel.checkpoint()
 
     async def configure(self, config: TopicConfig) -> None:
         """Take over changed settings of the topic."""
@@ -357,18 +401,24 @@ class Partition:
             partition_leader_epoch=self.log.leader_epoch,
             log_append_time=None if found.timestamp < 0 else found.timestamp,
         )
-        if self.direct is None:
-            self._unsent.append((found, batch))
-            if not self._sending:
-                self._sending = True
-                self._core.spawn(self._send_all, name=f"append to {self}")
+        if self.direct is None or self._sending:
+            self._send_later(found, batch)
             return
         try:
             sent = self.direct.send_nowait((batch,))
         except HtpError as error:
             self._fail(found, error)
+            return
+        if sent is None:
+            self._send_later(found, batch)
         else:
             self._stored(found, sent)
+
+    def _send_later(self, append: Append, batch: Buffer) -> None:
+        self._unsent.append((append, batch))
+        if not self._sending:
+            self._sending = True
+            self._core.spawn(self._send_all, name=f"append to {self}")
 
     def _repeat(self, found: Duplicate, ticket: Ticket) -> None:
         first = found.pending
@@ -380,13 +430,15 @@ class Partition:
             ticket.reach(Level.STORED)
 
     async def _send_all(self) -> None:
-        """The appends of a broker without `nowait`: one after the other, in order."""
+        """What the broker cannot take at once: one append after the other, in order."""
         try:
             while self._unsent:
                 append, batch = self._unsent.popleft()
                 try:
                     sent = await self.stored_in.send((batch,))
                 except KafkaError as error:
+                    if append.state is AppendState.FAILED:  # the partition has ended, and told who waited
+                        continue
                     self._unsent.clear()
                     self._fail(append, error)
                     await self._resume_at_end()
@@ -487,13 +539,22 @@ class Partition:
         self._bytes = self._batches = 0
         self.dirty = False
         try:
-            rows = {self._key: encode_checkpoint(checkpoint)}
+            rows = {self._key: await self._encoded(checkpoint)}
             if trimmed:
                 rows[self._start_key] = str(checkpoint.start_offset).encode()
             await self._core.manager.commit(rows, lease=self._core.lease)
         except BaseException:
             self.dirty = True
             raise
+
+    @staticmethod
+    async def _encoded(checkpoint: Checkpoint) -> bytes:
+        pieces = []
+        for piece in encoded_in_steps(checkpoint):
+            pieces.append(piece)
+            if len(pieces) > _FEW_PIECES:
+                await anyio.lowlevel.checkpoint()
+        return b"".join(pieces)
 
     async def trim(self, before: int) -> None:
         """Move the log start up; what lies wholly below it is dropped when HTP sees fit.
@@ -543,6 +604,7 @@ class Partition:
         queued, self._queue = self._queue, deque()
         for _, _, ticket in queued:
             ticket.reach(Level.FAILED, error)
+        self.log.close()
         pending, self._appends = self._appends, {}
         for append, tickets in pending.items():
             append.state = AppendState.FAILED
@@ -557,6 +619,7 @@ class PartitionTable:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._preread: dict[str, bytes] | None = None
+        self.openings: Openings = Openings(core.spawn)
 
     async def load(self) -> None:
         """Read all checkpoints at once: opening a thousand partitions asks the manager once."""

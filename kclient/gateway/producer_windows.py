@@ -1,0 +1,81 @@
+"""What logs remember of producers, and no more of it than there may be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kclient.gateway.log import Window
+
+_PART: Final = 20
+"""One log may remember one part in so many of the producers that all may."""
+_SURE: Final = 16
+"""So many producers each log remembers in any case."""
+
+
+class ProducerLimit:
+    """How many producers all logs of a gateway remember together (`producer.id.cache.size`)."""
+
+    __slots__ = ("count", "each", "most")
+
+    def __init__(self, most: int = 100_000) -> None:
+        self.most: int = most
+        self.each: int = max(most // _PART, _SURE)
+        """As many as one log may remember."""
+        self.count: int = 0
+
+
+class ProducerWindows:
+    """The producers that one log remembers, the longest silent ones first.
+
+    A client can use as many producer ids as it likes. Where there are too many, the one that has been silent for
+    longest is forgotten, as all are in the end (`producer.id.expiration.ms`): if it still appends, it may go on; a
+    batch that it repeats then is not recognised.
+    """
+
+    __slots__ = ("_limit", "_windows")
+
+    def __init__(self, limit: ProducerLimit, windows: Mapping[int, Window] | None = None) -> None:
+        self._limit = limit
+        self._windows: dict[int, Window] = dict(windows or {})
+        limit.count += len(self._windows)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def get(self, producer_id: int) -> Window | None:
+        """What is remembered of a producer."""
+        return self._windows.get(producer_id)
+
+    def put(self, producer_id: int, window: Window) -> None:
+        """Remember something of a producer."""
+        windows = self._windows
+        if windows.pop(producer_id, None) is None:
+            limit = self._limit
+            limit.count += 1
+            count = len(windows)
+            if count >= limit.each or (limit.count > limit.most and count >= _SURE):
+                self.pop(next(iter(windows)))
+        windows[producer_id] = window  # the last one
+
+    def pop(self, producer_id: int) -> None:
+        """Forget a producer."""
+        if self._windows.pop(producer_id, None) is not None:
+            self._limit.count -= 1
+
+    def forget(self, before_ms: int, busy: Collection[int]) -> int:
+        """Forget those that have been silent since a time and are not busy; how many there were."""
+        idle = [key for key, window in self._windows.items() if window.seen_ms < before_ms and key not in busy]
+        for key in idle:
+            self.pop(key)
+        return len(idle)
+
+    def copy(self) -> dict[int, Window]:
+        """All that is remembered."""
+        return dict(self._windows)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._limit.count -= len(self._windows)
+        self._windows.clear()
