@@ -24,6 +24,7 @@ class GatewayProcess:
         port: int = 0,
         durability: str = "synced",
         config: Mapping[str, str] | None = None,
+        open_files: int | None = None,
     ) -> None:
         self.data = data
         self.port = port
@@ -33,6 +34,8 @@ class GatewayProcess:
         self.stderr: list[str] = []
         self._durability = durability
         self._config = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4", **(config or {})}
+        self._open_files = open_files
+        """How many the process may have; None for as many as this one."""
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -43,6 +46,8 @@ class GatewayProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "kclient", "gateway", "--data", str(self.data)]
+        if self._open_files is not None:
+            command = ["sh", "-c", f'ulimit -n {self._open_files} && exec "$@"', "sh", *command]
         command += ["--listen", self.bootstrap, "--durability", self._durability]
         for name, value in self._config.items():
             command += ["--config", f"{name}={value}"]

@@ -212,12 +212,13 @@ def batch_of(
     producer_epoch: int = -1,
     sequence: int = -1,
     transactional: bool = False,
+    key: bytes | None = None,
 ) -> bytearray:
     """A record batch as a producer would make it."""
     builder = BatchBuilder(limit=1 << 30, compression=compression, is_transactional=transactional)
     stamp = int(time.time() * 1000) if timestamp is None else timestamp
     for value in values:
-        builder.append(stamp, None, value)
+        builder.append(stamp, key, value)
     return builder.build(producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence)
 
 

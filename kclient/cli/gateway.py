@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
@@ -16,6 +17,8 @@ from kclient.cli.errors import UsageError
 from kclient.gateway.gateway import DRAIN_S, Gateway
 
 LISTEN = "127.0.0.1:9092"
+_FULL_AFTER = 100
+"""Collections of the middle generation before a full one; 10 is usual."""
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -47,6 +50,7 @@ async def _serve(gateway: Gateway, directory: Path) -> int:
     code = 0
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         await gateway.start()
+        _collect_rarely()
         told = "" if gateway.address == gateway.bootstrap else f" (clients are told {gateway.bootstrap})"
         print(f"kclient gateway listens on {gateway.address}{told}, data in {directory}", flush=True)  # noqa: T201
         async with anyio.create_task_group() as tasks:
@@ -69,6 +73,13 @@ async def _serve(gateway: Gateway, directory: Path) -> int:
     if gateway.failure is not None:
         raise gateway.failure
     return code
+
+
+def _collect_rarely() -> None:
+    """Full garbage collections hold up everybody, and the gateway makes next to nothing that only they can free."""
+    gc.freeze()  # what there is now stays
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _FULL_AFTER)
 
 
 async def _close(gateway: Gateway, *, drain: bool, signals: AsyncIterator[signal.Signals]) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from kclient.concurrency import loop_soon
+from kclient.gateway.discarding import in_slices
+from kclient.gateway.producer_windows import ProducerLimit
+from kclient.gateway.workers import Workers
+from kclient.net.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from kclient.gateway.config import BrokerConfig
@@ -16,6 +22,9 @@ if TYPE_CHECKING:
     from kclient.gateway.producer_ids import ProducerIds
     from kclient.gateway.topics import TopicCatalogue, TopicRecord
     from kclient.htp.port import Broker, Lease, Manager
+    from kclient.net.fair_queue import Flow
+    from kclient.net.memory_budget import Share
+    from kclient.net.server_connection import Place
 
 
 @dataclass(slots=True, frozen=True)
@@ -27,17 +36,45 @@ class Advertised:
     listener: str = "PLAINTEXT"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ConnectionContext:
-    """One client connection: where it came from, and the listener's advertised address."""
+    """One client connection: where it came from, the listener's advertised address, its turns and its memory."""
 
     peer: str
     """The peer's address as text, for logs: `127.0.0.1:40312`, or `memory:NAME`."""
     client_host: str
     """The peer's host as Kafka shows it in group descriptions: `/127.0.0.1`."""
     advertised: Advertised
+    flow: Flow
+    """Its turns on the event loop."""
+    share: Share
+    """What it holds of the memory for clients."""
     client_software: tuple[str, str] = ("unknown", "unknown")
     """Name and version of the client, as its ApiVersions request told (KIP-511)."""
+    end_sessions: Callable[[], object] | None = None
+    """Ends the client's fetch sessions, if it has any."""
+    gone: bool = False
+    """Whether the client has gone: nobody waits for what is not answered yet."""
+    _when_gone: dict[Callable[[], object], None] = field(default_factory=dict)
+
+    def when_gone(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the client has gone; it must not raise. `unless_gone` takes it back."""
+        self._when_gone[callback] = None
+
+    def unless_gone(self, callback: Callable[[], object]) -> None:
+        """Do not call `callback` any more."""
+        self._when_gone.pop(callback, None)
+
+    def discard(self, steps: Iterator[None]) -> None:
+        """Give up very many objects in steps, in the client's turns; each step gives up some."""
+        self.flow.add(in_slices(steps, self.flow.clock))
+
+    def end(self) -> None:
+        """The client has gone."""
+        self.gone = True
+        callbacks, self._when_gone = self._when_gone, {}
+        for callback in callbacks:
+            callback()
 
 
 @dataclass(slots=True)
@@ -49,6 +86,8 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     connection: ConnectionContext
+    place: Place
+    """Its place in the order of the connection's replies."""
 
 
 @dataclass(slots=True)
@@ -67,6 +106,12 @@ class Core:
     gateway's failure; expected errors are handled inside."""
     leader_epoch: int
     """The leader epoch of every partition: it grows with each start of a gateway on the store."""
+    queue: FairQueue = field(default_factory=lambda: FairQueue(loop_soon()))
+    """Who may use the event loop: each connection has a flow in it, and what is done for many of them has one too."""
+    workers: Workers = field(default_factory=Workers)
+    """Threads for checksums, decompression and compression."""
+    producers: ProducerLimit = field(default_factory=ProducerLimit)
+    """How many producers the logs may remember."""
     dynamic: DynamicConfig = field(init=False)
     """What of `config` was changed since the start."""
     topics: TopicCatalogue = field(init=False)

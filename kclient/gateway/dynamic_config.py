@@ -20,8 +20,9 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 KEY: Final = "kafka/config/broker"
 READ_ONLY: Final = frozenset(
     {
-        "advertised.listeners", "broker.id", "broker.rack", "connections.max.idle.ms", "listeners", "log.dirs",
-        "max.incremental.fetch.session.cache.slots", "node.id", "queued.max.requests", "socket.request.max.bytes",
+        "advertised.listeners", "broker.id", "broker.rack", "connections.max.idle.ms", "connections.max.memory.bytes",
+        "listeners", "log.dirs", "max.incremental.fetch.session.cache.slots", "node.id", "producer.id.cache.size",
+        "queued.max.request.bytes", "queued.max.requests", "socket.request.max.bytes",
     }
 )  # fmt: skip
 """Settings that only a restart changes."""

@@ -2,14 +2,18 @@
 
 A session goes through epochs: the request that makes it has epoch 0, the next ones 1, 2, ...; epoch -1 ends it.
 The cache is pure: it takes requests and the time, and holds no partition, only their coordinates.
+
+Sessions take memory for as long as they last, so they count against the share of the connection that made them, end
+with it (a client that comes back makes another), and have a bound together. A fetch that gets none is served all the
+same, but has to name all its partitions every time.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kclient.errors import FetchSessionIdNotFoundError, FetchSessionTopicIdError, InvalidFetchSessionEpochError
 
@@ -19,6 +23,20 @@ NO_SESSION: Final = 0
 _EPOCHS: Final = 2**31
 EVICTION_S: Final = 120.0
 """A session that was used within so many seconds keeps its place when the cache is full (as in Kafka)."""
+
+
+_PER_PARTITION: Final = 300
+"""About how many bytes of memory a session takes for each partition."""
+_AT_A_TIME: Final = 256
+"""Partitions that are taken into account between two pauses."""
+
+
+class Owner(Protocol):
+    """The share of the connection that a session belongs to (`kclient.net.memory_budget.Share`)."""
+
+    def add(self, size: int) -> object:
+        """Hold so many bytes more, or less."""
+        ...
 
 
 class Key(NamedTuple):
@@ -49,7 +67,7 @@ class Wanted:
         return news
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """What one consumer fetches."""
 
@@ -59,6 +77,16 @@ class FetchSession:
     epoch: int = 1
     """The epoch that the next request has to have."""
     used: float = 0.0
+    owner: Owner | None = None
+    busy: bool = False
+    """Whether a request of it is being read."""
+    held: int = 0
+    """Bytes that count against the owner's share."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes, about."""
+        return _PER_PARTITION * len(self.partitions)
 
 
 class Plan(NamedTuple):
@@ -76,10 +104,21 @@ class Plan(NamedTuple):
 
 
 class FetchSessionCache:
-    """All fetch sessions of a gateway, at most `slots`."""
+    """All fetch sessions of a gateway.
 
-    def __init__(self, slots: int) -> None:
+    Args:
+        slots: How many there may be.
+        memory: How many bytes they may take together, about.
+        discard: Is given the partitions of a session that has ended, which may be very many.
+    """
+
+    def __init__(
+        self, slots: int, memory: int = 1 << 62, discard: Callable[[dict[Key, Wanted]], object] | None = None
+    ) -> None:
+        self._discard = discard
         self._slots = slots
+        self._memory = memory
+        self._held = 0
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
 
     def __len__(self) -> int:
@@ -89,11 +128,12 @@ class FetchSessionCache:
         self,
         session_id: int,
         epoch: int,
-        wanted: Sequence[Wanted],
+        wanted: list[Wanted],
         forgotten: Iterable[Key],
         now: float,
         *,
         by_id: bool,
+        owner: Owner | None = None,
     ) -> Plan:
         """Take a request's place in its session.
 
@@ -102,60 +142,138 @@ class FetchSessionCache:
             InvalidFetchSessionEpochError: The request is not the session's next one.
             FetchSessionTopicIdError: The session goes by names and the request by ids, or the other way round.
         """
+        steps = self.plan_steps(session_id, epoch, wanted, forgotten, now, by_id=by_id, owner=owner)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                plan: Plan = end.value
+                return plan
+
+    def plan_steps(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: list[Wanted],
+        forgotten: Iterable[Key],
+        now: float,
+        *,
+        by_id: bool,
+        owner: Owner | None = None,
+    ) -> Generator[None, None, Plan]:
+        """As `plan`, with pauses."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
-            made = self._make(wanted, now, by_id=by_id) if epoch == INITIAL_EPOCH else None
-            return Plan(list(wanted), made, incremental=False)
+            self._drop(session_id)
+            made = None
+            if epoch == INITIAL_EPOCH:
+                made = yield from self._make(wanted, now, owner, by_id=by_id)
+            return Plan(wanted, made, incremental=False)
         session = self._sessions.get(session_id)
         if session is None:
             raise FetchSessionIdNotFoundError(f"there is no fetch session {session_id}")
-        if session.epoch != epoch:
+        if session.epoch != epoch or session.busy:
             raise InvalidFetchSessionEpochError(
                 f"fetch session {session_id} is at epoch {session.epoch}, the request says {epoch}"
             )
         if session.by_id != by_id:
             raise FetchSessionTopicIdError(f"fetch session {session_id} names topics in another way")
-        return self._go_on(session, wanted, forgotten, now)
+        return (yield from self._go_on(session, wanted, forgotten, now))
 
-    def _go_on(self, session: FetchSession, wanted: Sequence[Wanted], forgotten: Iterable[Key], now: float) -> Plan:
-        for item in wanted:
-            known = session.partitions.get(item.key)
-            if known is None:
-                session.partitions[item.key] = item
-            else:
-                known.offset, known.max_bytes, known.leader_epoch = item.offset, item.max_bytes, item.leader_epoch
-        for key in forgotten:
-            session.partitions.pop(key, None)
+    def drop_all_of(self, owner: Owner) -> None:
+        """A connection has ended, and its sessions with it."""
+        for session in [session for session in self._sessions.values() if session.owner is owner]:
+            self._drop(session.session_id)
+
+    def _go_on(
+        self, session: FetchSession, wanted: Sequence[Wanted], forgotten: Iterable[Key], now: float
+    ) -> Generator[None, None, Plan]:
+        session.busy = True
+        try:
+            for count, item in enumerate(wanted):
+                known = session.partitions.get(item.key)
+                if known is None:
+                    session.partitions[item.key] = item
+                else:
+                    known.offset, known.max_bytes, known.leader_epoch = item.offset, item.max_bytes, item.leader_epoch
+                if count % _AT_A_TIME == _AT_A_TIME - 1:
+                    yield
+            for count, key in enumerate(forgotten):
+                session.partitions.pop(key, None)
+                if count % _AT_A_TIME == _AT_A_TIME - 1:
+                    yield
+        finally:
+            session.busy = False
         session.epoch = session.epoch % (_EPOCHS - 1) + 1
         session.used = now
-        self._sessions.pop(session.session_id, None)
+        if self._sessions.pop(session.session_id, None) is None:
+            raise FetchSessionIdNotFoundError(f"fetch session {session.session_id} has ended")
         if not session.partitions:
+            self._release(session)
             return Plan([], None, incremental=False)
         self._sessions[session.session_id] = session
-        return Plan(list(session.partitions.values()), session, incremental=True)
+        self._hold(session)
+        everything: list[Wanted] = []
+        for item in session.partitions.values():
+            everything.append(item)
+            if len(everything) % _AT_A_TIME == 0:
+                session.busy = True  # nobody else changes it meanwhile
+                yield
+                session.busy = False
+        return Plan(everything, session, incremental=True)
 
-    def _make(self, wanted: Sequence[Wanted], now: float, *, by_id: bool) -> FetchSession | None:
-        if not wanted or not self._room(now):
+    def _make(
+        self, wanted: Sequence[Wanted], now: float, owner: Owner | None, *, by_id: bool
+    ) -> Generator[None, None, FetchSession | None]:
+        if not wanted or not self._room(now, _PER_PARTITION * len(wanted)):
             return None
         while (session_id := random.randrange(1, _EPOCHS)) in self._sessions:
             pass
-        session = FetchSession(session_id, by_id, {item.key: item for item in wanted}, used=now)
+        session = FetchSession(session_id, by_id, used=now, owner=owner, busy=True)
         self._sessions[session_id] = session
+        for count, item in enumerate(wanted):
+            session.partitions[item.key] = item
+            if count % _AT_A_TIME == _AT_A_TIME - 1:
+                yield
+        session.busy = False
+        if session_id not in self._sessions:
+            return None  # its connection has ended meanwhile
+        self._hold(session)
         return session
 
-    def _room(self, now: float) -> bool:
-        if len(self._sessions) < self._slots:
-            return True
-        for session_id, oldest in self._sessions.items():
+    def _room(self, now: float, size: int) -> bool:
+        """Make room for another session, as far as sessions have not been used for long."""
+        for session_id, oldest in list(self._sessions.items()):
+            if len(self._sessions) < self._slots and self._held + size <= self._memory:
+                return True
             if now - oldest.used < EVICTION_S:
                 return False
-            del self._sessions[session_id]
-            return True
-        return False
+            self._drop(session_id)
+        return len(self._sessions) < self._slots and self._held + size <= self._memory
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._release(session)
+
+    def _hold(self, session: FetchSession) -> None:
+        self._count(session, session.size)
+
+    def _release(self, session: FetchSession) -> None:
+        self._count(session, 0)
+        if self._discard is not None:
+            self._discard(session.partitions)
+
+    def _count(self, session: FetchSession, size: int) -> None:
+        change, session.held = size - session.held, size
+        self._held += change
+        if session.owner is not None and change:
+            session.owner.add(change)
 
     @staticmethod
     def answered(session: FetchSession, keys: Iterable[Key]) -> None:
         """These partitions had records: others come first the next time, so that none starves."""
+        if session.busy:
+            return  # the next request is being read already
         for key in keys:
             item = session.partitions.pop(key, None)
             if item is not None:

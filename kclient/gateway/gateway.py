@@ -20,6 +20,7 @@ from kclient.arguments import check_timeout
 from kclient.concurrency import Supervisor, TaskHandle
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.config import BrokerConfig
+from kclient.gateway.connection_quota import connection_quota
 from kclient.gateway.core import Advertised, Core
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
@@ -30,6 +31,7 @@ from kclient.gateway.opening import Opener
 from kclient.gateway.ownership import take_store
 from kclient.gateway.partitions import PartitionTable, require_capabilities
 from kclient.gateway.producer_ids import ProducerIds
+from kclient.gateway.producer_windows import ProducerLimit
 from kclient.gateway.retention import Retention
 from kclient.gateway.server import RequestServer
 from kclient.gateway.topics import TopicCatalogue
@@ -37,6 +39,7 @@ from kclient.htp import open_store
 from kclient.htp.errors import ConflictError, FencedError, HtpError
 from kclient.htp.port import Store
 from kclient.net.address import Address, parse_address
+from kclient.net.connection_limits import ConnectionQuota
 from kclient.net.server import Server, ServerSettings
 from kclient.net.streams import ByteStream
 
@@ -271,7 +274,11 @@ class Gateway:
         await core.partitions.load()
         await core.groups.start()
         core.table = HandlerTable(core)
-        self._server = Server(RequestServer(core), self._supervisor, self._server_settings())
+        requests = RequestServer(core)
+        settings = self._server_settings(await connection_quota(self._config))
+        self._server = Server(requests, self._supervisor, settings, queue=core.queue)
+        core.dynamic.on_change(lambda: self._supervisor.spawn(self._limit_connections, name="connection limits"))
+        self._server.on_memory_short = requests.memory_short
         if self._listen is not None:
             await self._listen_first(self._listen)
         if self._presence is not None:
@@ -305,6 +312,7 @@ class Gateway:
             cluster_id=await self._cluster_id(),
             spawn=self._supervisor.spawn,
             leader_epoch=lease.epoch,
+            producers=ProducerLimit(self._config.get_int("producer.id.cache.size")),
         )
         core.dynamic = DynamicConfig(core)
         await core.dynamic.load()
@@ -332,11 +340,23 @@ class Gateway:
             return await self._cluster_id()
         return made
 
-    def _server_settings(self) -> ServerSettings:
+    async def _limit_connections(self) -> None:
+        """Take over changed limits of connections."""
+        assert self._server is not None
+        try:
+            self._server.limits.quota = await connection_quota(self._config)
+        except ConfigError as error:
+            logger.error("the limits of connections stay as they were: %s", error)
+
+    def _server_settings(self, quota: ConnectionQuota) -> ServerSettings:
         idle_ms = self._config.get_int("connections.max.idle.ms")
+        request_bytes = self._config.get_int("queued.max.request.bytes")
         return ServerSettings(
             frame_limit=self._config.get_int("socket.request.max.bytes"),
             max_outstanding=self._config.get_int("queued.max.requests"),
+            max_memory=self._config.get_int("connections.max.memory.bytes"),
+            max_request_memory=None if request_bytes < 0 else request_bytes,
+            quota=quota,
             idle_timeout=idle_ms / 1000 if idle_ms > 0 else None,
         )
 
@@ -394,6 +414,7 @@ class Gateway:
             await core.groups.aclose()
         if server is not None:
             await server.aclose(grace)
+        await anyio.to_thread.run_sync(core.workers.close)
         if not healthy:
             return
         for task in self._background:

@@ -2,26 +2,36 @@
 
 `kclient.net.server` reads the frames and keeps the replies of a connection in order; this module knows what is in
 them. A request that cannot be understood closes its connection with a line in the log that names the cause; the
-other connections go on.
+other connections go on. Large requests are decoded, and large answers encoded, in steps.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Coroutine
+from types import GeneratorType
+from typing import Any, Final, NoReturn
 
 from kclient.concurrency import Completion
 from kclient.errors import KafkaError, ProtocolError
 from kclient.gateway.core import Advertised, CloseConnectionError, ConnectionContext, Core, RequestContext
-from kclient.gateway.handlers import Finish, Handler
+from kclient.gateway.discarding import arrays_of, emptied_message
+from kclient.gateway.handlers import Begun, Finish, Handler
 from kclient.net.address import parse_address
-from kclient.net.server import Reply, ServerConnection
-from kclient.protocol.framing import decode_request_header, encode_response
+from kclient.net.server import Answer, Reply, ServerConnection, Steps
+from kclient.net.server_connection import FRAME_READ, Work
+from kclient.protocol.framing import RequestHeader, decode_request_header, encode_response, encode_response_steps
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.registry import ApiKey, request_class
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.server")
+
+_SMALL: Final = 4 * 1024
+"""Bytes of a request that is decoded in one go."""
+_LONGEST_HEADER: Final = 64 * 1024
+"""Bytes of a request's header, tagged fields included: nobody sends so many, and reading them is not free."""
+_FEW: Final = 64
+"""Elements of a response that is encoded in one go."""
 
 
 class RequestServer:
@@ -36,63 +46,131 @@ class RequestServer:
         """A connection begins: it keeps what its listener advertises."""
         advertised = connection.label
         assert isinstance(advertised, Advertised)
-        connection.context = ConnectionContext(connection.peer, _client_host(connection.peer), advertised)
+        connection.context = ConnectionContext(
+            connection.peer, _client_host(connection.peer), advertised, connection.flow, connection.share
+        )
         logger.debug("%s connected", connection.peer, extra=self.core.extra())
 
     def disconnected(self, connection: ServerConnection) -> None:
-        """A connection has ended."""
+        """A connection has ended: what waits for its sake alone ends too."""
+        context: ConnectionContext = connection.context
+        context.end()
         logger.debug("%s disconnected", connection.peer, extra=self.core.extra())
 
-    def begin(self, frame: memoryview, connection: ServerConnection) -> Reply | Awaitable[Reply | None] | None:
+    def memory_short(self) -> None:
+        """Connections wait for memory: what is given up without harm is."""
+        for handler in self.core.table.handlers.values():
+            handler.memory_short()
+
+    def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
         """Begin one request. Raises `ProtocolError` for bytes that are no request of a version served here."""
-        context, handler, request = self._decode(frame, connection)
-        if request is None:
+        size = len(frame)
+        header, position = decode_request_header(frame) if size <= _LONGEST_HEADER else _read_header(frame)
+        key, version, correlation_id, client_id = header
+        table = self.core.table
+        handler = table.handlers.get(key) or self._unknown(header)
+        place = connection.beginning
+        assert place is not None
+        context = RequestContext(key, version, correlation_id, client_id, connection.context, place)
+        low, high = table.versions[key]
+        if not low <= version <= high:
             return self._unsupported(handler, context)
+        if size > _SMALL:
+            return Steps(self._begin_large(frame, position, context, handler, connection), not handler.ONLY_READS)
+        # Bytes behind the message are ignored, as Kafka does: librdkafka sends some after Metadata requests.
+        request, _ = request_class(key).decode_from(frame, position, version)
+        return self._dispatch(request, handler, context, connection)
+
+    def _begin_large(
+        self,
+        frame: memoryview,
+        position: int,
+        context: RequestContext,
+        handler: Handler,
+        connection: ServerConnection,
+    ) -> Work:
+        request, _ = yield from request_class(context.api_key).decode_steps(frame, position, context.api_version)
+        answer = self._dispatch(request, handler, context, connection)
+        while isinstance(answer, Steps):
+            answer = yield from answer.work
+        if isinstance(answer, Coroutine):
+            yield FRAME_READ  # it waits for something, and what came with it has been read
+            return self._and_discard(answer, request, context)
+        context.connection.discard(emptied_message(request))
+        return answer
+
+    @staticmethod
+    async def _and_discard(
+        answer: Coroutine[Any, Any, Reply | Steps | None], request: ApiMessage, context: RequestContext
+    ) -> Reply | Steps | None:
+        """The answer of a large request, whose many objects are given up in steps when they are not needed any more."""
+        reply = await answer
+        if isinstance(reply, Steps):  # it may be made of them
+            return Steps(_then_discard(reply.work, request, context))
+        context.connection.discard(emptied_message(request))
+        return reply
+
+    # Requests
+
+    @staticmethod
+    def _unknown(header: RequestHeader) -> NoReturn:
+        raise ProtocolError(f"the API key {_name(header.api_key)} is not served")
+
+    def _dispatch(
+        self, request: ApiMessage, handler: Handler, context: RequestContext, connection: ServerConnection
+    ) -> Answer:
         if self.core.lease.expires <= self.core.now():
             logger.error("%s: the gateway's lease has run out, the connection is closed", connection.peer)
             connection.close()
             return None
         try:
             begun = handler.begin(request, context)
-        except KafkaError as error:
+        except (KafkaError, CloseConnectionError) as error:
             return self._refused(handler, request, context, error, connection)
-        except CloseConnectionError as error:
-            _close(connection, error)
-            return None
+        return self._follow(begun, handler, request, context, connection)
+
+    def _follow(
+        self,
+        begun: Begun,
+        handler: Handler,
+        request: ApiMessage,
+        context: RequestContext,
+        connection: ServerConnection,
+    ) -> Answer:
+        """The answer that what a handler returned leads to."""
         if begun is None:
             return None
-        if isinstance(begun, Completion):
-            return self._completing(begun, context)
         if isinstance(begun, ApiMessage):
-            return encode_response(begun, context.api_version, context.correlation_id)
-        return self._finish(begun, handler, request, context, connection)
+            return _encoded(begun, context)
+        if isinstance(begun, Completion):
+            return self._completing(begun, context, connection)
+        if isinstance(begun, GeneratorType):
+            return Steps(self._in_steps(begun, handler, request, context, connection), not handler.ONLY_READS)
+        return self._finish(begun, handler, request, context, connection)  # type: ignore[arg-type]
 
-    # Requests
-
-    def _decode(
-        self, frame: memoryview, connection: ServerConnection
-    ) -> tuple[RequestContext, Handler, ApiMessage | None]:
-        header, position = decode_request_header(frame)
-        context = RequestContext(
-            header.api_key, header.api_version, header.correlation_id, header.client_id, connection.context
-        )
-        table = self.core.table
-        handler = table.handlers.get(header.api_key)
-        if handler is None:
-            raise ProtocolError(f"the API key {_name(header.api_key)} is not served")
-        if not table.serves(header.api_key, header.api_version):
-            if header.api_key == ApiKey.API_VERSIONS:
-                return context, handler, None
-            low, high = table.versions[header.api_key]
-            raise ProtocolError(
-                f"version {header.api_version} of {_name(header.api_key)} is not served, only {low} to {high}"
-            )
-        # Bytes behind the message are ignored, as Kafka does: librdkafka sends some after Metadata requests.
-        request, _ = request_class(header.api_key).decode_from(frame, position, header.api_version)
-        return context, handler, request
+    def _in_steps(
+        self,
+        work: Work,
+        handler: Handler,
+        request: ApiMessage,
+        context: RequestContext,
+        connection: ServerConnection,
+    ) -> Work:
+        try:
+            begun = yield from work
+        except (KafkaError, CloseConnectionError) as error:
+            return self._refused(handler, request, context, error, connection)
+        if isinstance(begun, ApiMessage):
+            return (yield from encode_response_steps(begun, context.api_version, context.correlation_id))
+        return self._follow(begun, handler, request, context, connection)
 
     def _unsupported(self, handler: Handler, context: RequestContext) -> Reply:
-        """ApiVersions of a version from the future: answered in the format of v0, which every client reads."""
+        """ApiVersions of a version from the future is answered in the format of v0, which every client reads."""
+        if context.api_key != ApiKey.API_VERSIONS:
+            low, high = self.core.table.versions[context.api_key]
+            raise ProtocolError(
+                f"version {context.api_version} of {_name(context.api_key)} is not served, only {low} to {high}"
+            )
         answer = handler.fail(None, context, KafkaError("unsupported version"))
         assert answer is not None
         return encode_response(answer, 0, context.correlation_id)
@@ -102,20 +180,22 @@ class RequestServer:
         handler: Handler,
         request: ApiMessage,
         context: RequestContext,
-        error: KafkaError,
+        error: KafkaError | CloseConnectionError,
         connection: ServerConnection,
-    ) -> Reply | None:
+    ) -> Reply | Steps | None:
         """The answer that says what went wrong; without a place for it the connection is closed."""
         logger.debug("%s: %s is refused: %s", connection.peer, _name(context.api_key), error)
-        try:
-            answer = handler.fail(request, context, error)
-        except CloseConnectionError as closing:
+        answer: ApiMessage | None = None
+        closing: Exception = error
+        if isinstance(error, KafkaError):
+            try:
+                answer = handler.fail(request, context, error)
+            except CloseConnectionError as refusal:
+                closing = refusal
+        if answer is None:
             _close(connection, closing)
             return None
-        if answer is None:
-            _close(connection, error)
-            return None
-        return encode_response(answer, context.api_version, context.correlation_id)
+        return _encoded(answer, context)
 
     async def _finish(
         self,
@@ -124,27 +204,27 @@ class RequestServer:
         request: ApiMessage,
         context: RequestContext,
         connection: ServerConnection,
-    ) -> Reply | None:
+    ) -> Reply | Steps | None:
         try:
             answer = await finish()
-        except KafkaError as error:
+        except (KafkaError, CloseConnectionError) as error:
             return self._refused(handler, request, context, error, connection)
-        except CloseConnectionError as error:
-            _close(connection, error)
-            return None
-        if answer is None:
-            return None
-        return encode_response(answer, context.api_version, context.correlation_id)
+        return None if answer is None else _encoded(answer, context)
 
     @staticmethod
-    def _completing(begun: Completion[Any], context: RequestContext) -> Completion[Reply | None]:
+    def _completing(
+        begun: Completion[Any], context: RequestContext, connection: ServerConnection
+    ) -> Completion[Reply | Steps | None]:
         """A reply that comes without a task: encoded when its message is there."""
-        reply: Completion[Reply | None] = Completion()
+        reply: Completion[Reply | Steps | None] = Completion()
 
         def done(completion: Completion[Any]) -> None:
             try:
                 answer = completion.result()
-                encoded = encode_response(answer, context.api_version, context.correlation_id) if answer else None
+                encoded = _encoded(answer, context) if answer else None
+            except CloseConnectionError as error:
+                _close(connection, error)
+                reply.set_result(None)
             except Exception as error:  # noqa: BLE001  (the network closes the connection and logs it)
                 reply.set_error(error)
             else:
@@ -154,9 +234,49 @@ class RequestServer:
         return reply
 
 
+def _read_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    """The header of a large frame."""
+    try:
+        return decode_request_header(frame[:_LONGEST_HEADER])
+    except ProtocolError as error:
+        raise ProtocolError(f"{error.message}; a header has {_LONGEST_HEADER} bytes at most") from None
+
+
+def _encoded(answer: ApiMessage, context: RequestContext) -> Reply | Steps:
+    if _is_large(answer):
+        return Steps(encode_response_steps(answer, context.api_version, context.correlation_id))
+    return encode_response(answer, context.api_version, context.correlation_id)
+
+
+def _is_large(message: ApiMessage) -> bool:
+    """Whether a response has so many elements, down to those of its elements, that encoding it takes long."""
+    count = 0
+    for name, nested in arrays_of(type(message)):
+        rows = getattr(message, name)
+        if not rows:
+            continue
+        count += len(rows)
+        if count > _FEW:
+            return True
+        if not isinstance(rows, list):
+            continue  # they are made while they are encoded: who made it so knows that they are few
+        for inner in nested:
+            for row in rows:
+                count += len(getattr(row, inner) or ())
+            if count > _FEW:
+                return True
+    return False
+
+
 def _close(connection: ServerConnection, cause: Exception) -> None:
     logger.warning("%s: the connection is closed: %s", connection.peer, cause)
     connection.close()
+
+
+def _then_discard(work: Work, request: ApiMessage, context: RequestContext) -> Work:
+    reply = yield from work
+    context.connection.discard(emptied_message(request))
+    return reply
 
 
 def _name(api_key: int) -> str:

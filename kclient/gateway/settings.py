@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from kclient.errors import ConfigError
@@ -46,6 +47,10 @@ class Setting:
     choices: tuple[str, ...] = ()
     synonyms: tuple[tuple[str, int], ...] = ()
     """Broker settings that stand in, in order, each with the factor to this setting's unit."""
+    check: Callable[[str], object] | None = None
+    """Raises `ValueError` for a text that is not of the setting's form."""
+    form: str = ""
+    """What `check` wants, for messages."""
 
     def parse(self, text: str | None) -> Value:
         """The value of `text`; `ConfigError` when it is no value of this setting."""
@@ -54,9 +59,11 @@ class Setting:
         text = text.strip()
         try:
             value = _PARSERS[self.type](text)
+            if self.check is not None:
+                self.check(text)
         except ValueError:
             raise ConfigError(
-                f"Invalid value {text!r} for configuration {self.name}: Not a {self.type.name.lower()}"
+                f"Invalid value {text!r} for configuration {self.name}: Not a {self.form or self.type.name.lower()}"
             ) from None
         self._check(text, value)
         return value
@@ -102,6 +109,18 @@ _PARSERS: Final[dict[SettingType, Callable[[str], Value]]] = {
     SettingType.PASSWORD: str,
 }
 _LARGEST: Final = {SettingType.INT: INT_MAX, SettingType.SHORT: 2**15 - 1, SettingType.LONG: LONG_MAX}
+
+
+def connection_overrides(text: str) -> dict[str, int]:
+    """The hosts of `max.connections.per.ip.overrides` and their limits. Raises `ValueError`."""
+    found = {}
+    for item in _list(text):
+        host, colon, most = item.rpartition(":")
+        if not (host and colon) or int(most) < 0:
+            raise ValueError(item)
+        found[host.strip().strip("[]")] = int(most)
+    return found
+
 
 _B, _S, _I, _L, _D, _LI = (
     SettingType.BOOLEAN,
@@ -206,10 +225,15 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("compression.type", _S, "producer", "Default of the topic setting.", choices=_CODECS),
     Setting("compression.zstd.level", _I, "3", "Default of the topic setting.", -131072, 22),
     Setting("connections.max.idle.ms", _L, "600000", "Idle connections are closed after this time."),
+    Setting("connections.max.memory.bytes", _L, str(512 << 20), "Most memory that is kept for all clients together: "
+            "requests, what is made of them, replies, fetch sessions. One connection may take a quarter. When it is "
+            "used up, connections are read when there is room again. Not a setting of Kafka's.", 16 << 20),
     Setting("default.replication.factor", _I, "1", "The replication factor that auto-created topics show.", 1),
     Setting("delete.topic.enable", _B, "true", "Whether DeleteTopics is allowed."),
     Setting("fetch.max.bytes", _I, "57671680", "Most bytes one Fetch response carries.", 1024),
     Setting("group.initial.rebalance.delay.ms", _I, "3000", "How long a new group waits for more members.", 0),
+    Setting("group.max.metadata.bytes", _I, "8388608", "Most bytes of metadata of a group's members together, and of "
+            "its assignments. Not a setting of Kafka's, where the log of groups has a largest message.", 1),
     Setting("group.max.session.timeout.ms", _I, "1800000", "Longest session timeout a member may ask for."),
     Setting("group.max.size", _I, str(INT_MAX), "Most members of a group.", 1),
     Setting("group.min.session.timeout.ms", _I, "6000", "Shortest session timeout a member may ask for."),
@@ -242,6 +266,10 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("log.roll.ms", _L, None, "Default of segment.ms."),
     Setting("log.segment.bytes", _I, "1073741824", "Default of segment.bytes.", 1048576),
     Setting("log.segment.delete.delay.ms", _L, "60000", "Default of file.delete.delay.ms.", 0),
+    Setting("max.connections", _I, str(INT_MAX), "Most connections at a time; more wait until one ends.", 1),
+    Setting("max.connections.per.ip", _I, str(INT_MAX), "Most connections from one address; more are closed.", 0),
+    Setting("max.connections.per.ip.overrides", _S, "", "Limits of single addresses in place of that: "
+            "`host:count,127.0.0.1:count`.", check=connection_overrides, form="list of host:count"),
     Setting("max.incremental.fetch.session.cache.slots", _I, "1000", "Most fetch sessions kept.", 0),
     Setting("message.max.bytes", _I, "1048588", "Default of max.message.bytes.", 0),
     Setting("message.max.decompressed.bytes", _L, str(256 << 20), "Largest size of a batch's records after "
@@ -253,7 +281,11 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("offsets.retention.check.interval.ms", _L, "600000", "How often expired offsets are looked for.", 1),
     Setting("offsets.retention.minutes", _I, "10080", "How long offsets of an empty group are kept.", 1),
     Setting("offset.metadata.max.bytes", _I, "4096", "Longest metadata of a committed offset.", 0),
+    Setting("producer.id.cache.size", _I, "100000", "Idempotent producers that all partitions together remember, and "
+            "each a twentieth of it; beyond that the longest silent ones are forgotten. Not a setting of Kafka's.", 16),
     Setting("producer.id.expiration.ms", _I, "86400000", "An idle producer id is forgotten after this time.", 1),
+    Setting("queued.max.request.bytes", _L, "-1", "Bytes of requests that may be waiting before no more are read; -1 "
+            "for no limit but that of connections.max.memory.bytes.", -1),
     Setting("queued.max.requests", _I, "500", "Most requests of one connection in work at a time.", 1),
     Setting("socket.request.max.bytes", _I, "104857600", "Longest request accepted, in bytes.", 1),
     Setting("unclean.leader.election.enable", _B, "false", "Default of the topic setting."),
@@ -283,7 +315,18 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 """Broker settings that the gateway reports and takes from elsewhere, and what to do instead."""
 
 
+_LONGEST_NAME: Final = 100
+"""A name longer than that is no misspelt one, and comparing it takes long."""
+
+
 def nearest(name: str, table: Mapping[str, Setting]) -> str:
     """The end of an error message that suggests the setting most like `name`; empty without one."""
-    close = get_close_matches(name, table, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    if len(name) > _LONGEST_NAME:
+        return ""
+    close = _nearest(name, tuple(table))
+    return f"; did you mean {close}?" if close else ""
+
+
+@lru_cache(maxsize=256)
+def _nearest(name: str, names: tuple[str, ...]) -> str | None:
+    return next(iter(get_close_matches(name, names, n=1)), None)

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -140,6 +140,7 @@ class TopicCatalogue:
         self._mapping = mapping
         self._by_name: dict[str, TopicRecord] = {}
         self._by_id: dict[bytes, TopicRecord] = {}
+        self._names: list[str] | None = None
         self._changing: NamedLocks[str] = NamedLocks()
         self._left: dict[str, Intent] = {}
         """What creations and deletions have left to be removed, by the topic's name."""
@@ -230,10 +231,12 @@ class TopicCatalogue:
         )  # fmt: skip
 
     def _add(self, record: TopicRecord) -> None:
+        self._names = None
         self._by_name[record.name] = record
         self._by_id[record.topic_id] = record
 
     def _remove(self, record: TopicRecord) -> None:
+        self._names = None
         del self._by_name[record.name], self._by_id[record.topic_id]
 
     # Creating
@@ -485,9 +488,11 @@ class TopicCatalogue:
             raise UnknownTopicOrPartitionError(f"This server does not host the topic {name!r}.")
         return record
 
-    def names(self) -> Iterable[str]:
-        """All topics' names, sorted."""
-        return sorted(self._by_name)
+    def names(self) -> list[str]:
+        """All topics' names, sorted; not to be changed."""
+        if self._names is None:
+            self._names = sorted(self._by_name)
+        return self._names
 
 
 def checked_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:

@@ -11,12 +11,16 @@ request's place (a produce enters the partition's append queue, a join enters th
 returns one of
 
 * the response message, when the answer is ready;
+* a generator that does all this in steps, for a request that takes more than about a millisecond: each `yield` is a
+  place to pause (see `kclient.net.server_connection.Work`), and it returns one of the others. The connection's next
+  request begins when it has returned; those of other connections come in between;
 * a `Finish`: a function without arguments that returns an awaitable of the response (or of None). Only finishes
   overlap; the server sends the replies of a connection in the order of its requests;
 * a `Completion` of the response, which costs no task;
 * None, when the protocol has no reply (Produce with acks=0).
 
-A `Finish` may be cancelled at any await (the connection broke, the gateway closes) and must leave the state whole.
+A `Finish` may be cancelled at any await (the gateway closes) and must leave the state whole. It works in slices
+(`kclient.net.fair_queue.Pace`), and one that only reads ends when the client has gone.
 It is a function, not a coroutine, so that a request whose connection broke leaves no coroutine unawaited:
 return `functools.partial(self._finish, request, context)`.
 
@@ -27,14 +31,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from kclient.errors import ErrorCode, KafkaError
+from kclient.errors import KafkaError
+from kclient.gateway.error_codes import Role, put_error
 from kclient.protocol.registry import ApiKey, response_class
 
 if TYPE_CHECKING:
     from kclient.concurrency import Completion
     from kclient.gateway.core import Core, RequestContext
+    from kclient.net.server_connection import Work
     from kclient.protocol.message import ApiMessage
 
 VersionRange = tuple[int, int]
@@ -42,6 +48,9 @@ VersionRange = tuple[int, int]
 
 Finish = Callable[[], "Awaitable[ApiMessage | None]"]
 """The waiting half of a request: called once, its awaitable yields the response."""
+
+Begun: TypeAlias = "ApiMessage | Finish | Completion[Any] | Work | None"
+"""What `Handler.begin` returns; see the module's text."""
 
 MODULES = (
     "api_versions",
@@ -64,13 +73,20 @@ class Handler:
     """The base of all handlers: holds the gateway's services, answers errors."""
 
     API: ClassVar[ApiKey]
+    ROLE: ClassVar[Role] = Role.LEADER
+    """What clients take the gateway for: the codes of errors depend on it."""
+    ONLY_READS: ClassVar[bool] = False
+    """Whether nothing is lost if it ends half-way because the client has gone."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
 
-    def begin(self, request: Any, context: RequestContext) -> ApiMessage | Finish | Completion[Any] | None:
+    def begin(self, request: Any, context: RequestContext) -> Begun:
         """Take the request's place; see the module's text for the contract."""
         raise NotImplementedError
+
+    def memory_short(self) -> None:
+        """Clients wait for memory: answer what waits with much in its hands, if that does no harm."""
 
     def fail(self, request: Any, context: RequestContext, error: KafkaError) -> ApiMessage | None:
         """The answer to a request that failed as a whole; None closes the connection.
@@ -80,9 +96,7 @@ class Handler:
         response: Any = response_class(self.API)()
         if not hasattr(response, "error_code"):
             return None
-        response.error_code = error.code if error.code is not None else ErrorCode.UNKNOWN_SERVER_ERROR
-        if hasattr(response, "error_message"):
-            response.error_message = error.message
+        put_error(response, error, self.ROLE)
         answer: ApiMessage = response
         return answer
 
@@ -98,8 +112,3 @@ class HandlerTable:
             for key, handler in module.HANDLERS.items():
                 self.versions[int(key)] = module.API_VERSIONS[key]
                 self.handlers[int(key)] = handler(core)
-
-    def serves(self, api_key: int, version: int) -> bool:
-        """Whether this version of this API is served."""
-        found = self.versions.get(api_key)
-        return found is not None and found[0] <= version <= found[1]

@@ -6,7 +6,7 @@ import re
 from typing import ClassVar, Final
 
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.core import RequestContext
+from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.handlers import Handler
 from kclient.protocol.messages.connection import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kclient.protocol.registry import ApiKey
@@ -19,6 +19,10 @@ class ApiVersionsHandler(Handler):
     """Answers ApiVersions."""
 
     API: ClassVar[ApiKey] = ApiKey.API_VERSIONS
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._served: list[ApiVersion] = []
 
     def begin(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         """All APIs and their versions; remembers what the client calls itself (KIP-511)."""
@@ -35,10 +39,12 @@ class ApiVersionsHandler(Handler):
 
     def served(self) -> list[ApiVersion]:
         """Every API with its range."""
-        return [
-            ApiVersion(api_key=key, min_version=low, max_version=high)
-            for key, (low, high) in sorted(self.core.table.versions.items())
-        ]
+        if not self._served:
+            self._served = [
+                ApiVersion(api_key=key, min_version=low, max_version=high)
+                for key, (low, high) in sorted(self.core.table.versions.items())
+            ]
+        return self._served
 
 
 HANDLERS: dict[ApiKey, type[Handler]] = {ApiKey.API_VERSIONS: ApiVersionsHandler}

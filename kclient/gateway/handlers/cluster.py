@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from typing import ClassVar
+from itertools import islice
+from typing import ClassVar, cast
 
 from kclient.errors import ErrorCode, KafkaError, UnknownTopicOrPartitionError, UnsupportedEndpointTypeError
 from kclient.gateway.core import RequestContext
-from kclient.gateway.handlers import Handler
-from kclient.gateway.handlers._errors import code_of
+from kclient.gateway.error_codes import code_of
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import FEW, Work, lazily, sorted_in_steps, started
 from kclient.gateway.topics import check_name
 from kclient.protocol.messages.metadata import (
     DescribeClusterBroker,
@@ -54,31 +57,47 @@ class DescribeClusterHandler(Handler):
 class DescribeTopicPartitionsHandler(Handler):
     """Answers DescribeTopicPartitions."""
 
+    ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
 
-    def begin(
-        self, request: DescribeTopicPartitionsRequest, context: RequestContext
-    ) -> DescribeTopicPartitionsResponse:
+    def begin(self, request: DescribeTopicPartitionsRequest, context: RequestContext) -> Begun:
         """The topics from the cursor on, in the order of their names, as many partitions as are allowed."""
-        names = sorted({topic.name for topic in request.topics}) or list(self.core.topics.names())
+        return cast("Begun", started(self._begin(request)))
+
+    def _begin(self, request: DescribeTopicPartitionsRequest) -> Work:
         first, skip = "", 0
         if request.cursor is not None:
-            first, skip = request.cursor.topic_name, request.cursor.partition_index
+            first, skip = request.cursor.topic_name, max(request.cursor.partition_index, 0)
+        names: Iterator[str] = yield from self._names(request, first)
         left = min(max(request.response_partition_limit, 1), _MOST_PARTITIONS)
         response = DescribeTopicPartitionsResponse()
-        for name in self._from(names, first):
-            answer, count = self._topic(name, skip if name == first else 0, left)
+        for name in names:
+            if not left:
+                response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=0)
+                break
+            begun = skip if name == first else 0
+            answer, count = self._topic(name, begun, left)
             response.topics.append(answer)
             left -= len(answer.partitions)
-            begun = (skip if name == first else 0) + len(answer.partitions)
+            begun += len(answer.partitions)
             if begun < count:
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=begun)
                 break
-            following = next(self._from(names, name, after=True), None)
-            if not left and following is not None:
-                response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=following, partition_index=0)
-                break
+            yield None
         return response
+
+    def _names(self, request: DescribeTopicPartitionsRequest, first: str) -> Work:
+        """Those that are asked for, from the first on, each once and in order."""
+        if not request.topics:
+            names = self.core.topics.names()
+            return islice(names, bisect_left(names, first), None)
+        asked: set[str] = set()
+        for count, topic in enumerate(request.topics):
+            if topic.name >= first:
+                asked.add(topic.name)
+            if count % FEW == FEW - 1:
+                yield None
+        return (yield from sorted_in_steps(asked))
 
     def fail(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext, error: KafkaError
@@ -90,10 +109,6 @@ class DescribeTopicPartitionsHandler(Handler):
                 for topic in request.topics
             ]
         )
-
-    @staticmethod
-    def _from(names: list[str], first: str, *, after: bool = False) -> Iterator[str]:
-        return (name for name in names if name > first or (name == first and not after))
 
     def _topic(self, name: str, skip: int, left: int) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
         answer = DescribeTopicPartitionsResponseTopic(name=name)
@@ -107,18 +122,20 @@ class DescribeTopicPartitionsHandler(Handler):
             return answer, 0
         answer.topic_id = record.topic_id
         nodes = [self.core.node_id]
-        for index in range(skip, min(record.partitions, skip + left)):
-            answer.partitions.append(
-                DescribeTopicPartitionsResponsePartition(
-                    partition_index=index,
-                    leader_id=self.core.node_id,
-                    leader_epoch=self.core.leader_epoch,
-                    replica_nodes=nodes,
-                    isr_nodes=nodes,
-                    eligible_leader_replicas=[],
-                    last_known_elr=[],
-                )
+        wanted = range(skip, max(skip, min(record.partitions, skip + left)))
+        rows = (
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=index,
+                leader_id=self.core.node_id,
+                leader_epoch=self.core.leader_epoch,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
             )
+            for index in wanted
+        )
+        answer.partitions = lazily(len(wanted), rows)
         return answer, record.partitions
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from enum import IntEnum
 from functools import partial
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypeVar, cast
 
 from kclient.errors import (
     InvalidConfigurationError,
@@ -16,10 +16,12 @@ from kclient.errors import (
 from kclient.gateway.config import SOURCE_DEFAULT, Origin
 from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.dynamic_config import READ_ONLY, check_dynamic
-from kclient.gateway.handlers import Finish, Handler
-from kclient.gateway.handlers._errors import put_error
+from kclient.gateway.error_codes import Role, put_error
+from kclient.gateway.handlers import Begun, Finish, Handler
+from kclient.gateway.handlers._work import Work, lazily, started
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, SettingType, nearest
 from kclient.gateway.topics import check_name, checked_overrides
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -41,6 +43,9 @@ API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
     ApiKey.ALTER_CONFIGS: (0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
 }
+
+
+_MOST_SETTINGS: Final = 1000
 
 
 class Resource(IntEnum):
@@ -71,22 +76,32 @@ class DescribeConfigsHandler(Handler):
     """Answers DescribeConfigs."""
 
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
+    ONLY_READS: ClassVar[bool] = True
 
-    def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+    def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> Begun:
         """Every setting of the resources, with where its value comes from."""
-        response = DescribeConfigsResponse()
-        for resource in request.resources:
-            row = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
-            response.results.append(row)
-            try:
-                row.configs = list(self._describe(resource, request, context))
-            except KafkaError as error:
-                put_error(row, error)
-        return response
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: DescribeConfigsRequest, context: RequestContext) -> Work:
+        if len(request.resources) > 1:
+            yield None
+        rows = (self._result(resource, request, context) for resource in request.resources)
+        return DescribeConfigsResponse(results=lazily(len(request.resources), rows))
+
+    def _result(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
+    ) -> DescribeConfigsResult:
+        row = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+        try:
+            row.configs = list(self._describe(resource, request, context))
+        except KafkaError as error:
+            put_error(row, error)
+        return row
 
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
     ) -> Iterator[DescribeConfigsResourceResult]:
+        _check_number(resource.configuration_keys or ())
         asked = set(resource.configuration_keys) if resource.configuration_keys else None
         for setting, origins in self._settings(resource, context):
             if asked is None or setting.name in asked:
@@ -113,6 +128,11 @@ class DescribeConfigsHandler(Handler):
                 yield setting, list(config.origins(name))
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource.resource_type}")
+
+
+def _check_number(settings: Sized) -> None:
+    if len(settings) > _MOST_SETTINGS:
+        raise InvalidRequestError(f"{len(settings)} settings of one resource are more than there are")
 
 
 def _row(setting: Setting, origins: list[Origin], *, synonyms: bool) -> DescribeConfigsResourceResult:
@@ -143,13 +163,16 @@ Row = TypeVar("Row", AlterConfigsResponseResource, IncrementalAlterConfigsRespon
 class _Altering(Handler):
     """What both ways of altering have in common."""
 
-    async def answer(self, row: Row, name: str, changes: Iterable[Change], *, fresh: bool, dry: bool) -> Row:
+    ROLE: ClassVar[Role] = Role.CONTROLLER
+
+    async def answer(self, row: Row, name: str, changes: Sequence[Change], *, fresh: bool, dry: bool) -> Row:
         """Change the settings of a row's resource, and say in the row how that went; see `_alter`."""
         row.resource_name = name
         try:
+            _check_number(changes)
             await self._alter(row.resource_type, name, changes, fresh=fresh, dry=dry)
         except KafkaError as error:
-            put_error(row, error)
+            put_error(row, error, self.ROLE)
         return row
 
     async def _alter(self, resource_type: int, name: str, changes: Iterable[Change], *, fresh: bool, dry: bool) -> None:
@@ -234,13 +257,14 @@ class AlterConfigsHandler(_Altering):
 
     def begin(self, request: AlterConfigsRequest, context: RequestContext) -> Finish:
         """Changing waits for the manager."""
-        return partial(self._finish, request)
+        return partial(self._finish, request, Pace(context.connection.flow))
 
-    async def _finish(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    async def _finish(self, request: AlterConfigsRequest, pace: Pace) -> AlterConfigsResponse:
         rows = []
         for resource in request.resources:
+            await pace.pause()
             row = AlterConfigsResponseResource(resource_type=resource.resource_type, error_message=None)
-            changes = [Change(item.name, Operation.SET, item.value) for item in resource.configs]
+            changes = [Change(item.name, Operation.SET, item.value) for item in resource.configs[: _MOST_SETTINGS + 1]]
             rows.append(await self.answer(row, resource.resource_name, changes, fresh=True, dry=request.validate_only))
         return AlterConfigsResponse(responses=rows)
 
@@ -252,13 +276,16 @@ class IncrementalAlterConfigsHandler(_Altering):
 
     def begin(self, request: IncrementalAlterConfigsRequest, context: RequestContext) -> Finish:
         """Changing waits for the manager."""
-        return partial(self._finish, request)
+        return partial(self._finish, request, Pace(context.connection.flow))
 
-    async def _finish(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+    async def _finish(self, request: IncrementalAlterConfigsRequest, pace: Pace) -> IncrementalAlterConfigsResponse:
         rows = []
         for resource in request.resources:
+            await pace.pause()
             row = IncrementalAlterConfigsResponseResource(resource_type=resource.resource_type, error_message=None)
-            changes = [Change(item.name, item.config_operation, item.value) for item in resource.configs]
+            changes = [
+                Change(item.name, item.config_operation, item.value) for item in resource.configs[: _MOST_SETTINGS + 1]
+            ]
             rows.append(await self.answer(row, resource.resource_name, changes, fresh=False, dry=request.validate_only))
         return IncrementalAlterConfigsResponse(responses=rows)
 

@@ -7,25 +7,26 @@ to come from the disk, and long polls, are finished later.
 from __future__ import annotations
 
 import logging
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final, cast
 
 import anyio
 
-from kclient.errors import (
-    ErrorCode,
-    KafkaError,
-    KafkaStorageError,
-    OffsetOutOfRangeError,
-    UnknownTopicIdError,
-    UnknownTopicOrPartitionError,
-)
+from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
 from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.discarding import emptied, in_slices
+from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FetchSessionCache, Key, Plan, Wanted
-from kclient.gateway.handlers import Finish, Handler
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.partitions import Partition, State, Waiter
 from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Pulled
+from kclient.net.fair_queue import Pace
+from kclient.net.garbage import HoldOff
 from kclient.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -39,197 +40,380 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.fetch")
 API_VERSIONS: dict[ApiKey, tuple[int, int]] = {ApiKey.FETCH: (4, 18)}
 TOPIC_IDS_SINCE = 13
 READ_COMMITTED = 1
+_MOST_AT_ONCE: Final = 4 << 20
+"""Bytes of one partition that are read at once, so that nobody waits for long; one batch comes, however large."""
+_AT_A_TIME: Final = 1 << 20
+"""Bytes that are read before others have their turn."""
+_MANY: Final = 5_000
+_SESSIONS_SHARE: Final = 8
+"""One part in so many of the memory for clients may be taken by fetch sessions."""
 
 
-class _Rows:
-    """The answer under construction: what was read of each wanted partition, and how much it is."""
+class _Fetch:
+    """One request under way: what it wants, and what of that has been read."""
 
-    __slots__ = ("answers", "failed", "size")
+    __slots__ = (
+        "by_id",
+        "context",
+        "errors",
+        "hurried",
+        "lacking",
+        "least",
+        "plan",
+        "request",
+        "rows",
+        "size",
+        "waiter",
+    )
 
-    def __init__(self) -> None:
-        self.answers: list[tuple[Wanted, FetchResponsePartitionData]] = []
+    def __init__(self, request: FetchRequest, context: RequestContext, plan: Plan, by_id: bool) -> None:
+        self.request = request
+        self.context = context
+        self.plan = plan
+        self.by_id = by_id
+        self.rows: dict[int, FetchResponsePartitionData] = {}
+        """The partitions that have records, by their numbers in the plan; for the others their state will do."""
+        self.errors: dict[int, int] = {}
+        """The codes of those that cannot be read."""
+        self.lacking = False
+        """Whether some are not there at all."""
         self.size = 0
-        self.failed = False
+        self.least = 0
+        """Bytes of memory without which nothing can be read: those of a large batch."""
+        self.hurried = False
+        """Whether memory is short, so that it does not wait any longer."""
+        self.waiter: Waiter | None = None
 
-    def add(self, wanted: Wanted, answer: FetchResponsePartitionData) -> None:
-        self.answers.append((wanted, answer))
-        self.size += len(answer.records or b"")
-        self.failed = self.failed or bool(answer.error_code)
+    def clear(self) -> None:
+        """What was read is not needed: it is read again when there is more."""
+        self.rows, self.errors = {}, {}
+        self.lacking = False
+        self.size = 0
+
+    def add(self, number: int, partition: Partition, pulled: Pulled, most: int) -> int:
+        """What was read of a partition, if it fits; how many bytes it is."""
+        size = len(pulled.data)
+        # One message is always pulled, however large; only the response's first records may exceed a limit (KIP-74).
+        if not size or (size > most and self.size):
+            return 0
+        answer = self.rows[number] = FetchResponsePartitionData(partition_index=partition.index)
+        _put_state(answer, partition)
+        answer.records = pulled.data
+        answer.high_watermark = max(answer.high_watermark, pulled.last + 1)
+        self.size += size
+        return size
+
+    def fail(self, number: int, error: KafkaError) -> None:
+        """A partition cannot be read."""
+        if isinstance(error, HtpError) and not isinstance(error, PositionError):
+            logger.error("reading failed: %s", error)
+        self.errors[number] = code_of(error)
+
+    def hurry(self) -> None:
+        """Answer with what there is."""
+        self.hurried = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has changed."""
+        if self.waiter is not None:
+            self.waiter.wake()
 
 
 class FetchHandler(Handler):
     """Answers Fetch."""
 
     API: ClassVar[ApiKey] = ApiKey.FETCH
+    ONLY_READS: ClassVar[bool] = True
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self.sessions: FetchSessionCache = FetchSessionCache(
-            core.config.get_int("max.incremental.fetch.session.cache.slots")
+            core.config.get_int("max.incremental.fetch.session.cache.slots"),
+            core.config.get_int("connections.max.memory.bytes") // _SESSIONS_SHARE,
+            self._discard,
         )
+        self._flow = core.queue.flow()
+        self._parked: set[_Fetch] = set()
 
-    def begin(self, request: FetchRequest, context: RequestContext) -> FetchResponse | Finish:
+    def begin(self, request: FetchRequest, context: RequestContext) -> Begun:
         """Take the request's place in its session; answer what is at hand."""
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: FetchRequest, context: RequestContext) -> Work:
         by_id = context.api_version >= TOPIC_IDS_SINCE
-        plan = self.sessions.plan(
-            request.session_id,
-            request.session_epoch,
-            _wanted(request),
-            _forgotten(request),
-            self.core.now(),
-            by_id=by_id,
+        wanted: list[Wanted] = yield from _wanted(request)
+        forgotten: list[Key] = yield from _forgotten(request)
+        owner = context.connection.share
+        plan: Plan = yield from self.sessions.plan_steps(
+            request.session_id, request.session_epoch, wanted, forgotten, self.core.now(), by_id=by_id, owner=owner
         )
-        rows = self._read_now(plan, request, by_id=by_id)
-        if rows is not None and self._enough(rows, plan, request):
-            return self._respond(plan, rows)
-        return partial(self._finish, plan, request, by_id)
+        if plan.session is not None:
+            context.connection.when_gone(self._end_sessions_of(context))
+        fetch = _Fetch(request, context, plan, by_id)
+        if context.place.is_next and (yield from self._read_now(fetch)) and self._enough(fetch):
+            return (yield from self._respond(fetch))
+        fetch.clear()
+        context.place.give_back()
+        return partial(self._finish, fetch)
+
+    def _end_sessions_of(self, context: RequestContext) -> Callable[[], object]:
+        connection = context.connection
+        if connection.end_sessions is None:
+            connection.end_sessions = partial(self.sessions.drop_all_of, connection.share)
+        return connection.end_sessions
+
+    def _discard(self, partitions: dict[Key, Wanted]) -> None:
+        if len(partitions) > _MANY:
+            self._flow.add(in_slices(emptied(partitions), self._flow.clock))
 
     def fail(self, request: FetchRequest, context: RequestContext, error: KafkaError) -> FetchResponse:
         """A session's error is the whole answer."""
-        return FetchResponse(error_code=_code(error), session_id=0)
+        return FetchResponse(error_code=code_of(error), session_id=0)
+
+    def memory_short(self) -> None:
+        """Those that wait with much in their hands are answered now."""
+        for fetch in self._parked:
+            if len(fetch.plan.wanted) > FEW:
+                fetch.hurry()
 
     # Reading
 
-    def _read_now(self, plan: Plan, request: FetchRequest, *, by_id: bool) -> _Rows | None:
-        """What can be read without waiting; None where something has to come from the disk first."""
-        rows = _Rows()
-        limit = self._limit(request)
-        for wanted in plan.wanted:
-            answer = FetchResponsePartitionData(partition_index=wanted.key.partition)
+    def _read_now(self, fetch: _Fetch) -> Work:
+        """Read what can be read without waiting; False where something has to come from the disk, or memory, first."""
+        share, place = fetch.context.connection.share, fetch.context.place
+        limit = min(self._limit(fetch), share.room)
+        paused = False
+        size = 0
+        for number, wanted in enumerate(fetch.plan.wanted):
+            partition = self._find(wanted.key, by_id=fetch.by_id)
+            if partition is None:
+                fetch.lacking = True
+            elif partition.state is not State.OPEN or partition.direct is None:
+                return False
+            else:
+                try:
+                    most = _check(partition, wanted, limit - fetch.size, first=not fetch.size)
+                    if most >= 0:
+                        pulled = partition.direct.pull_nowait(wanted.offset, max_bytes=most)
+                        if pulled is None:
+                            return False
+                        size += fetch.add(number, partition, pulled, most)
+                except KafkaError as error:
+                    fetch.fail(number, error)
+            if size > _AT_A_TIME or (number + 1) % FEW == 0:
+                if not paused and not place.take(limit):
+                    return False  # others would read into the same memory meanwhile
+                paused, size = True, 0
+                yield None
+        return paused or fetch.size <= share.room
+
+    async def _read(self, fetch: _Fetch, pace: Pace, limit: int) -> None:
+        """Read up to so many bytes, but one batch at least."""
+        for number, wanted in enumerate(fetch.plan.wanted):
+            if pace.over:
+                await pace.pause()
+                if fetch.context.connection.gone:
+                    return
+            partition = self._find(wanted.key, by_id=fetch.by_id)
+            if partition is None:
+                fetch.lacking = True
+                continue
             try:
-                partition = self._find(wanted.key, by_id=by_id)
-                if partition.state is not State.OPEN or partition.direct is None:
-                    return None
-                size = _check(partition, wanted, limit - rows.size, first=not rows.size)
-                if size >= 0:
-                    pulled = partition.direct.pull_nowait(wanted.offset, max_bytes=size)
-                    if pulled is None:
-                        return None
-                    _put(answer, partition, pulled, size, first=not rows.size)
-                else:
-                    _put_state(answer, partition)
+                if partition.state is not State.OPEN:
+                    await partition.ready()
+                most = _check(partition, wanted, limit - fetch.size, first=not fetch.size)
+                if most >= 0:
+                    fetch.add(number, partition, await self._pull(partition, wanted.offset, most), most)
             except KafkaError as error:
-                _put_error(answer, error)
-            _finish_answer(answer, request)
-            rows.add(wanted, answer)
-        return rows
+                fetch.fail(number, error)
 
-    async def _read(self, plan: Plan, request: FetchRequest, *, by_id: bool) -> _Rows:
-        rows = _Rows()
-        limit = self._limit(request)
-        for wanted in plan.wanted:
-            answer = FetchResponsePartitionData(partition_index=wanted.key.partition)
-            try:
-                partition = self._find(wanted.key, by_id=by_id)
-                await partition.ready()
-                size = _check(partition, wanted, limit - rows.size, first=not rows.size)
-                if size >= 0:
-                    pulled = await partition.pull(wanted.offset, max_bytes=size)
-                    _put(answer, partition, pulled, size, first=not rows.size)
-                else:
-                    _put_state(answer, partition)
-            except KafkaError as error:
-                _put_error(answer, error)
-            _finish_answer(answer, request)
-            rows.add(wanted, answer)
-        return rows
+    async def _pull(self, partition: Partition, offset: int, size: int) -> Pulled:
+        if partition.direct is not None:
+            pulled = partition.direct.pull_nowait(offset, max_bytes=size)
+            if pulled is not None:
+                return pulled
+        return await partition.pull(offset, max_bytes=size)
 
-    def _limit(self, request: FetchRequest) -> int:
-        return max(0, min(request.max_bytes, self.core.config.get_int("fetch.max.bytes")))
+    def _limit(self, fetch: _Fetch) -> int:
+        return max(0, min(fetch.request.max_bytes, self.core.config.get_int("fetch.max.bytes")))
 
-    def _find(self, key: Key, *, by_id: bool) -> Partition:
+    def _find(self, key: Key, *, by_id: bool) -> Partition | None:
         topics = self.core.topics
         record = topics.by_id(key.topic_id) if by_id else topics.get(key.topic)
-        if record is None and by_id:
-            raise UnknownTopicIdError(f"no topic has the id {key.topic_id.hex()}")
-        partition = self.core.partitions.of(record, key.partition) if record is not None else None
-        if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no partition {key.topic}-{key.partition}")
-        return partition
+        return None if record is None else self.core.partitions.of(record, key.partition)
+
+    def _why_not(self, key: Key, *, by_id: bool) -> int:
+        """The code of a partition that is not there."""
+        if by_id and self.core.topics.by_id(key.topic_id) is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # Waiting
 
-    def _enough(self, rows: _Rows, plan: Plan, request: FetchRequest) -> bool:
+    def _enough(self, fetch: _Fetch) -> bool:
+        request = fetch.request
         return (
-            rows.failed
-            or rows.size >= request.min_bytes
+            fetch.lacking
+            or bool(fetch.errors)
+            or fetch.hurried
+            or fetch.size >= request.min_bytes
             or request.max_wait_ms <= 0
-            or not plan.wanted
+            or not fetch.plan.wanted
             or self.core.closing
         )
 
-    async def _finish(self, plan: Plan, request: FetchRequest, by_id: bool) -> FetchResponse:
-        rows = _Rows()
-        with anyio.move_on_after(max(0, request.max_wait_ms) / 1000) as patience:
-            while True:
-                waiter = self._wait_for(plan, request.min_bytes, by_id=by_id)
-                try:
-                    with anyio.CancelScope(shield=True):
-                        rows = await self._read(plan, request, by_id=by_id)
-                    if self._enough(rows, plan, request):
-                        break
-                    waiter.less(rows.size)
-                    await waiter.wait()
-                finally:
-                    waiter.close()
-        if patience.cancelled_caught:
-            rows = self._read_now(plan, request, by_id=by_id) or rows
-        return self._respond(plan, rows)
-
-    def _wait_for(self, plan: Plan, min_bytes: int, *, by_id: bool) -> Waiter:
-        # Registered before reading: what arrives in between is counted twice at worst, never lost.
-        partitions = []
-        for wanted in plan.wanted:
+    async def _finish(self, fetch: _Fetch) -> FetchResponse | None:
+        """Wait for the request's turn to be answered, for enough to answer with, and for memory to read it into."""
+        connection = fetch.context.connection
+        pace = Pace(connection.flow)
+        connection.when_gone(fetch.wake)
+        self._parked.add(fetch)
+        try:
+            await self._until_enough(fetch, pace)
+        finally:
+            self._parked.discard(fetch)
+            connection.unless_gone(fetch.wake)
+        steps = self._respond(fetch)
+        while not connection.gone:
             try:
-                partitions.append(self._find(wanted.key, by_id=by_id))
-            except KafkaError:
-                continue  # reading says so
-        return Waiter(min_bytes, partitions)
+                next(steps)
+            except StopIteration as end:
+                return cast("FetchResponse", end.value)
+            await pace.pause()
+        connection.discard(emptied(fetch.plan.wanted))
+        return None
+
+    async def _until_enough(self, fetch: _Fetch, pace: Pace) -> None:
+        connection, place = fetch.context.connection, fetch.context.place
+        deadline = anyio.current_time() + max(0, fetch.request.max_wait_ms) / 1000
+        late = False
+        place.when_next(fetch.wake)
+        while not connection.gone:
+            waiter = fetch.waiter = Waiter(fetch.request.min_bytes)
+            try:
+                if not place.is_next:  # no answer could leave
+                    await waiter.wait()
+                    continue
+                # Registered before reading: what arrives in between is counted twice at worst, never lost.
+                with HoldOff() if len(fetch.plan.wanted) > _MANY else nullcontext():
+                    await self._wait_for(fetch, waiter, pace)
+                    fits = await self._read_into_memory(fetch, pace)
+                if not fits:
+                    if late or fetch.hurried or self.core.closing:
+                        return  # with nothing: the client asks again
+                elif late or self._enough(fetch):
+                    return
+                else:
+                    waiter.arrived(fetch.size)
+                    fetch.clear()
+                    place.give_back()
+                with anyio.move_on_after(max(deadline - anyio.current_time(), 0.0)) as patience:
+                    await waiter.wait()
+                late = patience.cancelled_caught
+            finally:
+                waiter.close()
+                fetch.waiter = None
+            await pace.turn()
+
+    async def _read_into_memory(self, fetch: _Fetch, pace: Pace) -> bool:
+        """Read, if there is memory for it; else its coming wakes the fetch."""
+        place = fetch.context.place
+        room = max(min(self._limit(fetch), fetch.context.connection.share.room), fetch.least)
+        if not place.take(room):
+            return False
+        with anyio.CancelScope(shield=True):
+            await self._read(fetch, pace, room)
+        if fetch.size > room and not place.take(fetch.size - room):
+            fetch.least = fetch.size
+            fetch.clear()
+            place.give_back()
+            return False
+        return True
+
+    async def _wait_for(self, fetch: _Fetch, waiter: Waiter, pace: Pace) -> None:
+        for wanted in fetch.plan.wanted:
+            if pace.over:
+                await pace.pause()
+            partition = self._find(wanted.key, by_id=fetch.by_id)
+            if partition is not None:
+                waiter.add(partition)
 
     # Answering
 
-    def _respond(self, plan: Plan, rows: _Rows) -> FetchResponse:
+    def _respond(self, fetch: _Fetch) -> Work:
+        """The response; of many partitions it is made while it is encoded."""
+        plan = fetch.plan
         response = FetchResponse(session_id=plan.session_id)
-        topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
-        served = []
-        for wanted, answer in rows.answers:
-            size = len(answer.records or b"")
-            if plan.session is not None:
-                news = wanted.is_news(answer.error_code, answer.high_watermark, answer.log_start_offset, size)
-                if plan.incremental and not news:
-                    continue
-                if size:
-                    served.append(wanted.key)
-            key = wanted.key
-            topic = topics.get((key.topic, key.topic_id))
-            if topic is None:
-                topic = topics[key.topic, key.topic_id] = FetchableTopicResponse(topic=key.topic, topic_id=key.topic_id)
-                response.responses.append(topic)
-            topic.partitions.append(answer)
+        told: dict[tuple[str, bytes], array[int]] = {}
+        for number, wanted in enumerate(plan.wanted):
+            if plan.session is None or self._is_news(fetch, number, wanted) or not plan.incremental:
+                told.setdefault(wanted.key[:2], array("l")).append(number)
+            if (number + 1) % FEW == 0:
+                yield None
+        for (name, topic_id), numbers in told.items():
+            rows = self._rows(fetch, numbers)
+            partitions = list(rows) if len(numbers) <= FEW else lazily(len(numbers), rows)
+            response.responses.append(FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=partitions))
         if plan.session is not None:
+            served = [plan.wanted[number].key for number, row in fetch.rows.items() if row.records]
             self.sessions.answered(plan.session, served)
         return response
 
+    def _rows(self, fetch: _Fetch, numbers: array[int]) -> Iterator[FetchResponsePartitionData]:
+        wanted: list[Wanted | None] = fetch.plan.wanted  # type: ignore[assignment]
+        alone = fetch.plan.session is None
+        for number in numbers:
+            yield self._row(fetch, number)
+            if alone:
+                wanted[number] = None  # very many are not given up in one go
 
-def _wanted(request: FetchRequest) -> list[Wanted]:
-    return [
-        Wanted(
-            Key(topic.topic, topic.topic_id, item.partition),
-            item.fetch_offset,
-            item.partition_max_bytes,
-            item.current_leader_epoch,
-        )
-        for topic in request.topics
-        for item in topic.partitions
-    ]
+    def _is_news(self, fetch: _Fetch, number: int, wanted: Wanted) -> bool:
+        """Whether a session's client has to be told of a partition; remembers that it is."""
+        answer = self._row(fetch, number)
+        size = len(answer.records or b"")
+        return wanted.is_news(answer.error_code, answer.high_watermark, answer.log_start_offset, size)
+
+    def _row(self, fetch: _Fetch, number: int) -> FetchResponsePartitionData:
+        """What is answered of a partition: what was read of it, or else its state."""
+        answer = fetch.rows.get(number)
+        if answer is None:
+            key = fetch.plan.wanted[number].key
+            answer = FetchResponsePartitionData(partition_index=key.partition)
+            partition = self._find(key, by_id=fetch.by_id)
+            if partition is None:
+                _put_error(answer, self._why_not(key, by_id=fetch.by_id))
+            elif number in fetch.errors:
+                _put_error(answer, fetch.errors[number])
+            else:
+                _put_state(answer, partition)
+        answer.last_stable_offset = answer.high_watermark  # without transactions everything visible is stable
+        answer.aborted_transactions = [] if fetch.request.isolation_level == READ_COMMITTED else None
+        return answer
 
 
-def _forgotten(request: FetchRequest) -> list[Key]:
-    return [
-        Key(topic.topic, topic.topic_id, number)
-        for topic in request.forgotten_topics_data
-        for number in topic.partitions
-    ]
+def _wanted(request: FetchRequest) -> Work:
+    wanted = []
+    for topic in request.topics:
+        partitions, topic.partitions = topic.partitions, []
+        partitions.reverse()
+        while partitions:  # they may be many: each is given up for what is made of it
+            item = partitions.pop()
+            key = Key(topic.topic, topic.topic_id, item.partition)
+            wanted.append(Wanted(key, item.fetch_offset, item.partition_max_bytes, item.current_leader_epoch))
+            if len(wanted) % FEW == 0:
+                yield None
+    return wanted
+
+
+def _forgotten(request: FetchRequest) -> Work:
+    keys = []
+    for topic in request.forgotten_topics_data:
+        for number in topic.partitions:
+            keys.append(Key(topic.topic, topic.topic_id, number))
+            if len(keys) % FEW == 0:
+                yield None
+    return keys
 
 
 def _check(partition: Partition, wanted: Wanted, left: int, *, first: bool) -> int:
@@ -242,16 +426,8 @@ def _check(partition: Partition, wanted: Wanted, left: int, *, first: bool) -> i
         )
     if wanted.offset >= log.high_watermark:
         return -1
-    size = max(0, min(wanted.max_bytes, left))
+    size = max(0, min(wanted.max_bytes, left, _MOST_AT_ONCE))
     return size if size or first else -1
-
-
-def _put(answer: FetchResponsePartitionData, partition: Partition, pulled: Pulled, size: int, *, first: bool) -> None:
-    _put_state(answer, partition)
-    # One message is always pulled, however large; only the response's first records may exceed a limit (KIP-74).
-    if len(pulled.data) <= size or first:
-        answer.records = pulled.data
-        answer.high_watermark = max(answer.high_watermark, pulled.last + 1)
 
 
 def _put_state(answer: FetchResponsePartitionData, partition: Partition) -> None:
@@ -260,24 +436,10 @@ def _put_state(answer: FetchResponsePartitionData, partition: Partition) -> None
     answer.records = b""
 
 
-def _put_error(answer: FetchResponsePartitionData, error: KafkaError) -> None:
-    if isinstance(error, PositionError):
-        error = OffsetOutOfRangeError(str(error))
-    elif isinstance(error, HtpError):
-        logger.error("reading failed: %s", error)
-        error = KafkaStorageError(str(error))
-    answer.error_code = _code(error)
+def _put_error(answer: FetchResponsePartitionData, code: int) -> None:
+    answer.error_code = code
     answer.high_watermark = answer.log_start_offset = -1
     answer.records = b""
-
-
-def _finish_answer(answer: FetchResponsePartitionData, request: FetchRequest) -> None:
-    answer.last_stable_offset = answer.high_watermark  # without transactions everything visible is stable
-    answer.aborted_transactions = [] if request.isolation_level == READ_COMMITTED else None
-
-
-def _code(error: KafkaError) -> int:
-    return error.code if error.code is not None else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 HANDLERS: dict[ApiKey, type[Handler]] = {ApiKey.FETCH: FetchHandler}

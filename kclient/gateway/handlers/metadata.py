@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from kclient.errors import (
     InvalidTopicError,
@@ -14,9 +15,11 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.core import Core, RequestContext
-from kclient.gateway.handlers import Finish, Handler
-from kclient.gateway.handlers._errors import code_of
+from kclient.gateway.error_codes import code_of
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.topics import INTERNAL, TopicRecord, check_name
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -39,27 +42,36 @@ class MetadataHandler(Handler):
 
     API: ClassVar[ApiKey] = ApiKey.METADATA
 
-    def begin(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse | Finish:
+    def begin(self, request: MetadataRequest, context: RequestContext) -> Begun:
         """Answer at once what is known; creating topics takes longer."""
-        wanted = self._wanted(request, context.api_version)
-        missing = [name for name in self._missing(wanted) if self._may_create(request, name)]
-        if missing:
-            return partial(self._create, missing, wanted, context)
-        return self._respond(wanted, context)
+        return cast("Begun", started(self._begin(request, context)))
 
     def fail(self, request: MetadataRequest, context: RequestContext, error: KafkaError) -> MetadataResponse | None:
         """Before v13 there is no place for an error of the whole response."""
         return MetadataResponse(error_code=code_of(error)) if context.api_version >= 13 else None
 
-    def _wanted(self, request: MetadataRequest, version: int) -> list[MetadataRequestTopic]:
-        if request.topics is None or (version == 0 and not request.topics):
-            return [MetadataRequestTopic(name=name) for name in self.core.topics.names()]
-        return request.topics
-
-    def _missing(self, wanted: list[MetadataRequestTopic]) -> list[str]:
+    def _begin(self, request: MetadataRequest, context: RequestContext) -> Work:
         topics = self.core.topics
-        names = {topic.name for topic in wanted if topic.name is not None and topics.get(topic.name) is None}
-        return sorted(names)
+        if request.topics is None or (context.api_version == 0 and not request.topics):
+            names = topics.names()
+            if len(names) > FEW or sum(record.partitions for record in topics) > FEW:
+                yield None
+            return self._respond(len(names), (MetadataRequestTopic(name=name) for name in names), context)
+        missing: dict[str, None] = {}
+        weight = 0
+        for count, topic in enumerate(request.topics):
+            record = None if topic.name is None else topics.get(topic.name)
+            if record is not None:
+                weight += record.partitions
+            elif topic.name is not None and self._may_create(request, topic.name):
+                missing[topic.name] = None
+            if count % FEW == FEW - 1:
+                yield None
+        if missing:
+            return partial(self._create, list(missing), request.topics, context)
+        if weight > FEW:
+            yield None
+        return self._respond(len(request.topics), request.topics, context)
 
     def _may_create(self, request: MetadataRequest, name: str) -> bool:
         if not request.allow_auto_topic_creation or name in INTERNAL:
@@ -75,16 +87,18 @@ class MetadataHandler(Handler):
     async def _create(
         self, missing: list[str], wanted: list[MetadataRequestTopic], context: RequestContext
     ) -> MetadataResponse:
+        pace = Pace(context.connection.flow)
         for name in missing:
+            await pace.pause()
             try:
                 await self.core.topics.create(name)
             except TopicExistsError:  # another request was faster
                 pass
             except KafkaError as error:
                 logger.error("topic %s could not be created: %s", name, error)
-        return self._respond(wanted, context)
+        return self._respond(len(wanted), wanted, context)
 
-    def _respond(self, wanted: list[MetadataRequestTopic], context: RequestContext) -> MetadataResponse:
+    def _respond(self, count: int, wanted: Iterable[MetadataRequestTopic], context: RequestContext) -> MetadataResponse:
         core, advertised = self.core, context.connection.advertised
         rack = core.config.get("broker.rack")
         broker = MetadataResponseBroker(
@@ -97,7 +111,7 @@ class MetadataHandler(Handler):
             brokers=[broker],
             cluster_id=core.cluster_id,
             controller_id=core.node_id,
-            topics=[self._topic(topic, context.api_version) for topic in wanted],
+            topics=lazily(count, (self._topic(topic, context.api_version) for topic in wanted)),
         )
 
     def _topic(self, wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
@@ -127,7 +141,7 @@ class MetadataHandler(Handler):
 def partitions_of(record: TopicRecord, core: Core) -> list[MetadataResponsePartition]:
     """Every partition of a topic: this gateway leads it."""
     nodes = [core.node_id]
-    return [
+    rows = (
         MetadataResponsePartition(
             partition_index=index,
             leader_id=core.node_id,
@@ -136,7 +150,8 @@ def partitions_of(record: TopicRecord, core: Core) -> list[MetadataResponseParti
             isr_nodes=nodes,
         )
         for index in range(record.partitions)
-    ]
+    )
+    return lazily(record.partitions, rows)
 
 
 HANDLERS: dict[ApiKey, type[Handler]] = {ApiKey.METADATA: MetadataHandler}

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from kclient.errors import InvalidTxnStateError
 from kclient.gateway.core import RequestContext
+from kclient.gateway.error_codes import Role
 from kclient.gateway.handlers import Finish, Handler
 from kclient.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from kclient.protocol.registry import ApiKey
@@ -21,6 +22,7 @@ class InitProducerIdHandler(Handler):
     """Answers InitProducerId."""
 
     API: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
+    ROLE: ClassVar[Role] = Role.PRODUCERS
 
     def begin(self, request: InitProducerIdRequest, context: RequestContext) -> Finish:
         """Ids are given out later: a block may have to be taken first."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final, TypeVar
 
 from kclient.errors import (
+    InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -17,9 +18,12 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers import Finish, Handler
-from kclient.gateway.handlers._errors import put_error
+from kclient.gateway.handlers._work import lazily
 from kclient.gateway.settings import TOPIC_SETTINGS
+from kclient.gateway.topics import MOST_PARTITIONS
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -45,40 +49,47 @@ API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
 }
 
 
+_MOST_REPLICAS: Final = 1000
+_MOST_SETTINGS: Final = 1000
+
+
 class CreateTopicsHandler(Handler):
     """Answers CreateTopics. Any replication factor is accepted: durability is HTP's matter."""
 
     API: ClassVar[ApiKey] = ApiKey.CREATE_TOPICS
+    ROLE: ClassVar[Role] = Role.CONTROLLER
 
     def begin(self, request: CreateTopicsRequest, context: RequestContext) -> Finish:
         """Creating waits for the manager."""
-        return partial(self._finish, request)
+        return partial(self._finish, request, Pace(context.connection.flow))
 
     def fail(self, request: CreateTopicsRequest, context: RequestContext, error: KafkaError) -> CreateTopicsResponse:
         """The same error for every topic."""
         response = CreateTopicsResponse()
         for topic in request.topics:
             row = CreatableTopicResult(name=topic.name)
-            put_error(row, error)
+            put_error(row, error, self.ROLE)
             response.topics.append(row)
         return response
 
-    async def _finish(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def _finish(self, request: CreateTopicsRequest, pace: Pace) -> CreateTopicsResponse:
         response = CreateTopicsResponse()
-        counts = Counter(topic.name for topic in request.topics)
-        for topic in {topic.name: topic for topic in request.topics}.values():
+        for topic, repeated in await _by_name(request.topics, pace):
+            await pace.pause()
             row = CreatableTopicResult(name=topic.name)
             response.topics.append(row)
             try:
-                if counts[topic.name] > 1:
+                if repeated:
                     raise InvalidRequestError("Duplicate topic name.")
                 await self._create(topic, row, validate_only=request.validate_only)
             except KafkaError as error:
-                put_error(row, error)
+                put_error(row, error, self.ROLE)
         return response
 
     async def _create(self, topic: CreatableTopic, row: CreatableTopicResult, *, validate_only: bool) -> None:
         partitions, factor = _shape(topic)
+        if len(topic.configs) > _MOST_SETTINGS:
+            raise InvalidConfigurationError(f"{len(topic.configs)} settings are more than a topic has")
         overrides = {config.name: config.value for config in topic.configs}
         partitions, checked = self.core.topics.check_creation(topic.name, partitions, overrides)
         if not validate_only:
@@ -87,6 +98,19 @@ class CreateTopicsHandler(Handler):
         row.num_partitions = partitions
         row.replication_factor = factor if factor > 0 else self.core.config.get_int("default.replication.factor")
         row.configs = _configs(self.core, checked)
+
+
+Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic)
+
+
+async def _by_name(topics: list[Named], pace: Pace) -> list[tuple[Named, bool]]:
+    """Each topic that is named, once, and whether it is named again."""
+    found: dict[str, tuple[Named, bool]] = {}
+    for topic in topics:
+        found[topic.name] = topic, topic.name in found
+        if pace.over:
+            await pace.pause()
+    return list(found.values())
 
 
 def _shape(topic: CreatableTopic) -> tuple[int, int]:
@@ -99,6 +123,10 @@ def _shape(topic: CreatableTopic) -> tuple[int, int]:
         return topic.num_partitions, topic.replication_factor
     if topic.num_partitions != -1 or topic.replication_factor != -1:
         raise InvalidRequestError("Number of partitions and replication factor follow from a manual assignment")
+    if len(topic.assignments) > MOST_PARTITIONS:
+        raise InvalidPartitionsError(f"A topic has {MOST_PARTITIONS} partitions at most, not {len(topic.assignments)}")
+    if any(len(item.broker_ids) > _MOST_REPLICAS for item in topic.assignments):
+        raise InvalidReplicaAssignmentError(f"A partition has {_MOST_REPLICAS} replicas at most")
     factors = {len(item.broker_ids) for item in topic.assignments}
     if len(factors) != 1 or 0 in factors:
         raise InvalidReplicaAssignmentError("All partitions need the same number of replicas, one at least")
@@ -111,34 +139,38 @@ def _shape(topic: CreatableTopic) -> tuple[int, int]:
 
 
 def _configs(core: Core, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
-    rows = []
-    for name in TOPIC_SETTINGS:
-        origin = next(core.config.topic_origins(name, overrides))
-        rows.append(CreatableTopicConfigs(name=name, value=origin.text, config_source=origin.source))
-    return rows
+    """All settings of a topic; made while they are encoded, as a request may create thousands of topics."""
+    rows = (
+        CreatableTopicConfigs(name=name, value=origin.text, config_source=origin.source)
+        for name in TOPIC_SETTINGS
+        for origin in (next(core.config.topic_origins(name, overrides)),)
+    )
+    return lazily(len(TOPIC_SETTINGS), rows)
 
 
 class DeleteTopicsHandler(Handler):
     """Answers DeleteTopics."""
 
     API: ClassVar[ApiKey] = ApiKey.DELETE_TOPICS
+    ROLE: ClassVar[Role] = Role.CONTROLLER
 
     def begin(self, request: DeleteTopicsRequest, context: RequestContext) -> Finish:
         """Deleting waits for the manager."""
-        wanted = request.topics
+        wanted: Iterable[DeleteTopicState] = request.topics
         if context.api_version < 6:
-            wanted = [DeleteTopicState(name=name) for name in request.topic_names]
-        return partial(self._finish, wanted)
+            wanted = (DeleteTopicState(name=name) for name in request.topic_names)
+        return partial(self._finish, wanted, Pace(context.connection.flow))
 
-    async def _finish(self, wanted: list[DeleteTopicState]) -> DeleteTopicsResponse:
+    async def _finish(self, wanted: Iterable[DeleteTopicState], pace: Pace) -> DeleteTopicsResponse:
         response = DeleteTopicsResponse()
         for state in wanted:
+            await pace.pause()
             row = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
             response.responses.append(row)
             try:
                 await self._delete(state, row)
             except KafkaError as error:
-                put_error(row, error)
+                put_error(row, error, self.ROLE)
         return response
 
     async def _delete(self, state: DeleteTopicState, row: DeletableTopicResult) -> None:
@@ -166,23 +198,24 @@ class CreatePartitionsHandler(Handler):
     """Answers CreatePartitions."""
 
     API: ClassVar[ApiKey] = ApiKey.CREATE_PARTITIONS
+    ROLE: ClassVar[Role] = Role.CONTROLLER
 
     def begin(self, request: CreatePartitionsRequest, context: RequestContext) -> Finish:
         """Growing waits for the manager."""
-        return partial(self._finish, request)
+        return partial(self._finish, request, Pace(context.connection.flow))
 
-    async def _finish(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    async def _finish(self, request: CreatePartitionsRequest, pace: Pace) -> CreatePartitionsResponse:
         response = CreatePartitionsResponse()
-        counts = Counter(topic.name for topic in request.topics)
-        for topic in {topic.name: topic for topic in request.topics}.values():
+        for topic, repeated in await _by_name(request.topics, pace):
+            await pace.pause()
             row = CreatePartitionsTopicResult(name=topic.name)
             response.results.append(row)
             try:
-                if counts[topic.name] > 1:
+                if repeated:
                     raise InvalidRequestError("Duplicate topic in request.")
                 await self._grow(topic, validate_only=request.validate_only)
             except KafkaError as error:
-                put_error(row, error)
+                put_error(row, error, self.ROLE)
         return response
 
     async def _grow(self, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:

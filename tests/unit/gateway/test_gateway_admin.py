@@ -346,7 +346,7 @@ async def test_settings_of_a_topic_are_changed_one_by_one() -> None:
         assert (await wire.produce("t", batch_of(b"x" * 200))).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert await alter(wire, 2, "t", ("max.message.bytes", 1, None), ("cleanup.policy", 3, "delete")) == 0
         assert await value("cleanup.policy") == "compact"
-        assert (await wire.produce("t", batch_of(b"x" * 200))).error_code == 0
+        assert (await wire.produce("t", batch_of(b"x" * 200, key=b"k"))).error_code == 0
         assert await alter(wire, 2, "t", ("retention.ms", 2, "1")) == ErrorCode.INVALID_CONFIG
         assert await alter(wire, 2, "t", ("no.such", 0, "1")) == ErrorCode.INVALID_CONFIG
         assert await alter(wire, 2, "t", ("retention.ms", 0, "x")) == ErrorCode.INVALID_CONFIG

@@ -1,0 +1,63 @@
+"""What takes long in a handler: worked out in steps, and arrays whose elements are made while they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import Any, Generic, TypeVar, cast
+
+from kclient.net.server_connection import Work
+
+__all__ = ["FEW", "Work", "lazily", "sorted_in_steps", "started"]
+
+T = TypeVar("T")
+
+_RUN = 1024
+FEW = 64
+"""So many rows of a response are made at once; more of them are made in steps."""
+
+
+class _Lazily(Generic[T]):
+    """As many elements as were promised, made when they are asked for; once."""
+
+    __slots__ = ("_elements", "_length")
+
+    def __init__(self, length: int, elements: Iterable[T]) -> None:
+        self._length = length
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._elements)
+
+
+def lazily(length: int, elements: Iterable[T]) -> list[T]:
+    """An array of a response whose elements are made while it is encoded, so that they need not all exist at once."""
+    return cast("list[T]", _Lazily(length, elements))
+
+
+def started(work: Work) -> Any:
+    """What `Handler.begin` returns for work in steps: its result if it never pauses, else what is left of it."""
+    try:
+        step = next(work)
+    except StopIteration as end:
+        return end.value
+    return _continued(step, work)
+
+
+def sorted_in_steps(items: Iterable[str]) -> Work:
+    """An iterator over the items in order: runs of them are sorted, and merged while they are taken."""
+    left = iter(items)
+    runs: list[list[str]] = []
+    while run := sorted(islice(left, _RUN)):
+        runs.append(run)
+        yield None
+    return merge(*runs)
+
+
+def _continued(step: Any, work: Work) -> Work:
+    yield step
+    return (yield from work)

@@ -1,0 +1,97 @@
+"""What waits in the gateway for a client's sake: it ends, and its memory is free, when the client is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from kclient.gateway import Gateway
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
+from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+from tests.gateway_wire import batch_of, connect, running
+
+pytestmark = pytest.mark.anyio
+
+LONG_MS = 2**31 - 1
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    with anyio.fail_after(20):
+        while not true():
+            await anyio.sleep(0.005)
+
+
+def long_poll(topic: str, count: int = 1, session: int = -1) -> FetchRequest:
+    partitions = [FetchRequestPartition(partition=number, fetch_offset=0) for number in range(count)]
+    return FetchRequest(
+        max_wait_ms=LONG_MS, min_bytes=1, session_id=0, session_epoch=session,
+        topics=[FetchRequestTopic(topic=topic, partitions=partitions)],
+    )  # fmt: skip
+
+
+def waiters(gateway: Gateway, topic: str) -> int:
+    partition = gateway.core.partitions.get(topic, 0)
+    assert partition is not None
+    return len(partition.waiters)
+
+
+async def test_a_parked_fetch_ends_with_its_client() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        for count in (1, 5):
+            client = connect(gateway)
+            for _ in range(count):
+                await client.send(long_poll("t"), 11)
+            await eventually(lambda: waiters(gateway, "t") > 0)
+            await client.aclose()
+            await eventually(lambda: waiters(gateway, "t") == 0)
+        client = connect(gateway)
+        await client.send(long_poll("t"), 11)
+        await eventually(lambda: waiters(gateway, "t") == 1)
+        assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+        answer = await client.read(long_poll("t"), 11)
+        assert answer.responses[0].partitions[0].records, "another client's goes on"
+        await client.aclose()
+
+
+def join(group: str, member: str = "", session_ms: int = 300_000) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group, member_id=member, session_timeout_ms=session_ms, rebalance_timeout_ms=LONG_MS,
+        protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="range", metadata=b"x" * 1000)],
+    )  # fmt: skip
+
+
+async def test_parked_joins_hold_no_memory_of_a_client_that_is_gone() -> None:
+    """The member stays until its session is over, as in Kafka; what was received for it does not."""
+    async with running(config={"group.initial.rebalance.delay.ms": 60_000}) as (gateway, wire):
+        await wire.metadata()
+        budget = gateway._running().budget
+        before = budget.used
+        client = connect(gateway)
+        request: ApiMessage = join("g")
+        for _ in range(20):
+            await client.send(request, 3)
+        await eventually(lambda: budget.used >= before + 20 * 1000)
+        await client.aclose()
+        await eventually(lambda: budget.used <= before)
+        began = time.monotonic()
+        assert (await wire.metadata()).brokers
+        assert time.monotonic() - began < 5
+
+
+async def test_a_session_is_given_up_with_its_client_when_memory_is_short() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t", partitions=50)
+        client = connect(gateway)
+        request = long_poll("t", 50, session=0)
+        request.max_wait_ms = 0
+        answer = await client(request, 11)
+        assert answer.session_id
+        budget = gateway._running().budget
+        assert budget.used > 0
+        await client.aclose()
+        await eventually(lambda: budget.used == 0)
