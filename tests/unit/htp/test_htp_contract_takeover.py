@@ -464,3 +464,35 @@ async def test_a_take_over_cancelled_at_any_point(store_url: str, tmp_path: Path
             assert not await store.manager.scan("brk/")
 
     assert await at_every_checkpoint(scenario) > 3
+
+
+async def test_a_take_over_that_is_cancelled_waits_for_what_was_sent_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever opens it next under the same epoch has it while its end is not decided."""
+    waits, go_on, ended = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def slowly(_broker: EmbeddedBroker, _log: TopicLog) -> None:
+        waits.set()
+        await go_on.wait()
+
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        await store.manager.create_domain(TOPIC.domain)
+        place = await created(store)
+        await store.broker.open(place, FRAMING, epoch=1)
+        scope = anyio.CancelScope()
+
+        async def take_over() -> None:
+            with scope:
+                await store.broker.open(place, FRAMING, epoch=2)
+            ended.set()
+
+        with monkeypatch.context() as patch, anyio.fail_after(20):
+            patch.setattr(EmbeddedBroker, "_idle", slowly)
+            async with anyio.create_task_group() as group:
+                group.start_soon(take_over)
+                await waits.wait()
+                scope.cancel()
+                await anyio.wait_all_tasks_blocked()
+                assert not ended.is_set()
+                go_on.set()
