@@ -10,7 +10,9 @@ import pytest
 
 from kclient.gateway import Gateway
 from kclient.gateway import gateway as gateway_module
+from kclient.gateway.ownership import take_store
 from kclient.htp import LeaseHeldError, open_store
+from kclient.htp.port import Lease, Manager
 from kclient.protocol.framing import decode_response
 from kclient.protocol.messages import ProduceResponse
 from tests.gateway_wire import batch_of, connect, names, produce_request, running
@@ -74,9 +76,14 @@ async def test_when_the_first_has_crashed_its_lease_has_to_end(url: str, monkeyp
             assert gateway.core.leader_epoch > lease.epoch
 
 
+async def take_for_a_minute(manager: Manager, node_id: int, _ttl: float) -> Lease:
+    return await take_store(manager, node_id, 60)
+
+
 async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a crash, when the first one is still there in another process: it is fenced, and stops."""
-    monkeypatch.setattr(gateway_module, "LEASE_S", 0.3)
+    monkeypatch.setattr(gateway_module, "take_store", take_for_a_minute)
+    monkeypatch.setattr(gateway_module, "LEASE_S", 0.3)  # renewed so often, and not lost on a busy machine
     async with open_store(url) as store, Gateway(store, listen=None, **numbered(5)) as first:
         wire = connect(first)
         await wire.create("t")
