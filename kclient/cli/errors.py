@@ -107,11 +107,17 @@ def _complain_of_usage(error: Exception, text: str) -> None:
     complain(f"{text.rstrip('.')}; see {path} --help")
 
 
-def sentence_of(error: BaseException) -> str:
-    """An exception in one line."""
+def reason_of(error: BaseException) -> str:
+    """What an exception says, in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is None and error.strerror:
         text = error.strerror  # without the number
+    return text or type(error).__name__
+
+
+def sentence_of(error: BaseException) -> str:
+    """An exception in one line, with what may help."""
+    text = reason_of(error)
     if any(said in text for said in _NOT_RUNNING):
         text += "; is it running? --bootstrap, or the variable KCLIENT_BOOTSTRAP_SERVERS, says where it is"
-    return text or type(error).__name__
+    return text

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from kclient.cli import output
-from kclient.cli.errors import sentence_of
+from kclient.cli.errors import reason_of
 from kclient.cluster.connections import BACK, FAILED, LOST
 from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError
 
@@ -46,7 +46,7 @@ class Trouble(logging.Handler):
             if str(address) not in self.down and isinstance(error, BaseException) and _may_pass(error):
                 self._is_down(str(address), error, lost=record.msg == LOST)
         elif record.levelno == logging.WARNING and record.name != "kclient.cluster":  # errors are raised
-            self._tell(sentence_of(RuntimeError(record.getMessage())))
+            self._tell(reason_of(RuntimeError(record.getMessage())))
 
     def _is_down(self, address: str, error: BaseException, *, lost: bool) -> None:
         self.down.add(address)
@@ -71,7 +71,7 @@ def _reason(error: BaseException) -> str:
     while attempts:
         error = attempts[-1][1]
         attempts = getattr(error, "attempts", None)
-    return sentence_of(error)
+    return reason_of(error)
 
 
 @contextmanager
