@@ -56,16 +56,16 @@ OF_PRODUCERS: dict[str, Any] = {
     "retry_backoff_ms": 5,
     "retry_backoff_max_ms": 20,
 }
-LIMIT = 3.0
+LIMIT = 6.0
 """Seconds that a call may take; what it waits for is over in 0.3."""
-AT_ONCE = 1.0
+AT_ONCE = 3.0
 """Seconds within which a wrong argument is refused: a busy machine's idea of no time."""
 INTERNALS = re.compile(
     r"has no attribute|cannot unpack|struct\.|out of bounds|integer is required|cannot be interpreted|"
     r"not subscriptable|not iterable|has no len|bytes-like|C (int|long)|too large to convert|positional arg|"
     r"codec can't|unhashable|"
     r"index out of range|Exceeds the limit|issubclass|unsupported operand|not supported between|expected str inst|"
-    r"must be str|must be int|unexpected keyword|object is not|isinstance\(\)|invalid literal|could not convert"
+    r"arg(ument)?( \d+)? must be|unexpected keyword|object is not|isinstance\(\)|invalid literal|could not convert"
 )
 """What Python says of its own affairs, in errors of its own kinds."""
 
