@@ -46,7 +46,7 @@ class Heartbeats:
     def explanation(self) -> str:
         """Why a broker may have given the member up, with the setting to change."""
         limit = f"session.timeout.ms ({round(self.session_timeout * 1000)})"
-        if self._stall >= self.interval:
+        if self._stall + self.interval >= self.session_timeout:  # the longest silence that the stall can have made
             return (
                 f"the event loop was blocked for {self._stall:.1f} s, so no heartbeat reached the broker within "
                 f"{limit}; move blocking work to a thread (or use kclient.sync), or raise session.timeout.ms"

@@ -288,6 +288,16 @@ def test_a_blocked_event_loop_is_named_as_the_cause() -> None:
         bench.machine.commit_identity()
 
 
+def test_an_event_loop_that_was_blocked_for_a_moment_is_not_blamed() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.machine.stalled(5.0)  # more than heartbeat.interval.ms, and far from session.timeout.ms
+    bench.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    with pytest.raises(CommitFailedError, match="does not know it") as raised:
+        bench.machine.commit_identity()
+    assert "blocked" not in str(raised.value)
+
+
 def test_the_poll_interval_does_not_run_while_the_user_waits_in_poll() -> None:
     bench = Bench()
     bench.stable()
