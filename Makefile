@@ -39,7 +39,7 @@ types: $(STAMP)
 	$(BIN)/python tests/verify_types.py
 
 unit: $(STAMP)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit -m "not slow and not long" -q -n 4
+	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit tests/simulation/test_clusters_in_trouble.py -m "not slow and not long" -q -n 4
 
 ## make check        lint and unit tests, side by side: the fast part, under two minutes
 check: $(STAMP)
