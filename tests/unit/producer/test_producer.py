@@ -278,7 +278,7 @@ async def test_interceptors_are_told_once_of_each_record_whatever_becomes_of_it(
     counting = Counting()
     async with FakeKafka({"t": 2}) as kafka:
         async with producing(
-            kafka, interceptor_classes=[counting], max_block_ms=500, max_request_size=1000
+            kafka, interceptor_classes=[counting], max_block_ms=1000, max_request_size=1000
         ) as producer:
             await producer.send("t", b"good", partition=0)
             with pytest.raises(KafkaTimeoutError):
@@ -497,7 +497,7 @@ async def test_no_producer_id_ever() -> None:
 
 async def test_delivery_timeout_names_the_reason() -> None:
     async with FakeKafka() as kafka:
-        settings = {"delivery_timeout_ms": 60, "request_timeout_ms": 50, "linger_ms": 0}
+        settings = {"delivery_timeout_ms": 600, "request_timeout_ms": 500, "linger_ms": 0}
         async with producing(kafka, **settings) as producer:
             await (await producer.send("t", b"a"))
             kafka.brokers[1].down = True
