@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests.kafka_artifacts import KAFKA_3, KAFKA_4, missing_tools
 
 if TYPE_CHECKING:
+    from tests.kafka_cluster import KafkaCluster
     from tests.kafka_listeners import SecureListeners
     from tests.kafka_server import KafkaServer
 
@@ -82,6 +83,30 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, secure_listeners: SecureList
 def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """Apache Kafka 3.9.1, which still takes the old versions and message formats."""
     yield from _server(KAFKA_3, tmp_path_factory.mktemp("kafka3"))
+
+
+def _cluster(version: str, folder: Path) -> Iterator[KafkaCluster]:
+    require_java()
+    from tests.kafka_cluster import KafkaCluster
+
+    cluster = KafkaCluster(version, folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers of Apache Kafka 4.3.1, started once for all tests; who hurts one calls `heal` afterwards."""
+    yield from _cluster(KAFKA_4, tmp_path_factory.mktemp("cluster4"))
+
+
+@pytest.fixture(scope="session")
+def cluster3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers of Apache Kafka 3.9.1."""
+    yield from _cluster(KAFKA_3, tmp_path_factory.mktemp("cluster3"))
 
 
 @pytest.fixture(scope="session")
