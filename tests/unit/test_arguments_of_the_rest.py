@@ -35,6 +35,9 @@ from tests.hostile_values import Shown, edges, floats, odd, texts
 from tests.unit.arguments_of_clients import CLIENTS, parameters, public_calls
 from tests.unit.test_arguments_by_the_hundred import SERIALIZERS, attempt
 
+# Python's word to whoever writes such a pattern
+pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")
+
 # ------------------------------------------------------------------ what is tried here
 
 CLUSTERS_SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
