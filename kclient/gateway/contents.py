@@ -49,7 +49,7 @@ class RejectedRecordsError(InvalidRecordError):
         self.records = records
 
 
-def look_through(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int, where: str) -> int:
+def look_through(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int, where: object) -> int:
     """What `ContentCheck` does, in one go for a batch that is not compressed; the greatest timestamp in it."""
     scan = RecordScan(header, needs_keys=config.compacts)
     scan.feed(memoryview(batch)[HEADER_SIZE:])
@@ -107,7 +107,7 @@ class ContentCheck:
             self._scan.feed(piece)
         return False
 
-    def conclude(self, now_ms: int, where: str) -> int:
+    def conclude(self, now_ms: int, where: object) -> int:
         """What the records say together; the greatest of their timestamps.
 
         Args:
@@ -237,7 +237,7 @@ def _pieces_of(payload: memoryview, header: BatchHeader, limit: int) -> Iterator
         yield payload[position : position + AT_ONCE]
 
 
-def _conclude(scan: RecordScan, config: TopicConfig, now_ms: int, where: str) -> int:
+def _conclude(scan: RecordScan, config: TopicConfig, now_ms: int, where: object) -> int:
     if scan.keyless:
         raise _keyless(scan.keyless, where)
     greatest = scan.greatest_timestamp
@@ -246,7 +246,7 @@ def _conclude(scan: RecordScan, config: TopicConfig, now_ms: int, where: str) ->
     return greatest
 
 
-def _keyless(numbers: list[int], where: str) -> RejectedRecordsError:
+def _keyless(numbers: list[int], where: object) -> RejectedRecordsError:
     text = f"the topic is compacted, so a record needs a key ({where})"
     first = ", ".join(str(number) for number in numbers[:3])
     more = "" if len(numbers) <= 3 else f" and {len(numbers) - 3} more"

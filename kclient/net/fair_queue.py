@@ -189,13 +189,13 @@ class FairQueue:
 
     Args:
         soon: Calls a function in the loop's next turn.
-        clock: Seconds, monotonic and fine.
+        clock: Seconds, monotonic and fine; `time.perf_counter` by default.
     """
 
     def __init__(
-        self, soon: Callable[[Callable[[], object]], object], clock: Callable[[], float] = time.perf_counter
+        self, soon: Callable[[Callable[[], object]], object], clock: Callable[[], float] | None = None
     ) -> None:
-        self.clock: Callable[[], float] = clock
+        self.clock: Callable[[], float] = clock or time.perf_counter
         self.spent: float = 0.0
         """Seconds that flows have worked since the queue ran last."""
         self.granted: float = 0.0

@@ -38,6 +38,10 @@ class SimulatedTime:
         return trio.current_time()
 
     @staticmethod
+    def perf_counter() -> float:
+        return trio.current_time()
+
+    @staticmethod
     def time() -> float:
         return START_S + trio.current_time()
 
@@ -185,7 +189,8 @@ def _simulated_time() -> Iterator[None]:
     modules = [
         module
         for name, module in list(sys.modules.items())
-        if name.startswith(("kclient.gateway", "kclient.htp")) and getattr(module, "time", None) is time
+        if name.startswith(("kclient.gateway", "kclient.htp", "kclient.net.fair_queue"))
+        and getattr(module, "time", None) is time
     ]
     for module in modules:
         module.time = simulated  # type: ignore[attr-defined]

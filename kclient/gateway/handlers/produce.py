@@ -159,7 +159,7 @@ class ProduceHandler(Handler):
     ) -> tuple[Buffer, BatchHeader]:
         """The batch and its header, once its records were looked through, in one go."""
         assert data.records is not None
-        greatest = look_through(data.records, header, partition.config, self.core.wall_ms(), str(partition))
+        greatest = look_through(data.records, header, partition.config, self.core.wall_ms(), partition)
         return _stamped(data.records, header, partition.config, greatest)
 
     def _look_through(self, partition: Partition, data: PartitionProduceData, header: BatchHeader) -> Work:
@@ -179,7 +179,7 @@ class ProduceHandler(Handler):
                 yield check.memory - held
                 held = check.memory
             yield -held
-        greatest = check.conclude(self.core.wall_ms(), str(partition))
+        greatest = check.conclude(self.core.wall_ms(), partition)
         return *_stamped(batch, header, config, greatest), check.size
 
     def _made_anew(self, partition: Partition, batch: Buffer, header: BatchHeader, size: int) -> Work:
