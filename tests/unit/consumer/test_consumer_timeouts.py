@@ -23,7 +23,7 @@ from tests.fake_reads import ReadableKafka
 pytestmark = pytest.mark.anyio
 
 T0 = TopicPartition("t", 0)
-TIMEOUT = 0.1
+TIMEOUT = 0.3
 PATIENCE = 4.0
 """Far below what the settings would allow: 30 s for a request, 60 s for a call."""
 LOADING = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -76,7 +76,7 @@ async def test_with_a_broker_that_accepts_and_never_answers(name: str) -> None:
     async with ReadableKafka() as kafka, reading(kafka) as consumer:
         kafka.hung = {1}
         consumer.assign([T0])
-        assert "0.1 s" in await late(CALLS[name], consumer)
+        assert "0.3 s" in await late(CALLS[name], consumer)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -90,7 +90,7 @@ async def test_with_a_broker_that_hangs_later(name: str) -> None:
         if name == "partitions_for":  # which it knows
             assert len(await consumer.partitions_for("t")) == 1
         else:
-            assert "0.1 s" in await late(CALLS[name], consumer)
+            assert "0.3 s" in await late(CALLS[name], consumer)
 
 
 @pytest.mark.parametrize("name", ["commit", "committed", "position"])
