@@ -162,7 +162,7 @@ class Told(RebalanceListener):
 async def test_a_commit_before_a_rebalance_keeps_to_the_time_of_the_poll(trouble: str) -> None:
     """Polls return empty-handed until it is through, or the group need not wait longer."""
     listener = Told()
-    async with ReadableKafka({"t": 1, "u": 1}) as kafka, reading(kafka, max_poll_interval_ms=1500) as consumer:
+    async with ReadableKafka({"t": 1, "u": 1}) as kafka, reading(kafka, max_poll_interval_ms=4000) as consumer:
         await settled(kafka, consumer, listener)
         if trouble == "silent":
             kafka.silent = {ApiKey.OFFSET_COMMIT}
