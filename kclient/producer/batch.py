@@ -61,6 +61,7 @@ class ProducerBatch:
         "count",
         "created",
         "data",
+        "doubtful",
         "drained",
         "error",
         "full",
@@ -70,6 +71,7 @@ class ProducerBatch:
         "producer_epoch",
         "producer_id",
         "record_errors",
+        "refused",
         "reserved",
         "retry_at",
         "runs",
@@ -103,6 +105,8 @@ class ProducerBatch:
         self.producer_epoch: int = -1
         self.base_sequence: int = -1
         self.sequence_reset: bool = False
+        self.doubtful: bool = False
+        self.refused: bool = False
         self.base_offset: int = -1
         self.log_append_time: int = -1
         self.error: KafkaError | None = None
@@ -174,6 +178,18 @@ class ProducerBatch:
         """Assign another sequence number after the epoch was bumped."""
         self.set_producer_state(producer_id, epoch, sequence)
         self.sequence_reset = True
+
+    def attempt_failed(self, *, stored: bool) -> None:
+        """An attempt to send it failed; `stored`: it may have been stored all the same."""
+        if stored:
+            self.doubtful = True
+        elif not self.doubtful:
+            self.refused = True
+
+    @property
+    def must_be_stored(self) -> bool:
+        """Whether it is stored if the leader took a later one: nothing says that an attempt was refused first."""
+        return self.doubtful and not self.refused
 
     # ------------------------------------------------------------------ outcome
 

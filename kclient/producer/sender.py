@@ -27,7 +27,7 @@ from kclient.producer.transactions import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kclient.cluster import Backoff, MetadataCache
+    from kclient.cluster import Backoff, ClusterSnapshot, MetadataCache
     from kclient.producer.accumulator import Accumulator
     from kclient.producer.batch import ProducerBatch
     from kclient.producer.settings import SenderSettings
@@ -108,6 +108,7 @@ class Sender:
         self._throttled: dict[int, float] = {}
         self._unreachable: dict[int, KafkaError] = {}
         self._refresh = False
+        self._seen: ClusterSnapshot | None = None
         self._next_expiry = 0.0
         self._init_failures = 0
         self._init_at = 0.0
@@ -162,6 +163,9 @@ class Sender:
             self.accumulator.close(transactions.error)
             self.abort(transactions.error)
             return False
+        if self._metadata.snapshot is not self._seen:
+            self._seen = self._metadata.snapshot
+            transactions.go_by(self._seen)
         transactions.resolve()
         transactions.bump_if_required()
         if transactions.needs_producer_id and self.accumulator.queued:
@@ -304,7 +308,10 @@ class Sender:
             return True
         # it knows the last five batches only, and after a restart sometimes only the last one
         out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        return out_of_order and self.transactions is not None and self.transactions.overtaken(batch)
+        return out_of_order and batch.must_be_stored and self._overtaken(batch)
+
+    def _overtaken(self, batch: ProducerBatch) -> bool:
+        return self.transactions is not None and self.transactions.overtaken(batch)
 
     def _succeed(self, batch: ProducerBatch, outcome: PartitionOutcome) -> None:
         base_offset = -1 if outcome.code else outcome.base_offset
@@ -336,6 +343,8 @@ class Sender:
             self._refresh = True
         if batch.done:
             return  # given up meanwhile
+        if self.transactions is not None:
+            self.transactions.attempt_failed(batch, error.code, answered=answered)
         in_time = now < batch.created + self._settings.delivery_timeout
         retries_left = batch.attempts < self._settings.retries
         if in_time and retries_left and self._may_retry(batch, error, outcome):
@@ -349,6 +358,11 @@ class Sender:
         if error.retriable and not in_time:
             batch.error = error
             error = self._expired(batch)
+        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._overtaken(batch):
+            text = (
+                "a later batch was stored without this one; the topic was probably deleted and created again meanwhile"
+            )
+            error = error_for(error.code, f"{batch.tp}: {text}")
         records: dict[int, KafkaError] = {index: InvalidRecordError(text) for index, text in outcome.record_errors}
         self._fail(batch, error, refused=refused, records=records)
 

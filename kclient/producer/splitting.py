@@ -27,6 +27,7 @@ def split_batch(
         child.close()
         child.full = True
         child.reserved = child.size
+        child.doubtful, child.refused = batch.doubtful, batch.refused
         if batch.has_sequence:
             child.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
             sequence = increment_sequence(sequence, child.count)

@@ -17,12 +17,31 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
+from kclient.cluster import ZERO_ID
 from kclient.errors import ErrorCode, IllegalStateError, KafkaError
 from kclient.producer.batch import increment_sequence, is_later
 
 if TYPE_CHECKING:
+    from kclient.cluster import ClusterSnapshot
     from kclient.producer.batch import ProducerBatch
     from kclient.types import TopicPartition
+
+_STORED_MAYBE = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+"""What a broker answers of a batch that it may have appended."""
+_NO_LOG = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""What a broker answers that has no such log: what is found there later may be a new one."""
 
 NO_SEQUENCE = -1
 MAX_EPOCH = 32767
@@ -75,6 +94,7 @@ class PartitionSequences:
         "last_acked_sequence",
         "next_sequence",
         "on_wire",
+        "topic_id",
         "wire_node",
     )
 
@@ -91,6 +111,8 @@ class PartitionSequences:
         """Requests with a batch of this partition that are not answered."""
         self.wire_node: int = -1
         """The broker that they went to."""
+        self.topic_id: bytes = ZERO_ID
+        """Which topic of this name the leader keeps, if brokers tell (KIP-516)."""
 
     def restart(self, identity: ProducerIdAndEpoch) -> None:
         """Renumber what is in flight from 0 under a new id or epoch."""
@@ -115,6 +137,12 @@ class PartitionSequences:
         """A batch is acknowledged, given up or split."""
         if batch in self.in_flight:
             self.in_flight.remove(batch)
+
+    def doubt_log(self) -> None:
+        """The log may be another one, which knows nothing of what the former one acknowledged."""
+        self.known = False
+        for batch in self.in_flight:
+            batch.refused = True
 
     def reaches(self, gap: int) -> bool:
         """Whether no batch in flight comes before a gap in the sequence."""
@@ -218,6 +246,21 @@ class TransactionManager:
         entry = self.partition(tp)
         entry.on_wire = max(entry.on_wire - 1, 0)
 
+    def go_by(self, snapshot: ClusterSnapshot) -> None:
+        """New metadata: the sequences begin anew where a topic was deleted and created again.
+
+        What is in flight is settled under its old numbers first: the new log may have it already.
+        """
+        for tp, entry in self._partitions.items():
+            topic_id = snapshot.topic_id(tp.topic)
+            if topic_id in {ZERO_ID, entry.topic_id}:
+                continue
+            if entry.topic_id != ZERO_ID:
+                entry.doubt_log()
+                if entry.next_sequence or entry.in_flight:
+                    self._gap(tp, entry.next_sequence)
+            entry.topic_id = topic_id
+
     def adopt(self, batch: ProducerBatch) -> None:
         """Track a batch that already has its sequence: a part of one that was split."""
         self.partition(batch.tp).add(batch)
@@ -247,6 +290,8 @@ class TransactionManager:
         self.partition(batch.tp).remove(batch)
         if self.state is State.FATAL_ERROR or not batch.has_sequence:
             return
+        if self.overtaken(batch):
+            return  # the leader goes on from the later one
         if refused or error.code in {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}:
             self._gap(batch.tp, batch.base_sequence)
 
@@ -256,8 +301,14 @@ class TransactionManager:
 
     def lost(self, batch: ProducerBatch) -> None:
         """A batch is given up and nobody knows whether the broker has it (if it was ever sent)."""
-        if batch.has_sequence:
+        if batch.has_sequence and not self.overtaken(batch):
             self._unresolved.add(batch.tp)
+
+    def attempt_failed(self, batch: ProducerBatch, code: int | None, *, answered: bool) -> None:
+        """An attempt to send the batch failed: what is known now of whether it is stored."""
+        batch.attempt_failed(stored=not answered or code in _STORED_MAYBE)
+        if answered and code in _NO_LOG:
+            self.partition(batch.tp).doubt_log()
 
     def may_retry(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
         """Whether a batch that the broker refused may be sent again; may ask for a new epoch."""
@@ -265,12 +316,18 @@ class TransactionManager:
             self._on_unknown_producer_id(batch, log_start_offset)
             return True
         if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if self.overtaken(batch):
+                return False  # the log has a later batch without this one: it was made anew meanwhile
             self._on_out_of_order(batch)
             return True
         return error.retriable
 
     def overtaken(self, batch: ProducerBatch) -> bool:
-        """Whether a later batch was acknowledged: a leader takes them in order, so it has this one too."""
+        """Whether a later batch was acknowledged.
+
+        A leader takes them in order, so the log that has the later one has this one too. It may be another log than
+        this one was refused by, though (`ProducerBatch.must_be_stored`).
+        """
         entry = self.partition(batch.tp)
         return (
             entry.last_acked_sequence != NO_SEQUENCE

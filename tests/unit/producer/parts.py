@@ -19,14 +19,16 @@ from kclient.types import Node, TopicPartition
 TOPIC_ID = b"t" * 16
 
 
-def cluster_of(leaders: dict[int, int] | int = 1, *, topic: str = "t", epoch: int = 0) -> ClusterSnapshot:
+def cluster_of(
+    leaders: dict[int, int] | int = 1, *, topic: str = "t", epoch: int = 0, topic_id: bytes = TOPIC_ID
+) -> ClusterSnapshot:
     """A snapshot with one topic; leaders by partition, or how many partitions broker 1 leads."""
     if isinstance(leaders, int):
         leaders = dict.fromkeys(range(leaders), 1)
     partitions = {p: PartitionMetadata(topic, p, leader, epoch) for p, leader in leaders.items()}
     nodes = {n: Node(n, f"host{n}", 9092) for n in {1, *leaders.values()} if n >= 0}
     return ClusterSnapshot(
-        nodes=nodes, topics={topic: TopicMetadata(topic, TOPIC_ID, False, partitions)}, names={TOPIC_ID: topic}
+        nodes=nodes, topics={topic: TopicMetadata(topic, topic_id, False, partitions)}, names={topic_id: topic}
     )
 
 
@@ -73,9 +75,9 @@ class Parts:
     def _wake(self) -> None:
         self.wakes += 1
 
-    def lead(self, leaders: dict[int, int] | int, epoch: int = 0) -> None:
+    def lead(self, leaders: dict[int, int] | int, epoch: int = 0, topic_id: bytes = TOPIC_ID) -> None:
         """New metadata."""
-        self.metadata.snapshot = cluster_of(leaders, epoch=epoch)
+        self.metadata.snapshot = cluster_of(leaders, epoch=epoch, topic_id=topic_id)
         self.accumulator.update(self.metadata.snapshot)
 
     def forget_partitions(self) -> None:

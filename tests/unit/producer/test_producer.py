@@ -22,6 +22,7 @@ from kclient.errors import (
     KafkaError,
     KafkaTimeoutError,
     NotYetSupportedError,
+    OutOfOrderSequenceError,
     RecordTooLargeError,
     SerializationError,
     UnknownTopicOrPartitionError,
@@ -659,6 +660,29 @@ async def _explode() -> None:
 
 
 # --------------------------------------------------------------------------- cancellation at every checkpoint
+
+
+async def test_what_a_deleted_topic_refused_is_not_acknowledged_by_its_successor() -> None:
+    # brokers without topic ids in Produce: the second of two requests finds the new topic of the same name
+    async with FakeKafka({"t": 1}, versions={ApiKey.PRODUCE: (0, 12)}) as kafka, producing(kafka) as producer:
+        await (await producer.send("t", b"before", partition=0))
+        hold = anyio.Event()
+        kafka.faults.append(Fault(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, hold=hold))
+        seen = len(kafka.requests)
+        first = await producer.send("t", b"first", partition=0)
+        while len(kafka.requests) == seen:
+            await anyio.sleep(0)
+        kafka.delete("t")
+        kafka.create("t", 1)
+        second = await producer.send("t", b"second", partition=0)
+        while not kafka.values("t", 0):
+            await anyio.sleep(0)
+        hold.set()
+        await second
+        with pytest.raises(OutOfOrderSequenceError, match="created again"):
+            await first
+        await (await producer.send("t", b"third", partition=0))
+        assert kafka.values("t", 0) == [b"second", b"third"]
 
 
 async def test_a_cancelled_send_appended_nothing_or_everything() -> None:

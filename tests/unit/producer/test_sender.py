@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kclient.errors import (
@@ -12,6 +14,7 @@ from kclient.errors import (
     InvalidRecordError,
     KafkaTimeoutError,
     NotLeaderOrFollowerError,
+    OutOfOrderSequenceError,
     RecordTooLargeError,
     TopicAuthorizationError,
 )
@@ -288,6 +291,110 @@ def test_out_of_order_behind_what_is_acknowledged_is_a_duplicate() -> None:
     assert overtaken.outcome().offset == -1
     assert parts.transactions is not None
     assert parts.transactions.identity.epoch == 0
+
+
+@pytest.mark.parametrize("lost_after_refusal", [False, True])
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_a_refused_batch_is_not_stored_because_a_later_one_is(code: ErrorCode, lost_after_refusal: bool) -> None:
+    # the topic was deleted and created again between the two, and the new log takes any first sequence
+    parts = idempotent()
+    refused = parts.send(b"a")
+    (first,) = parts.requests()
+    later = parts.send(b"b")
+    (second,) = parts.requests()
+    parts.answer(first, code)
+    parts.answer(second, offset=0)
+    parts.now += 1
+    (again,) = parts.requests()
+    if lost_after_refusal:
+        parts.sender.on_failure(again, LOST, parts.now)
+        parts.now += 1
+        (again,) = parts.requests()
+    parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert isinstance(refused.exception(), OutOfOrderSequenceError)
+    assert later.outcome().offset == 0
+    assert parts.transactions is not None
+    assert parts.transactions.identity.epoch == 0, "the new log goes on from the later batch"
+    parts.send(b"c")
+    (third,) = parts.requests()
+    assert read_header(only(third).data or b"").base_sequence == 2
+
+
+def in_doubt_before_a_later_one(parts: Parts) -> tuple[Any, InFlight]:
+    """A batch that the leader may have appended, and the next request with it; a later one is acknowledged."""
+    doubtful = parts.send(b"a")
+    (first,) = parts.requests()
+    parts.send(b"b")
+    (second,) = parts.requests()
+    parts.answer(first, ErrorCode.REQUEST_TIMED_OUT)
+    parts.answer(second, offset=1)
+    parts.now += 1
+    (again,) = parts.requests()
+    return doubtful, again
+
+
+def test_a_batch_appended_with_the_answer_lost_is_a_duplicate_also_after_a_new_leader_refused_it() -> None:
+    parts = idempotent()
+    doubtful, again = in_doubt_before_a_later_one(parts)
+    parts.answer(again, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    parts.now += 1
+    (again,) = parts.requests()
+    parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert doubtful.outcome().offset == -1
+
+
+@pytest.mark.parametrize("told", ["by an answer", "by metadata"])
+def test_what_the_former_log_acknowledged_says_nothing_of_a_new_one(told: str) -> None:
+    parts = idempotent()
+    doubtful, again = in_doubt_before_a_later_one(parts)
+    if told == "by metadata":
+        parts.lead(1, topic_id=b"u" * 16)
+        assert parts.requests() == []
+    else:
+        parts.answer(again, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        parts.now += 1
+        (again,) = parts.requests()
+    parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert isinstance(doubtful.exception(), OutOfOrderSequenceError)
+
+
+def test_sequences_begin_anew_with_a_new_topic_of_the_name_once_all_is_settled() -> None:
+    parts = idempotent()
+    parts.send(b"a")
+    (request,) = parts.requests()
+    parts.answer(request)
+    waiting = parts.send(b"b")
+    (request,) = parts.requests()
+    parts.lead(1, topic_id=b"u" * 16)
+    parts.send(b"c")
+    assert parts.requests() == [], "the batch on its way may be stored in the new topic already"
+    parts.sender.on_failure(request, LOST, parts.now)
+    parts.now += 1
+    (again,) = parts.requests()
+    header = read_header(only(again).data or b"")
+    assert (header.producer_epoch, header.base_sequence) == (0, 1), "under its old numbers: it would be recognised"
+    parts.answer(again, offset=0)
+    assert waiting.outcome().offset == 0
+    (request,) = parts.requests()
+    header = read_header(only(request).data or b"")
+    assert (header.producer_epoch, header.base_sequence) == (1, 0)
+
+
+def test_halves_of_a_batch_inherit_the_doubt_whether_it_is_stored() -> None:
+    parts = idempotent()
+    handles = [parts.send(value * 100) for value in (b"a", b"b")]
+    (first,) = parts.requests()
+    parts.send(b"c")
+    (second,) = parts.requests()
+    parts.answer(first, ErrorCode.REQUEST_TIMED_OUT)
+    parts.answer(second, offset=2)
+    parts.now += 1
+    (again,) = parts.requests()
+    parts.answer(again, ErrorCode.MESSAGE_TOO_LARGE)  # the limit was lowered meanwhile
+    for _ in handles:
+        (half,) = parts.requests()
+        parts.answer(half, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert [handle.outcome().offset for handle in handles] == [-1, -1]
 
 
 def test_after_a_refused_batch_the_next_goes_out_under_a_new_epoch() -> None:
