@@ -40,14 +40,21 @@ class Outcomes:
         self.check_alive: Callable[[], None] | None = None
         """Set by the blocking producer: raises if the thread that completes batches is gone."""
         self._interceptors = interceptors
+        self._told: threading.Condition = threading.Condition()
+        """Guards the following three; notified whenever a thread is through with the callbacks of a batch."""
         self._ready: deque[ProducerBatch] = deque()
+        self._telling: dict[int, ProducerBatch] = {}
+        """The batches whose callbacks are being called, by thread."""
+        self._settling: set[int] = set()
+        """Threads where a callback called `flush` or `close`."""
         self._failed: deque[ProducerBatch] = deque()
         self._forgotten: list[FailedDelivery] = []
 
     def add(self, batch: ProducerBatch) -> None:
         """A batch succeeded or failed."""
         if batch.callbacks:
-            self._ready.append(batch)
+            with self._told:
+                self._ready.append(batch)
         if batch.state is not BatchState.FAILED:
             return
         with self.lock:
@@ -63,21 +70,77 @@ class Outcomes:
         return bool(self._ready)
 
     def run_callbacks(self) -> None:
-        """Call what is due, in the caller's thread, in the order in which the batches finished."""
-        while self._ready:
-            try:
-                batch = self._ready.popleft()
-            except IndexError:
-                return  # another thread took it
-            callbacks, batch.callbacks = batch.callbacks, None
-            for index, callback in callbacks or ():
-                failed = batch.state is BatchState.FAILED
+        """Call what is due now, in the caller's thread, in the order in which the batches finished.
+
+        Within a callback it returns at once: a callback may send, and those of what it sends come after it.
+        """
+        thread = threading.get_ident()
+        if not self._ready or thread in self._telling:
+            return
+        again = True
+        while again:
+            # no more than there are now: callbacks that send would keep the caller for ever
+            for _ in range(len(self._ready)):
+                with self._told:
+                    if not self._ready:
+                        break  # another thread took them
+                    batch = self._telling[thread] = self._ready.popleft()
+                self._tell(thread, batch)
+            again = thread in self._settling
+            self._settling.discard(thread)
+
+    def _tell(self, thread: int, batch: ProducerBatch) -> None:
+        """Call the callbacks of a batch; what is left of them when one is interrupted, such as by Ctrl-C, stays due."""
+        callbacks = batch.callbacks or []
+        called = 0
+        try:
+            failed = batch.state is BatchState.FAILED
+            for index, callback in callbacks:
+                called += 1
                 if failed:
                     batch.observe(index)
                 try:
                     callback(None if failed else batch.metadata(index), batch.error_of(index) if failed else None)
                 except Exception:
                     logger.exception("on_delivery callback of a record for %s raised", batch.tp)
+        finally:
+            with self._told:
+                batch.callbacks = callbacks[called:] or None
+                if batch.callbacks:
+                    self._ready.appendleft(batch)
+                    self._settling.discard(thread)
+                del self._telling[thread]
+                self._told.notify_all()
+
+    def settle(self, deadline: float | None) -> bool:
+        """`run_callbacks`, and wait for those that other threads are calling.
+
+        Args:
+            deadline: When to wait no longer (`time.monotonic`); None waits as long as they take.
+
+        Returns:
+            Whether all that was due when it began has been called. Within a callback nothing is waited for; what is due
+            comes after it.
+        """
+        thread = threading.get_ident()
+        with self._told:
+            if thread in self._telling:
+                self._settling.add(thread)
+                return True
+            due = [*self._ready, *self._telling.values()]
+        while True:
+            self.run_callbacks()
+            with self._told:
+                due = [batch for batch in due if batch.callbacks]
+                if not due:
+                    return True
+                if not self._telling:
+                    continue  # the other thread was interrupted, and left them to us
+                # in slices: on Windows, Ctrl-C does not end an endless wait
+                left = 1.0 if deadline is None else min(deadline - monotonic(), 1.0)
+                if left <= 0:
+                    return False
+                self._told.wait(left)
 
     # ------------------------------------------------------------------ failures
 

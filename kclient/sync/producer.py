@@ -10,12 +10,13 @@ import logging
 import os
 import threading
 import weakref
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
-from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout, in_seconds
 from kclient.cluster.client_state import ClientState, finalizer
 from kclient.config import ProducerConfig
-from kclient.errors import ClosedError, DeliveryError, IllegalStateError, SerializationError
+from kclient.errors import ClosedError, DeliveryError, IllegalStateError, KafkaTimeoutError, SerializationError
 from kclient.producer.answers import NO_METADATA
 from kclient.producer.arrow import rows_of
 from kclient.producer.core import ProducerCore, as_headers
@@ -138,6 +139,7 @@ class Producer:
             DeliveryError: Records were not delivered, and nobody asked for them.
         """
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
+        deadline = None if timeout is None else monotonic() + timeout
         core = self._core
         if self._pid != os.getpid():
             return  # the parent's producer goes on there
@@ -147,7 +149,7 @@ class Producer:
             portal.call(self._finish, timeout)
         elif core.state is ClientState.NEW:
             core.state = core.state.to(ClientState.CLOSED, "producer")
-        core.outcomes.run_callbacks()
+        core.outcomes.settle(deadline)
         core.close_plugins()
         failures = core.outcomes.take_failures()
         if failures is not None:
@@ -366,19 +368,25 @@ class Producer:
             core.accumulator.remove_waiter(event.set)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything at once and wait until the fate of what was sent so far is known.
+        """Send everything at once; wait until the fate of what was sent so far is known, and its callbacks are called.
+
+        Called by a callback, it does not wait for callbacks: they come after the present one.
 
         Args:
             timeout: Seconds to wait at most; None waits within `delivery.timeout.ms`.
 
         Raises:
             DeliveryError: Records were not delivered, and nobody asked for them.
-            KafkaTimeoutError: Not everything is through in time; it goes on in the background.
+            KafkaTimeoutError: Not everything is through in time; it goes on in the background, or in the thread that
+                calls the callbacks.
             TypeError, ValueError: The timeout is no number of seconds.
         """
         core = self._core
+        check_timeout(timeout, AS_LONG_AS_IT_TAKES)
+        deadline = None if timeout is None else monotonic() + timeout
         self._running().call(core.wait_flushed, timeout)
-        core.outcomes.run_callbacks()
+        if not core.outcomes.settle(deadline):
+            raise KafkaTimeoutError(f"Another thread was still calling callbacks after {in_seconds(timeout or 0.0)}")
         failures = core.outcomes.take_failures()
         if failures is not None:
             raise failures

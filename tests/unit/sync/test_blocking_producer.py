@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
@@ -107,6 +108,109 @@ def test_callbacks_run_in_the_callers_thread(kafka: FakeKafka) -> None:
         assert told == [0, 1]
         producer.send("t", b"c", on_delivery=on_delivery)
     assert told == [0, 1, 2]
+
+
+def test_callbacks_that_send_do_not_nest(kafka: FakeKafka) -> None:
+    depth = deepest = 0
+    first: list[Any] = []
+    second: list[Any] = []
+
+    def again(metadata: Any, error: Any) -> None:
+        nonlocal depth, deepest
+        depth += 1
+        deepest = max(deepest, depth)
+        first.append(metadata)
+        producer.send("t", b"2", on_delivery=lambda metadata, error: second.append(metadata))
+        depth -= 1
+
+    kafka.create("many", 400)
+    with producing(kafka, linger_ms=1000) as producer:
+        deliveries = [producer.send("many", b"1", partition=number, on_delivery=again) for number in range(400)]
+        producer._core.accumulator.begin_flush()  # all finish before the first callback is called
+        while not all(delivery.done() for delivery in deliveries):
+            time.sleep(0.001)
+        producer.flush()
+    assert (len(first), len(second), deepest) == (400, 400, 1)
+
+
+def test_callbacks_that_close_have_the_others_called(kafka: FakeKafka) -> None:
+    called: list[Any] = []
+
+    def closing(metadata: Any, error: Any) -> None:
+        called.append(metadata)
+        producer.send("t", b"2", on_delivery=lambda metadata, error: called.append(metadata))
+        producer.close()
+
+    producer = producing(kafka)
+    producer.send("t", b"1", on_delivery=closing)
+    producer.flush()
+    assert len(called) == 2
+
+
+def test_an_interrupted_callback_leaves_the_others_due(kafka: FakeKafka) -> None:
+    called: list[int] = []
+
+    def interrupted(metadata: Any, error: Any) -> None:
+        called.append(metadata.offset)
+        if len(called) == 3:
+            raise KeyboardInterrupt
+
+    with producing(kafka, linger_ms=1000) as producer:
+        for _ in range(10):
+            producer.send("t", b"x", on_delivery=interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+        assert called == [0, 1, 2]
+        producer.flush()
+        assert called == list(range(10)), "each once, in order"
+
+
+def two_threads(kafka: FakeKafka, finish: Any, stop: type[BaseException] | None = None) -> list[int]:
+    """What callbacks have been called when `finish` returns, while another thread calls the first of them."""
+    called: list[int] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(metadata: Any, error: Any) -> None:
+        if not called:
+            inside.set()
+            assert go_on.wait(20)
+        called.append(metadata.offset)
+        if len(called) == 2 and stop is not None:
+            raise stop
+
+    def flush() -> None:
+        with suppress(KeyboardInterrupt):
+            producer.flush()
+
+    with producing(kafka, linger_ms=1000) as producer:
+        for _ in range(5):
+            producer.send("t", b"x", on_delivery=slow)
+        other = threading.Thread(target=flush)
+        other.start()
+        assert inside.wait(20)
+        waited = threading.Timer(0.1, go_on.set)
+        waited.start()
+        finish(producer)
+        found = list(called)
+        go_on.set()
+        other.join()
+    return found
+
+
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt])
+@pytest.mark.parametrize("finish", [Producer.flush, Producer.close])
+def test_flush_and_close_wait_for_callbacks_in_other_threads(
+    kafka: FakeKafka, finish: Any, stop: type[BaseException] | None
+) -> None:
+    assert two_threads(kafka, finish, stop) == list(range(5))
+
+
+def test_flush_waits_no_longer_than_its_timeout_for_callbacks_in_other_threads(kafka: FakeKafka) -> None:
+    def finish(producer: Producer) -> None:
+        with pytest.raises(KafkaTimeoutError, match="callbacks"):
+            producer.flush(timeout=0.02)
+
+    assert two_threads(kafka, finish) == []
 
 
 def test_interceptors(kafka: FakeKafka) -> None:
