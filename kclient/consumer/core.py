@@ -94,6 +94,8 @@ class ConsumerCore:
         """What the next poll has to raise."""
         self.callbacks: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         """What the user is to be told of: callbacks, interceptors and listeners, with their arguments."""
+        self.telling = False
+        """Whether one of them is running."""
         self.poll_due: float = 0.0
         """When iterating has to go through poll again although there are records at hand."""
         self.taking: tuple[Complete, set[TopicPartition]] | None = None

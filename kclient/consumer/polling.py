@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from kclient.cluster import ClientState
 from kclient.consumer.assignors import RebalanceProtocol
 from kclient.consumer.committer import Commit
 from kclient.consumer.group import Complete, Prepare
@@ -199,10 +200,22 @@ def _commit_positions(core: ConsumerCore, partitions: Sequence[TopicPartition], 
 
 
 def run_callbacks(core: ConsumerCore) -> Script:
-    """Tell callbacks, interceptors and listeners what happened in the background."""
-    while core.callbacks:
-        function, arguments = core.callbacks.popleft()
-        yield Call(function, arguments)
+    """Tell callbacks, interceptors and listeners what happened in the background.
+
+    Nothing while one of them runs: it may commit, and what comes of that is told after it.
+    """
+    if core.telling:
+        return
+    core.telling = True
+    try:
+        # no more than there are now: callbacks that commit would keep poll for ever
+        left = len(core.callbacks)
+        while core.callbacks and (left > 0 or core.state is not ClientState.RUNNING):
+            left -= 1
+            function, arguments = core.callbacks.popleft()
+            yield Call(function, arguments)
+    finally:
+        core.telling = False
 
 
 def unsubscribe(

@@ -349,3 +349,44 @@ def test_what_is_at_hand_behind_a_broken_record_is_not_handed_out(address: str) 
         assert consumer.position(T[0]) == 1
         consumer.seek(T[0], 2)
         assert drain(consumer, 38) == list(range(2, 40))
+
+
+def test_callbacks_of_commits_may_commit(address: str) -> None:
+    fill(address)
+    called: list[Any] = []
+    depth = deepest = 0
+
+    def committing(offsets: Any, error: Any) -> None:
+        nonlocal depth, deepest
+        depth += 1
+        deepest = max(deepest, depth)
+        consumer.commit({T[0]: 1})
+        depth -= 1
+        called.append(error)
+
+    with reading(address, group_id="g", enable_auto_commit=False) as consumer:
+        consumer.assign([T[0]])
+        for _ in range(300):
+            consumer.commit_async({T[0]: 0}, committing)
+        deadline = time.monotonic() + 20
+        while len(called) < 300 and time.monotonic() < deadline:
+            consumer.poll(0.05)
+    assert (called, deepest) == ([None] * 300, 1)
+
+
+def test_a_callback_of_a_commit_that_closes_has_the_others_called(address: str) -> None:
+    fill(address)
+    called: list[Any] = []
+
+    def closing(offsets: Any, error: Any) -> None:
+        called.append(error)
+        consumer.close()
+
+    consumer = reading(address, group_id="g", enable_auto_commit=False)
+    consumer.assign([T[0]])
+    for _ in range(3):
+        consumer.commit_async({T[0]: 0}, closing)
+    deadline = time.monotonic() + 20
+    while not called and time.monotonic() < deadline:
+        consumer.commit({T[0]: 0})
+    assert called == [None] * 3
