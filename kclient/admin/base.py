@@ -38,7 +38,8 @@ Outcome: TypeAlias = KafkaError | None
 
 # Brokers learn of a topic that was just created a moment later than its creator does; a name that is wrong
 # should not cost a whole `default.api.timeout.ms`.
-_UNKNOWN_TOPIC_PATIENCE = 2.0
+UNKNOWN_TOPIC_PATIENCE = 2.0
+"""Seconds in which an unknown topic or partition is asked for again."""
 _LONGEST = 2**31 - 1
 """Milliseconds that a request can name."""
 _PASSING = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
@@ -264,7 +265,7 @@ class AdminBase:
     ) -> dict[TopicPartition, T]:
         """Runs the operation at all leaders at once, with the partitions each leads; what came is not asked again."""
         results: dict[TopicPartition, T] = {}
-        patience_ends = self._cluster.clock() + _UNKNOWN_TOPIC_PATIENCE
+        patience_ends = self._cluster.clock() + UNKNOWN_TOPIC_PATIENCE
 
         async def attempt(trial: Trial) -> dict[TopicPartition, T]:
             missing = [tp for tp in partitions if tp not in results]
@@ -324,6 +325,12 @@ def check_code(code: int, subject: str, message: str | None = None) -> None:
     error = failure(code, subject, message)
     if error is not None:
         raise error
+
+
+def is_missing(snapshot: ClusterSnapshot, tp: TopicPartition) -> bool:
+    """Whether the metadata say that there is no such partition."""
+    error = topic_error(snapshot, tp.topic)
+    return snapshot.partition(tp) is None and (error is None or isinstance(error, UnknownTopicOrPartitionError))
 
 
 def check_retriable(code: int, subject: str) -> None:

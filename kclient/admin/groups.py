@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kclient.admin.arguments import as_target, check_group
-from kclient.admin.base import check_code, check_retriable, failure
+from kclient.admin.base import UNKNOWN_TOPIC_PATIENCE, check_code, check_retriable, failure, is_missing
 from kclient.admin.describing import KINDS, SHARE
 from kclient.admin.topics import TopicOperations
 from kclient.admin.types import (
@@ -58,6 +58,16 @@ _LAST_VERSION_WITH_NAMES = 9
 _ANOTHER_KIND = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 """What brokers answer of a group that is not of the type that they are asked for; the other where they have no such
 groups."""
+
+_COORDINATOR_PASSING = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""What coordinators answer of an offset that another attempt may cure. (An unknown partition, retriable elsewhere, stays
+unknown.)"""
 
 
 class GroupOperations(TopicOperations):
@@ -218,11 +228,20 @@ class GroupOperations(TopicOperations):
 
         Raises:
             GroupNotEmptyError: the group has members, which would not notice; stop them first.
+            UnknownTopicOrPartitionError: there is no such partition.
+            PartialFailureError: several offsets were refused; the others are committed.
             TypeError: a partition or an offset is none.
             ValueError: an offset is negative.
         """
         check_group(group_id)
         wanted = by_partition(offsets, as_offset, "offsets")
+        patience_ends = self._cluster.clock() + UNKNOWN_TOPIC_PATIENCE
+
+        def check(answer: OffsetCommitResponse) -> None:
+            again = _COORDINATOR_PASSING
+            if self._cluster.clock() < patience_ends:  # the coordinator may learn of a new topic a moment later
+                again |= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            _check_offset_codes("Altering offsets", group_id, answer.topics, again)
 
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
             await self._exchange(
@@ -230,7 +249,7 @@ class GroupOperations(TopicOperations):
                 connection,
                 OffsetCommitRequest(group_id=group_id, topics=_to_commit(wanted)),
                 OffsetCommitResponse,
-                check=lambda answer: _check_offset_codes("Altering offsets", group_id, answer.topics),
+                check=check,
                 max_version=_LAST_VERSION_WITH_NAMES,
             )
 
@@ -247,6 +266,8 @@ class GroupOperations(TopicOperations):
         Raises:
             GroupSubscribedToTopicError: members of the group read the topic.
             GroupIdNotFoundError: there is no such group.
+            UnknownTopicOrPartitionError: there is no such partition.
+            PartialFailureError: several could not be deleted; the others are.
             TypeError: these are no partitions.
         """
         check_group(group_id)
@@ -254,7 +275,7 @@ class GroupOperations(TopicOperations):
 
         def check(answer: OffsetDeleteResponse) -> None:
             check_code(answer.error_code, f"Group {shown(group_id)}")
-            _check_offset_codes("Deleting offsets", group_id, answer.topics)
+            _check_offset_codes("Deleting offsets", group_id, answer.topics, _COORDINATOR_PASSING)
 
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
             by_topic: dict[str, list[OffsetDeleteRequestPartition]] = defaultdict(list)
@@ -283,7 +304,7 @@ class GroupOperations(TopicOperations):
             group_id: the group.
             target: an `OffsetSpec`; a timestamp in milliseconds (the first record at or after it, or the end
                 where there is none); or an offset for each partition.
-            partitions: which; the default is all that the group has committed.
+            partitions: which; the default is all that the group has committed and that exist.
             dry_run: say what would be done and do nothing.
             timeout: seconds for each step; the default is `default.api.timeout.ms`.
 
@@ -302,7 +323,9 @@ class GroupOperations(TopicOperations):
         if not dry_run:
             await self._check_empty(group_id, timeout)
         before = await self.list_group_offsets(group_id, timeout=timeout)
-        after = await self._targets(place, list(before) if chosen is None else chosen, timeout)
+        if chosen is None and not isinstance(place, dict):
+            chosen = await self._existing(before, timeout)
+        after = await self._targets(place, chosen or (), timeout)
         if not dry_run:
             await self.alter_group_offsets(group_id, after, timeout=timeout)
         return {
@@ -334,8 +357,20 @@ class GroupOperations(TopicOperations):
         ends = await self.list_offsets(dict.fromkeys(beyond, OffsetSpec.LATEST), timeout=timeout) if beyond else {}
         return {tp: place.offset for tp, place in {**found, **ends}.items() if place is not None}
 
+    async def _existing(self, partitions: Iterable[TopicPartition], timeout: float | None) -> list[TopicPartition]:
+        """Those of the partitions that exist: a group may have committed offsets of others before they were deleted."""
+        wanted = list(partitions)
+
+        async def attempt(trial: Trial) -> list[TopicPartition]:
+            snapshot = await self._cluster.refresh({tp.topic for tp in wanted})
+            return [tp for tp in wanted if not is_missing(snapshot, tp)]
+
+        return await self._retrying(attempt, timeout, "Looking up partitions") if wanted else []
+
     async def group_lag(self, group_id: str, *, timeout: float | None = None) -> dict[TopicPartition, PartitionLag]:
         """How far the group is behind, for every partition it has committed or is assigned.
+
+        Of one that does not exist (any more), `end` and `lag` are None.
 
         Raises:
             GroupIdNotFoundError: there is no such group.
@@ -347,12 +382,13 @@ class GroupOperations(TopicOperations):
         owners = {tp: member for member in description.members for tp in member.assignment}
         committed = await self.list_group_offsets(group_id, timeout=timeout)
         partitions = sorted({*owners, *committed})
-        ends = await self.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), timeout=timeout)
+        existing = await self._existing(partitions, timeout)
+        ends = await self.list_offsets(dict.fromkeys(existing, OffsetSpec.LATEST), timeout=timeout)
         lags: dict[TopicPartition, PartitionLag] = {}
         for tp in partitions:
-            end, position = ends[tp], committed.get(tp)
+            end, position = ends.get(tp), committed.get(tp)
             lags[tp] = PartitionLag(
-                None if position is None else position.offset, 0 if end is None else end.offset, owners.get(tp)
+                None if position is None else position.offset, None if end is None else end.offset, owners.get(tp)
             )
         return lags
 
@@ -404,14 +440,20 @@ def _committed(response: OffsetFetchResponse, version: int) -> dict[TopicPartiti
 
 
 def _check_offset_codes(
-    what: str, group_id: str, topics: Iterable[OffsetCommitResponseTopic | OffsetDeleteResponseTopic]
+    what: str,
+    group_id: str,
+    topics: Iterable[OffsetCommitResponseTopic | OffsetDeleteResponseTopic],
+    again: Collection[int],
 ) -> None:
+    """Raises what became of offsets; for a code in `again`, so that another attempt is made."""
     failures: dict[str, KafkaError] = {}
     for topic in topics:
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
-            check_retriable(part.error_code, str(tp))
             error = failure(part.error_code, f"Group {shown(group_id)}, {tp}")
             if error is not None:
+                if part.error_code in again:
+                    raise error
+                error.retriable = False
                 failures[str(tp)] = error
     raise_failures(what, failures)

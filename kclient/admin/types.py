@@ -216,16 +216,21 @@ class OffsetSpec(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind. `committed` and `lag` are None where nothing was committed."""
+    """How far a group is behind.
+
+    `committed` is None where nothing was committed, `end` where the partition does not exist (any more); `lag` in both.
+    """
 
     committed: int | None
-    end: int
+    end: int | None
     member: GroupMember | None
 
     @property
     def lag(self) -> int | None:
         """Records between the committed offset and the partition's end, never below 0."""
-        return None if self.committed is None else max(0, self.end - self.committed)
+        if self.committed is None or self.end is None:
+            return None
+        return max(0, self.end - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
