@@ -97,8 +97,12 @@ class Admin(GroupOperations, ConfigOperations):
 
         Args:
             timeout: seconds to wait for the connections to close; None waits as long as it takes.
+
+        Raises:
+            IllegalStateError: it was started in another event loop.
         """
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
+        self._supervisor.check_loop()
         if self._closed or not self._started:
             self._closed = True
             return
@@ -154,3 +158,4 @@ class Admin(GroupOperations, ConfigOperations):
         if not self._started:
             raise IllegalStateError("The admin client was not started; use `async with`, or `start`")
         self._supervisor.check()
+        self._supervisor.check_loop()

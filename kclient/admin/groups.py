@@ -66,8 +66,8 @@ _COORDINATOR_PASSING = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""What coordinators answer of an offset that another attempt may cure. (An unknown partition, retriable elsewhere, stays
-unknown.)"""
+"""What coordinators answer of an offset that another attempt may cure. (A partition that is unknown, which is retriable
+elsewhere, stays unknown.)"""
 
 
 class GroupOperations(TopicOperations):

@@ -157,6 +157,18 @@ class Supervisor:
         if self.failure is not None:
             raise self.failure
 
+    def check_loop(self) -> None:
+        """Raise where the tasks run in another event loop: who waits for them here may wait for ever.
+
+        Raises:
+            IllegalStateError: The caller is in another loop (or in none), and the tasks have not ended.
+        """
+        if self.state is SupervisorState.RUNNING and self._loop is not None and not self._loop.is_current:
+            raise IllegalStateError(
+                f"This {self.name} belongs to another event loop, the one that it was started in: "
+                "use and close it there, make one for this loop, or use kclient.sync, which any thread can share"
+            )
+
     def fail(self, error: BaseException) -> None:
         """Store a failure as if a task had raised it: the other tasks end, the owner is told. Later ones are lost."""
         if self.failure is not None or self.state is SupervisorState.CLOSED:

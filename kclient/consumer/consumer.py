@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -67,8 +66,6 @@ class Consumer(ConsumerBase):
         self._ready = Wakeup()
         self._core.notify = self._ready.set
         self._polling = False
-        self._thread = 0
-        """The one whose event loop runs the tasks, by its identity."""
         self._nested = False
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
@@ -86,11 +83,9 @@ class Consumer(ConsumerBase):
         if current_backend() == "trio":  # whose tasks cannot outlive a block
             raise IllegalStateError("On trio a consumer is started by its block: use `async with`, not `start`")
         await self._core.start()
-        self._thread = threading.get_ident()
 
     async def __aenter__(self) -> Self:
         await self._core.start()
-        self._thread = threading.get_ident()
         self._nested = current_backend() == "trio"
         return self
 
@@ -106,13 +101,15 @@ class Consumer(ConsumerBase):
     async def close(self, timeout: float | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
 
-        A static member (`group.instance.id`) does not leave, so that it finds its partitions again.
+        A static member (`group.instance.id`) does not leave, so that it finds its partitions again. In another event
+        loop than the one it was started in, it raises `IllegalStateError`.
 
         Args:
             timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
         """
         core = self._core
         seconds = close_timeout(timeout)
+        core.supervisor.check_loop()
         first = core.closing()
         try:
             if first:
@@ -156,6 +153,7 @@ class Consumer(ConsumerBase):
     async def unsubscribe(self) -> None:
         """Give up all partitions and leave the group; waits a second at most until the coordinator knows."""
         self._core.check()
+        self._core.supervisor.check_loop()
         self._hand_out.settle()
         await self._drive(polling.unsubscribe(self._core))
 
@@ -211,10 +209,7 @@ class Consumer(ConsumerBase):
         self._polling = True
         try:
             self._core.check(polling=True)
-            if self._thread != threading.get_ident():
-                raise IllegalStateError(
-                    "This consumer belongs to the event loop of another thread: poll it there, or use kclient.sync"
-                )
+            self._core.supervisor.check_loop()
             self._hand_out.settle()
             await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
             return await self._drive(polling.poll(self._core, deadline_of(self._core, timeout), take))
@@ -254,6 +249,7 @@ class Consumer(ConsumerBase):
             RebalanceInProgressError: The group rebalances: poll, then commit again.
             KafkaTimeoutError: It did not succeed in time.
         """
+        self._core.supervisor.check_loop()
         self._hand_out.settle()
         await self._drive(polling.commit(self._core, chosen_offsets(offsets), self._seconds(timeout)))
 

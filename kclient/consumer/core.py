@@ -112,7 +112,7 @@ class ConsumerCore:
         self._tasks: set[TaskHandle] = set()
         self.committer: Committer = Committer(self)
         self.lookups: Lookups = Lookups(self)
-        self.waits: Waits = Waits(self.check, self.lookups.late)
+        self.waits: Waits = Waits(self.check, self.lookups.late, self.supervisor.check_loop)
 
     def __repr__(self) -> str:
         return f"{','.join(self.config.bootstrap_servers)} group={self.config.group_id} {self.state.value}"

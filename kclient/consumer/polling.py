@@ -246,6 +246,10 @@ def close(core: ConsumerCore, timeout: float) -> Script:
     """Commit, leave the group, run what callbacks are due."""
     deadline = core.clock() + timeout
     if core.coordinator is not None:
+        if not core.supervisor.running:
+            deadline, timeout = core.clock(), 0  # the tasks that would talk to brokers have ended
+            if core.auto_commit.enabled and (offsets := core.consumed()):
+                logger.warning("the positions of %d partitions were not committed: the tasks had ended", len(offsets))
         if timeout > 0:
             yield Await(core.drained, (timeout,))
             if core.auto_commit.enabled and core.subscriptions.kind is not SubscriptionKind.NONE:

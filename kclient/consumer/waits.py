@@ -24,13 +24,20 @@ class Waits:
     Args:
         check: Raises the stored failure of a background task, or that the consumer was closed.
         late: Makes the error of a wait that took too long, of what was waited for and the seconds.
+        check_loop: Raises in another event loop than the consumer's.
     """
 
-    def __init__(self, check: Callable[[], None], late: Callable[[str, float], KafkaTimeoutError]) -> None:
+    def __init__(
+        self,
+        check: Callable[[], None],
+        late: Callable[[str, float], KafkaTimeoutError],
+        check_loop: Callable[[], None],
+    ) -> None:
         self.woken: bool = False
         """Whether `wakeup` was called and no call has raised it yet."""
         self._check = check
         self._late = late
+        self._check_loop = check_loop
         self._loop: LoopHandle | None = None
         self._scopes: set[anyio.CancelScope] = set()
         """Around the calls that can be ended."""
@@ -66,7 +73,9 @@ class Waits:
         Raises:
             WakeupError: `wakeup` was called.
             KafkaError: What the call raised, or the stored failure.
+            IllegalStateError: This is another event loop than the consumer's.
         """
+        self._check_loop()
         self.take_wakeup()
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)

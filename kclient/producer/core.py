@@ -115,6 +115,7 @@ class ProducerCore:
         if self.state is not ClientState.NEW:
             raise IllegalStateError("The producer was started before; make a new one")
         await self.supervisor.start()
+        self.outcomes.check_loop = self.supervisor.check_loop
         try:
             self._start_tasks()
         except BaseException:  # whatever it is, no task may stay behind a producer that was not made

@@ -163,6 +163,8 @@ async def wait_for_batches(batches: Sequence[ProducerBatch]) -> None:
 
 
 async def _wait_for_change(batch: ProducerBatch) -> None:
+    if batch.outcomes.check_loop is not None:
+        batch.outcomes.check_loop()
     event = anyio.Event()
     if batch.add_waiter(event.set):
         try:

@@ -39,6 +39,8 @@ class Outcomes:
         self.lock: threading.Lock = threading.Lock()
         self.check_alive: Callable[[], None] | None = None
         """Set by the blocking producer: raises if the thread that completes batches is gone."""
+        self.check_loop: Callable[[], None] | None = None
+        """Raises in another event loop than the one where batches are completed."""
         self._interceptors = interceptors
         self._told: threading.Condition = threading.Condition()
         """Guards the following three; notified whenever a thread is through with the callbacks of a batch."""

@@ -122,9 +122,11 @@ class Producer:
 
         Raises:
             DeliveryError: Records were not delivered, and nobody awaited them.
+            IllegalStateError: It was started in another event loop.
         """
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         core = self._core
+        core.supervisor.check_loop()
         try:
             with anyio.CancelScope(shield=timeout == 0):
                 await core.finish(timeout)
@@ -206,6 +208,7 @@ class Producer:
             check_callback(on_delivery, "on_delivery")
         if core.woken or core.clock() - self._yielded > PATIENCE:
             # the sender has something to do: a loop that only sends must not starve it
+            core.supervisor.check_loop()
             core.woken = False
             await anyio.lowlevel.checkpoint()
             self._yielded = core.clock()
@@ -294,6 +297,7 @@ class Producer:
                 delivery = await self._send(topic, value, key, partition, None, (), serialized=serialized)
                 deliveries.add(delivery.batch, delivery.index, 1)
             return deliveries
+        core.supervisor.check_loop()
         await anyio.lowlevel.checkpoint()
         if core.outcomes.callbacks_due:
             core.outcomes.run_callbacks()
@@ -337,6 +341,7 @@ class Producer:
     async def _until_possible(self, why: Any, topic: str, partition: int | None, deadline: float) -> None:
         """Wait until an append may succeed that did not."""
         core = self._core
+        core.supervisor.check_loop()
         left = deadline - core.clock()
         if why is NO_METADATA:
             await core.load_topic(topic, max(left, 0.0), partition)
@@ -366,6 +371,7 @@ class Producer:
             TypeError, ValueError: The timeout is no number of seconds.
         """
         core = self._core
+        core.supervisor.check_loop()
         await core.wait_flushed(timeout)
         core.outcomes.run_callbacks()
         failures = core.outcomes.take_failures()
@@ -381,6 +387,7 @@ class Producer:
             KafkaTimeoutError: Nothing is known within `max.block.ms`.
             InvalidTopicError: The name is empty.
         """
+        self._core.supervisor.check_loop()
         return await self._core.partitions_for(topic)
 
     def metrics(self) -> dict[str, float]:
