@@ -353,38 +353,6 @@ class ShownHandOut(HandOut):
         super().settle()
 
 
-class ShownHandOut(HandOut):
-    """One whose interceptors see each record of an iteration.
-
-    A class of its own, because what nobody intercepts is counted in nanoseconds.
-    """
-
-    def __init__(self, core: ConsumerCore) -> None:
-        super().__init__(core)
-        self._seen: deque[ConsumerRecord] = deque()
-        """What interceptors returned beyond one record for the one they were shown."""
-
-    def next_record(self) -> ConsumerRecord | None:
-        """As without interceptors: they are shown each record when it is about to be handed out."""
-        while not self._seen:
-            record = super().next_record()
-            chunk = self._chunk
-            if record is None or chunk is None:
-                return None
-            place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
-            try:
-                shown = self._interception.show(ConsumerRecords({chunk.state.tp: [record]}, {chunk.state.tp: place}))
-                self._seen.extend(shown)
-            except BaseException:  # they were interrupted: it has not been handed out
-                self._index -= 1
-                raise
-        return self._seen.popleft()
-
-    def settle(self) -> None:
-        self._seen.clear()
-        super().settle()
-
-
 def _part(chunk: Chunk, limit: int) -> list[ConsumerRecord]:
     """The next records of a decoded chunk; the list itself where nothing has to be cut off."""
     records = chunk.records
