@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kclient.gateway.handlers import HandlerTable
     from kclient.gateway.partitions import PartitionTable
     from kclient.gateway.producer_ids import ProducerIds
-    from kclient.gateway.topics import TopicCatalogue, TopicRecord
+    from kclient.gateway.topics import TopicCatalogue
     from kclient.htp.port import Broker, Lease, Manager
     from kclient.net.fair_queue import Flow
     from kclient.net.memory_budget import Share
@@ -121,8 +121,6 @@ class Core:
     """Made by `GroupCoordinator(core)`; the gateway awaits its `start()` before it listens, `aclose()` when it
     drains."""
     table: HandlerTable = field(init=False)
-    on_topic_deleted: list[Callable[[TopicRecord], object]] = field(default_factory=list)
-    """Called, in order, in the turn of the loop in which a topic has gone (committed offsets are dropped here)."""
     closing: bool = False
     """True from the moment on when the gateway drains: waiting requests are answered at once."""
 

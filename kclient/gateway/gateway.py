@@ -273,6 +273,7 @@ class Gateway:
         await core.topics.load()
         await core.partitions.load()
         await core.groups.start()
+        await core.topics.sweep()
         core.table = HandlerTable(core)
         requests = RequestServer(core)
         settings = self._server_settings(await connection_quota(self._config))

@@ -162,10 +162,17 @@ class TopicCatalogue:
         """The topic of this id."""
         return self._by_id.get(topic_id)
 
+    def deleted(self, name: str, topic_id: bytes) -> bool:
+        """Whether this topic is known to have been deleted, and something of it is still there."""
+        intent = self._left.get(name)
+        if intent is None or name in self._by_name or name in self.damaged:
+            return False
+        return intent.topic_id is None or intent.topic_id == topic_id
+
     # Loading
 
     async def load(self) -> None:
-        """Read the catalogue, and finish what the last run left half done."""
+        """Read the catalogue, and what the last run left half done: `sweep` finishes that."""
         manager = self._core.manager
         found = await manager.scan(TOPIC_PREFIX)
         await self._load({key.removeprefix(TOPIC_PREFIX): row for key, row in found.items()})
@@ -175,7 +182,6 @@ class TopicCatalogue:
                 self._left[name] = Intent.decode(row.value)
             except (ValueError, KafkaError) as error:
                 self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
-        await self._sweep()
 
     async def _load(self, rows: dict[str, Versioned]) -> None:
         configs: dict[str, TopicConfig] = {}
@@ -339,8 +345,7 @@ class TopicCatalogue:
                 raise
         record.gone = True
         self._left[record.name] = intent
-        for callback in core.on_topic_deleted:
-            callback(record)
+        core.groups.topic_deleted(record.name)
         logger.info("topic %s deleted", record.name)
         partitions = list(record.logs.values())
         record.logs.clear()
@@ -375,6 +380,7 @@ class TopicCatalogue:
         await core.manager.commit({key: None, INTENT_PREFIX + name: intent.encode()}, lease=core.lease)
         del self.damaged[name]
         self._left[name] = intent
+        core.groups.topic_deleted(name)
         await self._remove_left(name)
 
     # What creations and deletions have left
@@ -389,18 +395,20 @@ class TopicCatalogue:
         row = (await core.manager.get([key])).get(key)
         rows: dict[str, bytes | None] = {INTENT_PREFIX + name: None}
         if row is not None:  # it was recorded, though the one who recorded it was told otherwise
-            await self._load({name: row})
+            if name not in self._by_name and name not in self.damaged:
+                await self._load({name: row})
         else:
             logger.info("removing what is left of topic %s", name)
             await intent.mapping.delete(core.manager, core.broker, name, epoch=core.leader_epoch)
             if intent.topic_id is not None:
                 for prefix in (LOG_PREFIX, START_PREFIX):
                     rows |= dict.fromkeys(await core.manager.scan(f"{prefix}{intent.topic_id.hex()}/"))
+            await core.groups.forget_topic(name)  # before the intent goes: it alone tells that they may
         await core.manager.commit(rows, lease=core.lease)
         del self._left[name]
 
-    async def _sweep(self) -> None:
-        """Remove whatever is left; what cannot be is tried again later."""
+    async def sweep(self) -> None:
+        """Remove whatever creations and deletions have left; what cannot be is tried again later."""
         for name in list(self._left):
             async with self._changing.hold(name):
                 try:
@@ -421,7 +429,7 @@ class TopicCatalogue:
             await anyio.sleep(_SWEEP_S)
         finally:
             self._sweeping = False
-        await self._sweep()
+        await self.sweep()
 
     # Changing
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from kclient.concurrency import Completion, Wakeup
-from kclient.errors import ErrorCode
+from kclient.errors import ErrorCode, error_for
 from kclient.gateway.discarding import in_slices
 from kclient.gateway.groups import rows
 from kclient.gateway.groups.classic import ClassicGroup
@@ -40,6 +40,7 @@ from kclient.types import TopicPartition
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
     from kclient.gateway.topics import TopicRecord
+    from kclient.htp.port import Versioned
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -50,6 +51,8 @@ _GROUPS_SHARE = 4
 """One part in so many of the memory for clients may be taken by the members of groups."""
 _GROUP, _MEMBER, _PENDING = 4_000, 2_000, 600
 """About how many bytes of memory a group takes, a member beside its metadata, and an id that waits for its owner."""
+_NO_TOPIC = bytes(16)
+"""Early versions recorded it of a topic that was deleted while an offset was committed."""
 _RETENTION = None  # the timer of the retention check, among those of the groups
 
 
@@ -62,7 +65,7 @@ class Parked(Completion[_Result], Token, Generic[_Result]):
 class ManagedGroup:
     """A group with its offsets."""
 
-    __slots__ = ("_read", "_subscribed", "group", "held", "offsets", "since_ms")
+    __slots__ = ("_read", "_subscribed", "group", "held", "offsets", "since_ms", "unread")
 
     def __init__(self, group: ClassicGroup, since_ms: int) -> None:
         self.group: ClassicGroup = group
@@ -71,6 +74,8 @@ class ManagedGroup:
         self.offsets: GroupOffsets = GroupOffsets()
         self.since_ms: int = since_ms
         """Since when it has been in this state, by the wall clock; kept for groups without members."""
+        self.unread: bool = False
+        """Whether its row cannot be read: nobody knows since when it has been without members."""
         self._subscribed: frozenset[str] | None = None
         self._read: tuple[int, str | None] | None = None
         """Of which members `_subscribed` was found out."""
@@ -121,6 +126,8 @@ class GroupCoordinator:
         self._writer = Writer(core)
         self._flow = core.queue.flow()
         self._answers: deque[Reply] = deque()
+        self._unforgotten: dict[str, set[str]] = {}
+        """The rows that are still there of the offsets of deleted topics."""
         self._held = 0
         self._most = core.config.get_int("connections.max.memory.bytes") // _GROUPS_SHARE
         self._timers: Timers[str | None] = Timers()
@@ -136,7 +143,6 @@ class GroupCoordinator:
         Members have one session timeout to be heard of.
         """
         await self._load()
-        self.core.on_topic_deleted.append(self._topic_deleted)
         self._timers.schedule(_RETENTION, self._next_retention_check())
         self.core.spawn(self._writer.run, name="group writer")
         self.core.spawn(self._keep_time, name="group timers")
@@ -150,8 +156,15 @@ class GroupCoordinator:
         await self._writer.drain()
 
     async def _load(self) -> None:
-        now = self.core.now()
-        for key, value in (await self.core.manager.scan(rows.GROUPS)).items():
+        unread = self._load_groups(await self.core.manager.scan(rows.GROUPS))
+        self._load_offsets(await self.core.manager.scan(rows.OFFSETS), unread)
+        if self.groups:
+            logger.info("loaded %d groups", len(self.groups), extra=self.core.extra())
+
+    def _load_groups(self, found: Mapping[str, Versioned]) -> set[str]:
+        """Restore the groups; those whose rows cannot be read."""
+        now, unread = self.core.now(), set()
+        for key, value in found.items():
             try:
                 snapshot, since_ms = rows.decode_group(value.value)
             except ValueError as error:
@@ -160,10 +173,16 @@ class GroupCoordinator:
                     "its offsets are there (%s)",
                     key.removeprefix(rows.GROUPS), error,
                 )  # fmt: skip
+                unread.add(rows.parse_group_key(key))
                 continue
             managed = self._create(snapshot.group_id, since_ms)
             self._perform(managed, managed.group.restore(snapshot, now))
-        for key, value in (await self.core.manager.scan(rows.OFFSETS)).items():
+        return unread
+
+    def _load_offsets(self, found: Mapping[str, Versioned], unread: Container[str]) -> None:
+        kept: Counter[str] = Counter()
+        outlived: dict[str, None] = {}
+        for key, value in found.items():
             try:
                 group_id, partition = rows.parse_offset_key(key)
                 committed, topic_id = rows.decode_offset(value.value)
@@ -174,15 +193,33 @@ class GroupCoordinator:
                     key.removeprefix(rows.OFFSETS), error,
                 )  # fmt: skip
                 continue
-            record = self.core.topics.get(partition.topic)
-            if record is None or record.topic_id != topic_id:
-                # the topic was deleted (and perhaps made anew) before its offsets were: they mean nothing now
-                self._writer.submit({key: None}, lambda _error: None)
-                continue
-            managed = self.groups.get(group_id) or self._create(group_id, self.core.wall_ms())
-            managed.offsets.put(partition, committed)
-        if self.groups:
-            logger.info("loaded %d groups", len(self.groups), extra=self.core.extra())
+            topics, name = self.core.topics, partition.topic
+            record = topics.get(name)
+            if topics.deleted(name, topic_id):
+                self._unforgotten.setdefault(name, set()).add(key)
+            elif name in topics.damaged or (record is not None and record.topic_id == topic_id):
+                managed = self.groups.get(group_id) or self._create(group_id, self.core.wall_ms())
+                managed.unread = group_id in unread
+                managed.offsets.put(partition, committed)
+            elif topic_id == _NO_TOPIC or self._outlived(committed):
+                outlived[key] = None
+            else:
+                kept[name] += 1
+        for name, count in kept.items():
+            logger.error(
+                "%d committed offsets of a topic %s count as not committed: they were made for one of another id, or "
+                "the topic is not there and nothing tells that it was deleted. They are kept until they have outlived "
+                "offsets.retention.minutes, in case that its row is restored",
+                count, name,
+            )  # fmt: skip
+        if outlived:
+            self._writer.submit(outlived, lambda _error: None)
+
+    def _outlived(self, committed: CommittedOffset) -> bool:
+        """Whether an offset that belongs to no topic has been kept for long enough."""
+        return not self.core.dynamic.unreadable and committed.outlived(
+            self.core.wall_ms(), self.settings.offsets_retention_minutes * 60_000
+        )
 
     def _create(self, group_id: str, since_ms: int) -> ManagedGroup:
         group = ClassicGroup(group_id, self.settings, _new_member_id)
@@ -313,8 +350,8 @@ class GroupCoordinator:
         for partition, committed in offsets.items():
             name = partition.topic
             record = topics[name] = topics[name] if name in topics else self.core.topics.get(name)
-            topic_id = bytes(16) if record is None else record.topic_id
-            values[rows.offset_key(group_id, partition)] = rows.encode_offset(committed, topic_id)
+            if record is not None:  # else it has just been deleted, and its offsets go with it
+                values[rows.offset_key(group_id, partition)] = rows.encode_offset(committed, record.topic_id)
 
         def done(error: ErrorCode) -> None:
             managed.offsets.end(offsets)
@@ -360,6 +397,26 @@ class GroupCoordinator:
                     managed.offsets.remove(partition)
 
         return self._writer.submit({rows.offset_key(group_id, partition): None for partition in gone}, done)
+
+    def topic_deleted(self, topic: str) -> None:
+        """A topic has gone: nobody sees its offsets any more; `forget_topic` removes them."""
+        for group_id, managed in self.groups.items():
+            for partition in managed.offsets.of_topic(topic):
+                self._unforgotten.setdefault(topic, set()).add(rows.offset_key(group_id, partition))
+            managed.offsets.drop_topic(topic)
+
+    async def forget_topic(self, topic: str) -> None:
+        """Remove the offsets of a deleted topic from the store, before another topic of that name can be made.
+
+        Raises:
+            KafkaError: If the store fails; it has to be called again.
+        """
+        gone = self._unforgotten.get(topic)
+        if gone:
+            error = await self._writer.submit(dict.fromkeys(gone), lambda _error: None).wait()
+            if error:
+                raise error_for(error, f"the offsets of topic {topic} could not be removed")
+        self._unforgotten.pop(topic, None)
 
     # ---- administration -----------------------------------------------------------------------------------
 
@@ -471,6 +528,9 @@ class GroupCoordinator:
 
     def expire_offsets(self) -> None:
         """Forget the offsets that have outlived `offsets.retention.minutes`, and groups that nothing is left of."""
+        if self.core.dynamic.unreadable:
+            logger.error("no offset expires: the broker settings, which may say how long, cannot be read")
+            return
         clock = self.core.queue.clock
         job = in_slices(self._expire_all(self.core.wall_ms()), clock)
         if job(clock() + SLICE):
@@ -488,7 +548,9 @@ class GroupCoordinator:
         commits, gone, kept = offsets.commits, 0, False
         for topic in list(offsets.topics()):
             rule = yield from self._expiry(managed)
-            expired = [] if rule is None or topic in rule.keep else offsets.expired(topic, now_ms, rule)
+            expired = []
+            if rule is not None and topic not in rule.keep and topic not in self.core.topics.damaged:
+                expired = offsets.expired(topic, now_ms, rule)
             kept = kept or len(expired) < len(offsets.topics().get(topic, ()))
             if expired:
                 gone += len(expired)
@@ -505,7 +567,7 @@ class GroupCoordinator:
         """When a group's offsets may be forgotten; None if they may not now."""
         group = managed.group
         retention_ms = self.settings.offsets_retention_minutes * 60_000
-        if group.protocol_type is None:
+        if group.protocol_type is None and not managed.unread:
             return Expiry(retention_ms, None, frozenset())
         if group.state is GroupState.EMPTY:
             return Expiry(retention_ms, managed.since_ms, frozenset())
@@ -513,14 +575,6 @@ class GroupCoordinator:
         if group.state is GroupState.STABLE:
             topics = yield from managed.subscribed()
         return None if topics is None else Expiry(retention_ms, None, topics)
-
-    def _topic_deleted(self, record: TopicRecord) -> None:
-        """A topic has gone: its offsets go with it, before another topic of that name can be seen."""
-        for group_id, managed in list(self.groups.items()):
-            partitions = managed.offsets.of_topic(record.name)
-            if partitions:
-                managed.offsets.drop_topic(record.name)
-                self.delete_offsets(group_id, partitions)
 
 
 def _gone(group_id: str, offsets: GroupOffsets) -> Iterator[tuple[str, None]]:

@@ -22,6 +22,12 @@ class CommittedOffset:
     expire_ms: int | None = None
     """When it may be forgotten, if the client said so (OffsetCommit versions 2 to 4)."""
 
+    def outlived(self, now_ms: int, retention_ms: int, base_ms: int | None = None) -> bool:
+        """Whether it may be forgotten; the time runs from `base_ms`, or from the commit."""
+        if self.expire_ms is not None:
+            return now_ms >= self.expire_ms
+        return now_ms - (self.commit_ms if base_ms is None else base_ms) >= retention_ms
+
 
 class Expiry(NamedTuple):
     """When a group's offsets may be forgotten."""
@@ -111,11 +117,7 @@ class GroupOffsets:
         """The partitions of a topic whose offsets have outlived their time (KIP-211)."""
         found = []
         for number, committed in self._committed.get(topic, {}).items():
-            if committed.expire_ms is not None:
-                gone = now_ms >= committed.expire_ms
-            else:
-                since = committed.commit_ms if rule.base_ms is None else rule.base_ms
-                gone = now_ms - since >= rule.retention_ms
+            gone = committed.outlived(now_ms, rule.retention_ms, rule.base_ms)
             if gone and (partition := TopicPartition(topic, number)) not in self._pending:
                 found.append(partition)
         return found

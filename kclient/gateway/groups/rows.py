@@ -27,6 +27,11 @@ def group_key(group_id: str) -> str:
     return GROUPS + quote(group_id, safe="")
 
 
+def parse_group_key(key: str) -> str:
+    """The group that a key of `group_key` names."""
+    return unquote(key.removeprefix(GROUPS))
+
+
 def offset_key(group_id: str, partition: TopicPartition) -> str:
     """The key of a committed offset's row."""
     return f"{OFFSETS}{quote(group_id, safe='')}/{quote(partition.topic, safe='')}/{partition.partition}"

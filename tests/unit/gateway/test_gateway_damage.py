@@ -138,6 +138,8 @@ async def test_a_topic(url: str, change: Callable[[bytes], bytes], caplog: pytes
     await damage(url, "kafka/topic/a", lambda _: row)
     async with running(url) as (_, wire):
         assert await wire.values("a", 4) == [b"%d" % number for number in range(4, 10)]
+        assert await wire.committed("g", "a") == 6
+        assert (await wire.produce("a", idempotent(9))).base_offset == 9, "a repeat"
     await damage(url, "kafka/topic/a", change)
     async with running(url) as (gateway, wire):
         assert await wire.delete("a") == 0
@@ -145,6 +147,19 @@ async def test_a_topic(url: str, change: Callable[[bytes], bytes], caplog: pytes
         assert (await wire.create("a")).error_code == 0
         assert (await wire.produce("a", batch_of(b"new"))).base_offset == 0
         assert await wire.committed("g", "a") == -1
+        assert "group-offset/g/a/0" not in await gateway.core.manager.scan("group-offset/")
+
+
+async def test_a_deletion_that_was_cut_off_before_its_offsets_were_removed(url: str) -> None:
+    await fill(url)
+    async with open_store(url) as store:
+        row = (await store.manager.get(["kafka/topic/a"]))["kafka/topic/a"]
+        intent = {"format": 1, "mapping": "domain", "id": json.loads(row.value)["id"]}
+        await store.manager.commit({"kafka/topic/a": None, "kafka/intent/a": json.dumps(intent).encode()})
+    async with running(url) as (gateway, wire):
+        assert await wire.committed("g", "a") == -1
+        assert list(await gateway.core.manager.scan("group-offset/")) == ["group-offset/g/b/0"]
+        assert await gateway.core.manager.scan("kafka/intent/") == {}
 
 
 async def test_a_topic_whose_places_are_not_there(url: str, caplog: pytest.LogCaptureFixture) -> None:

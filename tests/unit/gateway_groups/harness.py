@@ -12,6 +12,7 @@ from typing import Any, cast
 from kclient.concurrency import Completion, Supervisor
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.core import Advertised, ConnectionContext, Core, RequestContext
+from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.handlers import HandlerTable
 from kclient.htp import open_store
@@ -47,9 +48,14 @@ class FakeTopics:
     by_name: dict[str, FakeTopic] = field(
         default_factory=lambda: {name: FakeTopic(name, name.encode() * 16) for name in "abcde"}
     )
+    damaged: dict[str, str] = field(default_factory=dict)
+    left: set[tuple[str, bytes]] = field(default_factory=set)
 
     def get(self, name: str) -> FakeTopic | None:
         return self.by_name.get(name)
+
+    def deleted(self, name: str, topic_id: bytes) -> bool:
+        return (name, topic_id) in self.left
 
     def by_id(self, topic_id: bytes) -> FakeTopic | None:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
@@ -156,6 +162,7 @@ async def coordinator(store: str, core_class: type[Core] = Core, **settings: Any
             spawn=supervisor.spawn,
         )
         core.topics = cast("Any", FakeTopics())
+        core.dynamic = DynamicConfig(core)
         core.groups = GroupCoordinator(core)
         await core.groups.start()
         try:

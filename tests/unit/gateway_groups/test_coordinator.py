@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.errors import ErrorCode
+from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.core import Core
 from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.groups.events import Leave
@@ -18,7 +18,7 @@ from kclient.gateway.groups.writer import Write
 from kclient.htp.errors import FencedError, StorageError
 from kclient.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
 from kclient.types import TopicPartition
-from tests.unit.gateway_groups.harness import Harness, coordinator, fresh_name, reset, subscription
+from tests.unit.gateway_groups.harness import FakeTopic, Harness, coordinator, fresh_name, reset, subscription
 
 pytestmark = pytest.mark.anyio
 
@@ -194,33 +194,112 @@ async def test_delete_takes_commits_along_that_are_under_way(store: str) -> None
         assert [partition for partition, _ in offsets.items()] == [A1]
 
 
+def topics_of(box: Harness, group: str = "g") -> list[str]:
+    """The topics of which offsets are committed."""
+    offsets = box.groups.offsets(group)
+    return sorted(offsets.topics()) if offsets is not None else []
+
+
+async def stored(box: Harness) -> list[str]:
+    return [key.removeprefix("group-offset/") for key in await box.core.manager.scan("group-offset/")]
+
+
 async def test_offsets_of_a_deleted_topic_go(store: str) -> None:
     async with coordinator(store) as box:
         await committed(box, "g", a=1, b=2)
-        for callback in box.core.on_topic_deleted:
-            callback(box.core.topics.get("a"))  # type: ignore[arg-type]
-        await committed(box, "g", c=3)  # the queue keeps the order
-        offsets = box.groups.offsets("g")
-        assert offsets is not None
-        assert sorted(partition.topic for partition, _ in offsets.items()) == ["b", "c"]
+        late = box.groups.commit("g", {A1: CommittedOffset(5)})
+        box.groups.topic_deleted("a")
+        assert topics_of(box) == ["b"]
+        await box.groups.forget_topic("a")
+        assert await late.wait() is ErrorCode.NONE
+        assert await stored(box) == ["g/b/0"]
 
 
-@pytest.mark.parametrize("anew", [True, False])
-async def test_offsets_of_a_topic_that_has_gone_meanwhile_are_dropped(store: str, anew: bool) -> None:
+async def test_offsets_that_could_not_be_removed_are_removed_later(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_args: Any, **_kwargs: Any) -> int:
+        raise StorageError("the disk is full")
+
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1, b=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(box.core.manager), "commit", fail)
+            box.groups.topic_deleted("a")
+            with pytest.raises(KafkaError, match="topic a"):
+                await box.groups.forget_topic("a")
+        await box.groups.forget_topic("a")
+        assert await stored(box) == ["g/b/0"]
+
+
+async def test_a_commit_leaves_nothing_of_a_topic_that_has_just_gone(store: str) -> None:
+    async with coordinator(store) as box:
+        topics: Any = box.core.topics
+        del topics.by_name["a"]
+        await committed(box, "g", a=1, b=2)
+        assert await stored(box) == ["g/b/0"]
+
+
+async def restarted(box: Harness) -> GroupCoordinator:
+    """Another coordinator over the same store, as after a restart."""
+    fresh = box.core.groups = box.groups = GroupCoordinator(box.core)
+    await fresh.start()
+    return fresh
+
+
+async def test_offsets_of_a_topic_whose_deletion_was_cut_off_go(store: str) -> None:
     async with coordinator(store) as box:
         await committed(box, "g", a=1, b=2)
         topics: Any = box.core.topics
-        if anew:
-            topics.by_name["a"].topic_id = b"another one here"
-        else:
-            del topics.by_name["a"]
-        fresh = GroupCoordinator(box.core)  # as after a restart
-        await fresh.start()
-        offsets = fresh.offsets("g")
-        assert offsets is not None
-        assert [partition.topic for partition, _ in offsets.items()] == ["b"]
-        await fresh.aclose()
-        assert [key for key in await box.core.manager.scan("group-offset/") if "/a/" in key] == []
+        topics.left.add(("a", topics.by_name.pop("a").topic_id))
+        fresh = await restarted(box)
+        assert topics_of(box) == ["b"]
+        await fresh.forget_topic("a")
+        assert await stored(box) == ["g/b/0"]
+
+
+@pytest.mark.parametrize("how", ["another id", "no topic"])
+async def test_offsets_are_kept_where_nothing_tells_of_a_deletion(
+    store: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are not taken for those of a namesake, and are there again with their topic."""
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1, b=2)
+        topics: Any = box.core.topics
+        topic = topics.by_name.pop("a")
+        if how == "another id":
+            topics.by_name["a"] = FakeTopic("a", b"another one here")
+        await restarted(box)
+        assert topics_of(box) == ["b"]
+        assert "1 committed offsets of a topic a count as not committed" in caplog.text
+        topics.by_name["a"] = topic
+        await restarted(box)
+        assert topics_of(box) == ["a", "b"]
+
+
+async def test_offsets_that_belong_to_nothing_are_not_kept_for_ever(store: str) -> None:
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1, b=2)
+    async with coordinator(store, LateCore) as box:
+        topics: Any = box.core.topics
+        del topics.by_name["a"]
+        await restarted(box)
+        await committed(box, "g", b=3)  # the queue keeps the order
+        assert await stored(box) == ["g/b/0"]
+
+
+async def test_offsets_of_a_topic_that_cannot_be_read_are_there_and_do_not_expire(store: str) -> None:
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1, b=2)
+    async with coordinator(store, LateCore) as box:
+        topics: Any = box.core.topics
+        topics.by_name.clear()
+        topics.damaged["a"] = "its row cannot be read"
+        fresh = await restarted(box)
+        assert topics_of(box) == ["a"]
+        fresh.expire_offsets()
+        assert topics_of(box) == ["a"]
+        fresh.topic_deleted("a")
+        await fresh.forget_topic("a")
+        assert await stored(box) == []
 
 
 # ---- retention (KIP-211) ------------------------------------------------------------------------------------------
@@ -248,6 +327,29 @@ async def test_offsets_of_an_empty_group_count_from_when_it_became_empty(store: 
         box.groups.leave("g", [Leave(joined.member_id)])
         box.groups.expire_offsets()
         assert box.groups.offsets("g")  # empty since now
+
+
+async def test_a_group_whose_row_cannot_be_read_counts_as_empty_since_the_start(store: str) -> None:
+    """Its offsets may be old because nothing came, not because nobody read."""
+    async with coordinator(store) as box:
+        await box.member()
+        await committed(box, "g", a=1)
+        await box.core.manager.commit({"group/g": b"no row"})
+    async with coordinator(store, LateCore) as box:
+        box.groups.expire_offsets()
+        assert topics_of(box) == ["a"]
+
+
+async def test_nothing_expires_while_the_settings_cannot_be_read(store: str) -> None:
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1)
+    async with coordinator(store, LateCore) as box:
+        box.core.dynamic.unreadable = True
+        box.groups.expire_offsets()
+        assert topics_of(box) == ["a"]
+        box.core.dynamic.unreadable = False
+        box.groups.expire_offsets()
+        assert topics_of(box) == []
 
 
 async def test_offsets_of_topics_nobody_reads_expire_in_a_stable_group(store: str) -> None:
