@@ -13,6 +13,8 @@ from typing import Any, Self
 import anyio
 import anyio.lowlevel
 
+from kclient.htp.errors import StorageError
+
 Around = Callable[[str], AbstractAsyncContextManager[None]]
 
 
@@ -115,6 +117,8 @@ class Gates:
         self._gates: dict[tuple[str, int], Gate] = {}
         self._calls: dict[str, int] = {}
         self._made: list[Gate] = []
+        self.failing: str | None = None
+        """Calls of this name that were held fail when they are let go on."""
         self.store = SlowStore(store, self._around)
 
     def hold(self, name: str, count: int = 1) -> Gate:
@@ -137,6 +141,8 @@ class Gates:
             return
         await gate.wait()
         try:
+            if self.failing == name:
+                raise StorageError(f"{name} fails in this test")
             yield
         finally:
             gate.passed.set()

@@ -191,6 +191,7 @@ class TopicCatalogue:
                 record = self._parse(name, row, configs)
                 if not record.places:  # recorded by a version that did not know them
                     record.places = await record.mapping.find(self._core.manager, name, record.partitions)
+                    record.config = TopicConfig.resolve(self._core.config, record.overrides)
                     older.append(record)
             except (ValueError, KafkaError) as error:
                 self._not_served(name, f"its row cannot be read: {error}")
@@ -237,6 +238,7 @@ class TopicCatalogue:
         )  # fmt: skip
 
     def _add(self, record: TopicRecord) -> None:
+        """Put a topic in: from now on it follows the broker's settings, see `resolve_all`."""
         self._names = None
         self._by_name[record.name] = record
         self._by_id[record.topic_id] = record
@@ -302,9 +304,10 @@ class TopicCatalogue:
         )
         record.version = await core.manager.commit({key: record.row(), intent: None}, {key: 0}, lease=core.lease)
         del self._left[name]
+        record.config = TopicConfig.resolve(core.config, overrides)  # as they are now
         self._add(record)
         logger.info("topic %s created with %d partitions", name, partitions)
-        if config.compacts:
+        if record.config.compacts:
             logger.warning("topic %s asks for compaction, which is not there yet: it keeps every record", name)
         return record
 
@@ -342,6 +345,7 @@ class TopicCatalogue:
         except BaseException:
             if await self._recorded(record.name):
                 self._add(record)
+                await self._reconfigure(record)  # it has missed what was changed meanwhile
                 raise
         record.gone = True
         self._left[record.name] = intent

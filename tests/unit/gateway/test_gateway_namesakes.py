@@ -280,3 +280,44 @@ async def test_a_record_that_left_the_catalogue_has_no_partitions_any_more(url: 
                 await call
         await check_new(wire, 0)
         await wire.aclose()
+
+
+async def test_a_topic_follows_what_was_changed_while_it_was_made(url: str) -> None:
+    async with gated(url) as (gateway, wire, gates), anyio.create_task_group() as group:
+        making = gates.hold("create_topic")
+        other = connect(gateway)
+        group.start_soon(other.create, "t")
+        with anyio.fail_after(10):
+            await making.reached.wait()
+        assert await wire.alter(4, "", ("message.max.bytes", 0, "2000")) == 0
+        making.open()
+        with anyio.fail_after(10):
+            while gateway.core.topics.get("t") is None:
+                await anyio.lowlevel.checkpoint()
+        assert (await wire.produce("t", batch_of(b"x" * 10_000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        await other.aclose()
+
+
+async def test_a_topic_that_was_not_deleted_follows_what_was_changed_meanwhile(url: str) -> None:
+    await fill(url, 1)
+    async with gated(url) as (gateway, wire, gates), anyio.create_task_group() as group:
+        codes: list[int] = []
+        assert not (await wire.fetch("t", 0)).error_code, "it is open"
+
+        async def delete() -> None:
+            other = connect(gateway)
+            codes.append(await other.delete("t"))
+            await other.aclose()
+
+        deleting = gates.hold("commit")
+        group.start_soon(delete)
+        with anyio.fail_after(10):
+            await deleting.reached.wait()
+        assert await wire.alter(4, "", ("message.max.bytes", 0, "2000")) == 0
+        gates.failing = "commit"
+        deleting.open()
+        with anyio.fail_after(10):
+            while not codes:
+                await anyio.lowlevel.checkpoint()
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert (await wire.produce("t", batch_of(b"x" * 10_000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
