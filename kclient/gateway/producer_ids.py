@@ -10,6 +10,7 @@ import anyio
 
 from kclient.gateway.checkpoints import decode_checkpoint
 from kclient.gateway.keys import LOG_PREFIX
+from kclient.gateway.producer_windows import FOREIGN
 from kclient.htp.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ logger: logging.Logger = logging.getLogger("kclient.gateway")
 KEY: Final = "kafka/producer-ids"
 BLOCK: Final = 1000
 """Ids per block: what one commit buys, and the most that a restart wastes."""
+_OF_AN_EPOCH: Final = 1 << 24
+"""Each gateway begins at its leader epoch times this, so even if the row is lost, ids that were given out before it are
+below its own. If it gives out more, they run on into what the next ones have, who heed the row."""
 _BEYOND: Final = 1 << 40
 """More ids than a store gives out in its life."""
 
@@ -35,6 +39,8 @@ class ProducerIds:
     async def take(self) -> int:
         """A producer id that nobody had before."""
         async with self._taking:
+            # what partitions remember that were opened meanwhile, or of clients that chose ids themselves
+            self._next = max(self._next, self._core.producers.greatest + 1)
             if self._next >= self._end:
                 await self._take_block()
             self._next += 1
@@ -45,7 +51,12 @@ class ProducerIds:
         while True:
             found = (await manager.get([KEY])).get(KEY)
             version = found.version if found is not None else 0
-            start = await self._start(found.value) if found is not None else 0
+            start = max(
+                await self._start(None if found is None else found.value),
+                self._core.leader_epoch * _OF_AN_EPOCH,
+                self._core.producers.greatest + 1,
+                self._end,
+            )
             end = start + BLOCK
             try:
                 await manager.commit({KEY: str(end).encode()}, {KEY: version}, lease=self._core.lease)
@@ -54,19 +65,25 @@ class ProducerIds:
             self._next, self._end = start, end
             return
 
-    async def _start(self, row: bytes) -> int:
-        """The first id that nobody has been given."""
+    async def _start(self, row: bytes | None) -> int:
+        """The first id that nobody has been given, as far as the manager knows."""
         try:
-            return int(row)
+            if row is not None:
+                return int(row)
+            problem = "is not there"
         except ValueError as error:
-            start = await self._far_beyond()
-            logger.error("the row that counts producer ids is damaged, they go on at %d: %s", start, error)
-            return start
+            problem = f"is damaged ({error})"
+        known = await self._known()
+        if known is None and row is None:
+            return 0  # a new store
+        start = ((known or 0) // _BEYOND + 1) * _BEYOND
+        logger.error("the row that counts producer ids %s, they go on at %d", problem, start)
+        return start
 
-    async def _far_beyond(self) -> int:
-        """An id far beyond all that any partition remembers: there was a row before this one could be damaged."""
-        known = 0
+    async def _known(self) -> int | None:
+        """The greatest id that the checkpoint of any partition remembers."""
+        known: set[int] = set()
         for found in (await self._core.manager.scan(LOG_PREFIX)).values():
             with suppress(ValueError):
-                known = max([known, *decode_checkpoint(found.value).windows])
-        return (known // _BEYOND + 1) * _BEYOND
+                known.update(decode_checkpoint(found.value).windows)
+        return max((each for each in known if each < FOREIGN), default=None)

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 _PART: Final = 20
 """One log may remember one part in so many of the producers that all may."""
+FOREIGN: Final = 1 << 62
+"""Ids from here on were invented by a client: they must not use up what there is to give out."""
 _SURE: Final = 16
 """So many producers each log remembers in any case."""
 
@@ -17,13 +19,20 @@ _SURE: Final = 16
 class ProducerLimit:
     """How many producers all logs of a gateway remember together (`producer.id.cache.size`)."""
 
-    __slots__ = ("count", "each", "most")
+    __slots__ = ("count", "each", "greatest", "most")
 
     def __init__(self, most: int = 100_000) -> None:
         self.most: int = most
         self.each: int = max(most // _PART, _SURE)
         """As many as one log may remember."""
         self.count: int = 0
+        self.greatest: int = -1
+        """The greatest id of a producer that any of them has ever remembered, -1 for none."""
+
+    def seen(self, producer_id: int) -> None:
+        """A log has met a producer."""
+        if self.greatest < producer_id < FOREIGN:
+            self.greatest = producer_id
 
 
 class ProducerWindows:
@@ -40,6 +49,8 @@ class ProducerWindows:
         self._limit = limit
         self._windows: dict[int, Window] = dict(windows or {})
         limit.count += len(self._windows)
+        for producer_id in self._windows:
+            limit.seen(producer_id)
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -54,6 +65,7 @@ class ProducerWindows:
         if windows.pop(producer_id, None) is None:
             limit = self._limit
             limit.count += 1
+            limit.seen(producer_id)
             count = len(windows)
             if count >= limit.each or (limit.count > limit.most and count >= _SURE):
                 self.pop(next(iter(windows)))

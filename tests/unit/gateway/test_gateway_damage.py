@@ -236,6 +236,45 @@ async def test_the_producer_ids(url: str, caplog: pytest.LogCaptureFixture) -> N
         assert "producer ids is damaged" in caplog.text
 
 
+async def given(wire: Wire) -> int:
+    """A new producer's id, under which one batch is appended."""
+    found = await wire.producer_id()
+    batch = batch_of(b"one", producer_id=found, producer_epoch=0, sequence=0)
+    assert not (await wire.produce("a", batch)).error_code
+    return found
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_producer_ids_whose_row_is_lost(tmp_path: Path, closed: bool) -> None:
+    """Also those that no checkpoint remembers, since the gateway was killed, are given to nobody else."""
+    url = f"embedded:{tmp_path / 'data'}"
+    async with running(url) as (_, wire):
+        await wire.create("a")
+        first = await given(wire)
+        if not closed:
+            shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+    if not closed:
+        url = f"embedded:{tmp_path / 'killed'}"
+    async with open_store(url) as store:
+        await store.manager.commit({"kafka/producer-ids": None})
+    async with running(url) as (_, wire):
+        second = await given(wire)
+        assert second > first
+        assert await wire.values("a") == [b"one", b"one"]
+
+
+async def test_ids_that_partitions_have_seen_are_not_given_out(url: str) -> None:
+    """Though row, lease and epoch should say that they are free."""
+    async with running(url) as (gateway, wire):
+        await wire.create("a")
+        first = await given(wire)
+        await wire.produce("a", batch_of(b"x", producer_id=first + 5_000, producer_epoch=0, sequence=0))
+        assert await given(wire) == first + 5_001
+        await wire.produce("a", batch_of(b"x", producer_id=(1 << 63) - 1, producer_epoch=0, sequence=0))
+        assert first + 5_001 < await given(wire) < 1 << 62
+        assert gateway.failure is None
+
+
 async def test_the_cluster_id(url: str) -> None:
     await fill(url)
     await damage(url, "kafka/cluster-id", lambda _: b"\xff\xfe")
