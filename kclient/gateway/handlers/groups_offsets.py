@@ -155,7 +155,7 @@ class OffsetCommitHandler(Handler):
                 if count % FEW == 0:
                     yield _PER_PARTITION * FEW
                     yield stored.backlog()
-                error = refused or (unknown if record is None else self._check(partition))
+                error = refused or (unknown if record is None else self._check(record, partition))
                 row = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
                 answer.partitions.append(row)
                 if not error and record is not None:
@@ -172,7 +172,9 @@ class OffsetCommitHandler(Handler):
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return record, OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id), unknown
 
-    def _check(self, partition: OffsetCommitRequestPartition) -> ErrorCode:
+    def _check(self, record: TopicRecord, partition: OffsetCommitRequestPartition) -> ErrorCode:
+        if not 0 <= partition.partition_index < record.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         longest = self.core.groups.settings.offset_metadata_max_bytes
         if len(partition.committed_metadata or "") > longest:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE

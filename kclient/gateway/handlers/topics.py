@@ -49,7 +49,6 @@ API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
 }
 
 
-_MOST_REPLICAS: Final = 1000
 _MOST_SETTINGS: Final = 1000
 
 
@@ -87,7 +86,7 @@ class CreateTopicsHandler(Handler):
         return response
 
     async def _create(self, topic: CreatableTopic, row: CreatableTopicResult, *, validate_only: bool) -> None:
-        partitions, factor = _shape(topic)
+        partitions, factor = _shape(topic, self.core.node_id)
         if len(topic.configs) > _MOST_SETTINGS:
             raise InvalidConfigurationError(f"{len(topic.configs)} settings are more than a topic has")
         overrides = {config.name: config.value for config in topic.configs}
@@ -113,7 +112,7 @@ async def _by_name(topics: list[Named], pace: Pace) -> list[tuple[Named, bool]]:
     return list(found.values())
 
 
-def _shape(topic: CreatableTopic) -> tuple[int, int]:
+def _shape(topic: CreatableTopic, node_id: int) -> tuple[int, int]:
     """Number of partitions and replication factor, also where they follow from a manual assignment."""
     if not topic.assignments:
         if topic.replication_factor == 0 or topic.replication_factor < -1:
@@ -125,17 +124,25 @@ def _shape(topic: CreatableTopic) -> tuple[int, int]:
         raise InvalidRequestError("Number of partitions and replication factor follow from a manual assignment")
     if len(topic.assignments) > MOST_PARTITIONS:
         raise InvalidPartitionsError(f"A topic has {MOST_PARTITIONS} partitions at most, not {len(topic.assignments)}")
-    if any(len(item.broker_ids) > _MOST_REPLICAS for item in topic.assignments):
-        raise InvalidReplicaAssignmentError(f"A partition has {_MOST_REPLICAS} replicas at most")
-    factors = {len(item.broker_ids) for item in topic.assignments}
-    if len(factors) != 1 or 0 in factors:
-        raise InvalidReplicaAssignmentError("All partitions need the same number of replicas, one at least")
     for item in topic.assignments:
-        if len(set(item.broker_ids)) != len(item.broker_ids):
-            raise InvalidReplicaAssignmentError(f"Partition {item.partition_index} names a replica twice")
+        _check_replicas(item.broker_ids, node_id)
     if {item.partition_index for item in topic.assignments} != set(range(len(topic.assignments))):
         raise InvalidReplicaAssignmentError("Partitions must be numbered from 0 on, each once")
-    return len(topic.assignments), factors.pop()
+    return len(topic.assignments), 1
+
+
+def _check_replicas(brokers: list[int], node_id: int) -> None:
+    """The brokers that a manual assignment gives a partition to: there is one."""
+    if not brokers:
+        raise InvalidReplicaAssignmentError("The manual partition assignment includes an empty replica list.")
+    unknown = next((each for each in brokers if each != node_id), None)
+    if unknown is not None:
+        raise InvalidReplicaAssignmentError(
+            f"The manual partition assignment includes broker {unknown}, but no such broker is registered: "
+            f"the gateway is broker {node_id}"
+        )
+    if len(brokers) > 1:
+        raise InvalidReplicaAssignmentError("The manual partition assignment names a replica twice")
 
 
 def _configs(core: Core, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
@@ -226,6 +233,9 @@ class CreatePartitionsHandler(Handler):
                 raise InvalidReplicaAssignmentError(
                     f"{added} partitions are added and {len(topic.assignments)} assignments given"
                 )
+            if added > 0:
+                for each in topic.assignments:
+                    _check_replicas(each.broker_ids, self.core.node_id)
         await self.core.topics.grow(topic.name, topic.count, validate_only=validate_only)
 
 

@@ -38,6 +38,7 @@ from kclient.protocol.messages.produce import InitProducerIdRequest
 from kclient.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
+    CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
@@ -234,10 +235,36 @@ async def test_validating_creates_nothing() -> None:
 
 async def test_manual_assignments() -> None:
     async with running() as (_, wire):
-        rows = [CreatableReplicaAssignment(partition_index=index, broker_ids=[1, 2]) for index in range(3)]
+        rows = [CreatableReplicaAssignment(partition_index=index, broker_ids=[1]) for index in range(3)]
         topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=rows)
         row = (await wire(CreateTopicsRequest(topics=[topic]), 7)).topics[0]
-        assert (row.error_code, row.num_partitions, row.replication_factor) == (0, 3, 2)
+        assert (row.error_code, row.num_partitions, row.replication_factor) == (0, 3, 1)
+
+
+@pytest.mark.parametrize("brokers", [[99], [1, 99], [1, 1], []])
+async def test_assignments_to_brokers_that_there_are_not(brokers: list[int]) -> None:
+    async with running() as (_, wire):
+        rows = [CreatableReplicaAssignment(partition_index=0, broker_ids=brokers)]
+        topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=rows)
+        row = (await wire(CreateTopicsRequest(topics=[topic]), 7)).topics[0]
+        assert row.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        await wire.create("t")
+        added = CreatePartitionsTopic(name="t", count=2, assignments=[CreatePartitionsAssignment(broker_ids=brokers)])
+        answer = await wire(CreatePartitionsRequest(topics=[added]), 3)
+        assert answer.results[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        added.assignments = [CreatePartitionsAssignment(broker_ids=[1])]
+        assert (await wire(CreatePartitionsRequest(topics=[added]), 3)).results[0].error_code == 0
+
+
+async def test_what_is_not_there_is_told_at_once() -> None:
+    """Partitions that are committed or trimmed, of a topic that is there and of another one."""
+    async with running() as (_, wire):
+        await wire.create("t", 2)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for topic, partition in (("t", 2), ("t", -1), ("u", 0)):
+            assert await wire.commit("g", topic, 1, partition) == unknown
+            assert (await wire.delete_records(topic, 0, partition)).error_code == unknown
+        assert await wire.commit("g", "t", 1, 1) == 0
 
 
 @pytest.mark.parametrize("version", range(1, 7))

@@ -38,6 +38,7 @@ class FakeTopic:
 
     name: str
     topic_id: bytes
+    partitions: int = 10
     gone: bool = False
 
 
