@@ -15,7 +15,7 @@ import anyio
 from kclient.arguments import shown
 from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.htp.errors import DomainExistsError, TopicExistsError, UnknownDomainError, UnknownTopicError
-from kclient.htp.port import Broker, Manager, Place, Topic
+from kclient.htp.port import Broker, Lease, Manager, Place, Topic
 
 BROKER: Final = "brk-0"
 """The HTP broker that topics are bound to; several come with several shards."""
@@ -41,7 +41,7 @@ class Mapping(Protocol):
         ...
 
     async def create(
-        self, manager: Manager, broker: Broker, topic: str, partitions: range, *, epoch: int
+        self, manager: Manager, broker: Broker, topic: str, partitions: range, *, lease: Lease
     ) -> list[Place]:
         """Make the places of these partitions; what lay there before is removed."""
         ...
@@ -50,8 +50,12 @@ class Mapping(Protocol):
         """The places of a topic of which only the name is known. Raises `UnknownTopicError` if one is missing."""
         ...
 
-    async def delete(self, manager: Manager, broker: Broker, topic: str, *, epoch: int) -> None:
-        """Remove a topic's places and all messages in them; what is not there any more is no error."""
+    async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease) -> None:
+        """Remove a topic's places and all messages in them; what is not there any more is no error.
+
+        Raises:
+            FencedError: If somebody else has taken the lease, whose topic of this name is left alone.
+        """
 
 
 class DomainMapping:
@@ -75,7 +79,7 @@ class DomainMapping:
         return True
 
     async def create(
-        self, manager: Manager, broker: Broker, topic: str, partitions: range, *, epoch: int
+        self, manager: Manager, broker: Broker, topic: str, partitions: range, *, lease: Lease
     ) -> list[Place]:
         """Make the places of these partitions; what lay there before is removed."""
         with suppress(DomainExistsError):
@@ -83,7 +87,7 @@ class DomainMapping:
         places: dict[int, Place] = {}
 
         async def create(number: int) -> None:
-            places[number] = await _create(manager, broker, self.topic(topic, number), epoch)
+            places[number] = await _create(manager, broker, self.topic(topic, number), lease)
 
         await _each(partitions, create)
         return [places[number] for number in partitions]
@@ -97,22 +101,25 @@ class DomainMapping:
             raise UnknownTopicError(f"There is no topic {missing[0]}")
         return [found[name] for name in topics]
 
-    async def delete(self, manager: Manager, broker: Broker, topic: str, *, epoch: int) -> None:
+    async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease) -> None:
         """Remove a topic's places and all messages in them; what is not there any more is no error."""
         with suppress(UnknownDomainError):
             places = [info.place for info in await manager.list_topics(topic)]
-            await broker.delete(places, epoch=epoch)
-            await manager.delete_domain(topic)
+            await manager.commit({}, lease=lease)  # still held, so none of these places is a successor's
+            await broker.delete(places, epoch=lease.epoch)
+            await manager.delete_domain(topic, lease=lease)
 
 
-async def _create(manager: Manager, broker: Broker, topic: Topic, epoch: int) -> Place:
+async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) -> Place:
     try:
         return (await manager.create_topic(topic, broker=BROKER)).place
     except TopicExistsError:
         # Left by a growth that was cut off before it was recorded: nobody has read or written it.
         with suppress(UnknownTopicError):
-            await broker.delete([(await manager.describe_topic(topic)).place], epoch=epoch)
-            await manager.delete_topic(topic)
+            place = (await manager.describe_topic(topic)).place
+            await manager.commit({}, lease=lease)  # still held, so it is no successor's
+            await broker.delete([place], epoch=lease.epoch)
+            await manager.delete_topic(topic, lease=lease)
         return (await manager.create_topic(topic, broker=BROKER)).place
 
 

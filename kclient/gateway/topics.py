@@ -300,7 +300,7 @@ class TopicCatalogue:
         self._left[name] = begun  # until the topic's row says otherwise
         await core.manager.commit({intent: begun.encode()}, {key: 0}, lease=core.lease)
         record.places = await record.mapping.create(
-            core.manager, core.broker, name, range(partitions), epoch=core.leader_epoch
+            core.manager, core.broker, name, range(partitions), lease=core.lease
         )
         record.version = await core.manager.commit({key: record.row(), intent: None}, {key: 0}, lease=core.lease)
         del self._left[name]
@@ -403,7 +403,7 @@ class TopicCatalogue:
                 await self._load({name: row})
         else:
             logger.info("removing what is left of topic %s", name)
-            await intent.mapping.delete(core.manager, core.broker, name, epoch=core.leader_epoch)
+            await intent.mapping.delete(core.manager, core.broker, name, lease=core.lease)
             if intent.topic_id is not None:
                 for prefix in (LOG_PREFIX, START_PREFIX):
                     rows |= dict.fromkeys(await core.manager.scan(f"{prefix}{intent.topic_id.hex()}/"))
@@ -452,7 +452,7 @@ class TopicCatalogue:
                 return
             core, added = self._core, range(record.partitions, partitions)
             with anyio.CancelScope(shield=True):
-                places = await record.mapping.create(core.manager, core.broker, name, added, epoch=core.leader_epoch)
+                places = await record.mapping.create(core.manager, core.broker, name, added, lease=core.lease)
                 await self._change(record, replace(record, partitions=partitions, places=[*record.places, *places]))
 
     async def alter(

@@ -472,10 +472,15 @@ class Manager(Protocol):
         """The names of all domains, sorted."""
         ...
 
-    async def delete_domain(self, domain: str) -> None:
+    async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics (their messages: `Broker.delete`).
 
+        Args:
+            domain: Its name.
+            lease: Must be held, under its epoch, in the moment of the deletion.
+
         Raises:
+            FencedError: If somebody else has taken the lease.
             UnknownDomainError: If there is none of that name.
         """
         ...
@@ -505,10 +510,15 @@ class Manager(Protocol):
         """
         ...
 
-    async def delete_topic(self, topic: Topic) -> None:
+    async def delete_topic(self, topic: Topic, *, lease: Lease | None = None) -> None:
         """Delete a topic. A topic created later under that name does not see the old messages.
 
+        Args:
+            topic: Its name.
+            lease: Must be held, under its epoch, in the moment of the deletion.
+
         Raises:
+            FencedError: If somebody else has taken the lease.
             UnknownTopicError: If there is no such topic.
         """
         ...

@@ -89,10 +89,12 @@ class SqliteManager:
 
         return await self._do(work)
 
-    async def delete_domain(self, domain: str) -> None:
+    async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics."""
 
         def work(connection: Connection) -> None:
+            if lease is not None:
+                _check_epoch(connection, lease)
             _check_domain(connection, domain)
             connection.execute(delete(topics).where(topics.c.domain == domain))
             connection.execute(delete(domains).where(domains.c.name == domain))
@@ -128,10 +130,12 @@ class SqliteManager:
         """What is known of a topic."""
         return await self._do(partial(_check_topic, topic=topic))
 
-    async def delete_topic(self, topic: Topic) -> None:
+    async def delete_topic(self, topic: Topic, *, lease: Lease | None = None) -> None:
         """Delete a topic."""
 
         def work(connection: Connection) -> None:
+            if lease is not None:
+                _check_epoch(connection, lease)
             _check_topic(connection, topic)
             connection.execute(delete(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name))
 

@@ -42,9 +42,11 @@ class MemoryManager:
             self._state.check()
             return sorted(self._state.domains)
 
-    async def delete_domain(self, domain: str) -> None:
+    async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics."""
         with self._state.lock:
+            if lease is not None:
+                self._check_epoch(lease)
             self._topics(domain)
             del self._state.domains[domain]
 
@@ -73,9 +75,11 @@ class MemoryManager:
                 raise UnknownTopicError(f"There is no topic {topic}")
             return info
 
-    async def delete_topic(self, topic: Topic) -> None:
+    async def delete_topic(self, topic: Topic, *, lease: Lease | None = None) -> None:
         """Delete a topic."""
         with self._state.lock:
+            if lease is not None:
+                self._check_epoch(lease)
             await self.describe_topic(topic)
             del self._state.domains[topic.domain][topic.name]
 

@@ -6,8 +6,11 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
+from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway import gateway as gateway_module
 from kclient.gateway.ownership import take_store
@@ -16,6 +19,7 @@ from kclient.htp.port import Lease, Manager
 from kclient.protocol.framing import decode_response
 from kclient.protocol.messages import ProduceResponse
 from tests.gateway_wire import batch_of, connect, names, produce_request, running
+from tests.slow_store import Gates
 
 pytestmark = pytest.mark.anyio
 
@@ -103,3 +107,26 @@ async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch:
             assert await other.values("t") == [b"a", b"b"]
             await other.aclose()
         await wire.aclose()
+
+
+async def test_one_that_was_followed_removes_nothing_of_its_successors(url: str) -> None:
+    """A creation that it was refused leaves something to be removed: not what the successor makes under that name."""
+    async with open_store(url) as store, Gateway(store, listen=None) as first:
+        gates = Gates(store)
+        slow: Any = gates.store
+        async with Gateway(slow, listen=None) as second, anyio.create_task_group() as group:
+            old, new, waiting = connect(first), connect(second), connect(second)
+            assert (await old.create("t")).error_code == ErrorCode.NOT_CONTROLLER
+            recording = gates.hold("commit", 2)
+            group.start_soon(waiting.create, "t")
+            with anyio.fail_after(10):
+                await recording.reached.wait()
+            assert (await old.create("t")).error_code == ErrorCode.NOT_CONTROLLER
+            recording.open()
+            with anyio.fail_after(10):
+                while second.core.topics.get("t") is None:
+                    await anyio.lowlevel.checkpoint()
+            assert (await new.produce("t", batch_of(b"a"))).base_offset == 0
+            assert await new.values("t") == [b"a"]
+            for wire in (old, new, waiting):
+                await wire.aclose()

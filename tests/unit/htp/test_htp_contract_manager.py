@@ -183,6 +183,22 @@ async def test_a_lease_that_ran_out(manager: Manager) -> None:
         await manager.renew(lease)
 
 
+async def test_a_deletion_under_an_older_epoch_is_refused(manager: Manager) -> None:
+    topic = Topic("a", "t")
+    lease = await manager.acquire("gateway", "one", 0)
+    taken = await manager.acquire("gateway", "two", 60)
+    await manager.create_domain("a")
+    await manager.create_topic(topic)
+    with pytest.raises(FencedError):
+        await manager.delete_topic(topic, lease=lease)
+    with pytest.raises(FencedError):
+        await manager.delete_domain("a", lease=lease)
+    assert (await manager.describe_topic(topic)).topic == topic
+    await manager.delete_topic(topic, lease=taken)
+    await manager.delete_domain("a", lease=taken)
+    assert await manager.list_domains() == []
+
+
 async def test_a_commit_under_an_older_epoch_is_refused(manager: Manager) -> None:
     lease = await manager.acquire("gateway", "one", 0)
     await manager.commit({"a": b"1"}, lease=lease)
