@@ -10,6 +10,7 @@ import socket
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -36,8 +37,8 @@ from kclient.gateway.retention import Retention
 from kclient.gateway.server import RequestServer
 from kclient.gateway.topics import TopicCatalogue
 from kclient.htp import open_store
-from kclient.htp.errors import ConflictError, FencedError, HtpError
-from kclient.htp.port import Store
+from kclient.htp.errors import ConflictError, FencedError, HtpError, StorageFullError
+from kclient.htp.port import CAP_EXCLUSIVE, Store
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
 from kclient.net.server import Server, ServerSettings
@@ -388,6 +389,13 @@ class Gateway:
             except FencedError:
                 logger.error("another gateway with node.id=%d has taken over: this one stops", core.node_id)
                 raise
+            except StorageFullError as error:
+                if CAP_EXCLUSIVE in core.broker.capabilities:
+                    # nothing can be written, by anybody; what can be read may be
+                    core.lease = replace(core.lease, expires=core.now() + LEASE_S)
+                    logger.error("no space is left, only reading goes on until there is: %s", error)
+                else:
+                    logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
             except HtpError as error:
                 logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
 

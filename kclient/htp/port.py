@@ -28,6 +28,8 @@ CAP_FIND_BY_TIMESTAMP = "find_by_timestamp"
 """`OpenTopic.find_by_timestamp` works."""
 CAP_SEGMENTS = "segments"
 """`OpenTopic.segments` and `OpenTopic.roll` work, and `TopicSettings` are heeded."""
+CAP_EXCLUSIVE = "exclusive"
+"""While a store is open no other process has it, so a lease that cannot be renewed there goes to nobody elsewhere."""
 CAP_FENCED_SENDS = "fenced_sends"
 """`Broker.open` seals older epochs, durably: nothing is appended, trimmed or deleted under one afterwards."""
 

@@ -22,6 +22,7 @@ from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.errors import FencedError, StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.loop import Signal, current_poster
 from kclient.htp.port import (
+    CAP_EXCLUSIVE,
     CAP_FENCED_SENDS,
     CAP_FIND_BY_TIMESTAMP,
     CAP_NOWAIT,
@@ -65,7 +66,15 @@ class EmbeddedBroker:
     """
 
     capabilities: frozenset[str] = frozenset(
-        {CAP_POSITIONS, CAP_ORDINAL_POSITIONS, CAP_NOWAIT, CAP_FIND_BY_TIMESTAMP, CAP_SEGMENTS, CAP_FENCED_SENDS}
+        {
+            CAP_POSITIONS,
+            CAP_ORDINAL_POSITIONS,
+            CAP_NOWAIT,
+            CAP_FIND_BY_TIMESTAMP,
+            CAP_SEGMENTS,
+            CAP_FENCED_SENDS,
+            CAP_EXCLUSIVE,
+        }
     )
 
     def __init__(

@@ -15,6 +15,7 @@ from kclient.gateway import Gateway
 from kclient.gateway import gateway as gateway_module
 from kclient.gateway.ownership import take_store
 from kclient.htp import LeaseHeldError, open_store
+from kclient.htp.errors import StorageFullError
 from kclient.htp.port import Lease, Manager
 from kclient.protocol.framing import decode_response
 from kclient.protocol.messages import ProduceResponse
@@ -130,3 +131,32 @@ async def test_one_that_was_followed_removes_nothing_of_its_successors(url: str)
             assert await new.values("t") == [b"a"]
             for wire in (old, new, waiting):
                 await wire.aclose()
+
+
+async def test_reading_goes_on_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease cannot be renewed, and nobody else can have it: the directory is locked."""
+    from kclient.htp.embedded.manager import SqliteManager
+
+    renewals = 0
+
+    async def full(*_args: Any, **_options: Any) -> None:
+        nonlocal renewals
+        renewals += 1
+        raise StorageFullError("database or disk is full")
+
+    monkeypatch.setattr(gateway_module, "LEASE_S", 0.3)
+    async with running(f"embedded:{tmp_path / 'data'}") as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        ends = gateway.core.lease.expires
+        with monkeypatch.context() as patch:
+            patch.setattr(SqliteManager, "renew", full)
+            patch.setattr(SqliteManager, "commit", full)
+            with anyio.fail_after(30):
+                while not (renewals > 3 and gateway.core.now() > ends + 0.3):
+                    await anyio.sleep(0.05)
+            assert await wire.values("t") == [b"a"]
+            assert await wire.commit("g", "t", 1) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await wire.commit("g", "t", 1) == 0
+        assert (await wire.produce("t", batch_of(b"b"))).base_offset == 1
