@@ -7,6 +7,8 @@ fatal: KAFKA_STORAGE_ERROR ends a producer that asks for its id, and a consumer 
 
 from __future__ import annotations
 
+import logging
+import time
 from enum import Enum
 from typing import Any, Final
 
@@ -21,6 +23,8 @@ from kclient.htp.errors import (
 )
 
 __all__ = ["Role", "code_of", "put_error"]
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 
 class Role(Enum):
@@ -90,13 +94,40 @@ _CODES: Final[tuple[tuple[type[KafkaError], dict[Role, ErrorCode]], ...]] = (
 """By classes of errors, the first that fits; a role without a code of its own is looked for further down."""
 
 
-def code_of(error: KafkaError, role: Role = Role.LEADER) -> int:
-    """The protocol's code of an error, for a client that takes the gateway for this."""
+class _Failures:
+    """The log's lines about a store that fails: the same again within a second is left out."""
+
+    SPACE_S: Final = 1.0
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._until = float("-inf")
+
+    def log(self, error: KafkaError) -> None:
+        text, now = str(error), time.monotonic()
+        if text != self._text or now >= self._until:
+            self._text, self._until = text, now + self.SPACE_S
+            logger.error("a request failed: %s", text, exc_info=None if isinstance(error, HtpError) else error)
+
+
+_failures: Final = _Failures()
+
+
+def code_of(error: KafkaError, role: Role = Role.LEADER, *, told: bool = False) -> int:
+    """The protocol's code of an error, for a client that takes the gateway for this.
+
+    The client learns no more than the code of a failure of the store, so the log says what it was, unless it was
+    `told` there already.
+    """
     if error.code is not None:
         return error.code
     for kind, codes in _CODES:
         if isinstance(error, kind) and role in codes:
+            if kind is HtpError and not told:
+                _failures.log(error)
             return codes[role]
+    if not told:
+        _failures.log(error)
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 

@@ -128,7 +128,7 @@ class Writer:
             await self._commit(_merged(batch))
             error = ErrorCode.NONE
         except KafkaError as failure:
-            error = ErrorCode(code_of(failure, Role.GROUPS))
+            error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
             logger.error("groups and offsets could not be stored: %s", failure)
         finally:
             # cancelled or not: whoever waits must hear of it

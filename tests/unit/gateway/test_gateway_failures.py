@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -343,3 +344,32 @@ async def test_deleting_topics_does_not_hold_up_others(url: str) -> None:
             await created.wait()
         for each in (wire, deleting, waiting):
             await each.aclose()
+
+
+async def test_what_fails_in_the_store_is_in_the_log_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets a code alone: whoever runs the gateway has to know the cause."""
+    async with running() as (_, wire):
+        await wire.create("t", 2)
+        await wire.produce("t", batch_of(b"a"))
+
+        async def full(*_args: Any, **_options: Any) -> None:
+            raise StorageError(f"no space for {told}")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryManager, "commit", full)
+            for told, call in (
+                ("deletions", partial(wire.delete, "t")),
+                ("trims", partial(wire.delete_records, "t", 1)),
+                ("topics", partial(wire.create, "u")),
+            ):
+                for _ in range(3):
+                    answer = await call()
+                    code = answer if isinstance(answer, int) else answer.error_code
+                    assert code == ErrorCode.KAFKA_STORAGE_ERROR
+                lines = [
+                    each for each in caplog.records if each.getMessage() == f"a request failed: no space for {told}"
+                ]
+                assert 1 <= len(lines) <= 2
+                assert all(each.levelname == "ERROR" for each in lines)
