@@ -7,12 +7,12 @@ import logging
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from kclient.htp.embedded.tables import metadata
@@ -24,6 +24,8 @@ _MOST: Final = 256
 """Jobs in one transaction, at most."""
 _BUSY_MS: Final = 10_000
 """How long another process may hold the database."""
+_UNDONE: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_BUSY})
+"""Why a commit fails before its last frame, the one that makes the others count, is whole in the write-ahead log."""
 
 
 class Job(NamedTuple):
@@ -40,6 +42,15 @@ class Job(NamedTuple):
 
 class _JobError(Exception):
     """A job raised what no job should raise; its transaction is rolled back."""
+
+
+class _UnknownOutcomeError(Exception):
+    """A commit failed in a way that leaves open whether its transaction is there after a crash.
+
+    Once a sync of the write-ahead log has failed, its pages count as clean, so that no later sync proves anything;
+    and the frames of the transaction are in the file, where a process that opens it after this one was killed takes
+    them for committed. Whatever is told of it, or built upon it, may turn out wrong.
+    """
 
 
 class Writer:
@@ -156,6 +167,8 @@ class Writer:
                 outcomes = self._together(connection, jobs)
             except _JobError:
                 outcomes = self._apart(connection, jobs)
+        except _UnknownOutcomeError:
+            raise  # nothing may go on, so the thread ends
         except Exception as error:  # noqa: BLE001  (the thread goes on; all who wait hear of it)
             outcomes = [(None, self._storage_error(error)) for _ in jobs]
         return [job.done(result, error) for job, (result, error) in zip(jobs, outcomes, strict=True)]
@@ -163,7 +176,7 @@ class Writer:
     @staticmethod
     def _together(connection: Connection, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
         outcomes: list[tuple[Any, Exception | None]] = []
-        with connection.begin():
+        with _transaction(connection):
             for job in jobs:
                 try:
                     outcomes.append((job.work(connection), None))
@@ -176,7 +189,7 @@ class Writer:
     def _apart(self, connection: Connection, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
         """Again in one transaction, each job behind a savepoint: one that fails undoes itself and no other."""
         outcomes: list[tuple[Any, Exception | None]] = []
-        with connection.begin():
+        with _transaction(connection):
             for job in jobs:
                 try:
                     with connection.begin_nested():
@@ -203,6 +216,32 @@ class Writer:
             except Exception as error:
                 logger.critical("what waited for %s failed: %r", self._path, error, exc_info=error)
                 self._failed(StorageError(f"{self._path}: what waited for it failed: {error!r}"))
+
+
+@contextlib.contextmanager
+def _transaction(connection: Connection) -> Iterator[None]:
+    """Commit what is done inside, or roll it back.
+
+    Raises:
+        _UnknownOutcomeError: If the commit neither succeeded nor failed.
+    """
+    transaction = connection.begin()
+    try:
+        yield
+    except BaseException:
+        transaction.rollback()
+        raise
+    try:
+        transaction.commit()
+    except Exception as error:
+        transaction.rollback()
+        if _in_transaction(connection):  # SQLite ends it for most errors; SQLAlchemy takes it for ended in any case
+            _driver(connection).rollback()
+        if _code_of(error) not in _UNDONE:
+            raise _UnknownOutcomeError(
+                f"a commit failed, and may be found done after a restart: {_reason(error)}"
+            ) from error
+        raise
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:
@@ -232,6 +271,17 @@ def _reason(error: Exception) -> str:
     return str(cause)
 
 
+def _code_of(error: Exception) -> int | None:
+    """SQLite's extended code of an error; None if it is not SQLite's."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlite_errorcode", None)
+
+
 def _in_transaction(connection: Connection) -> bool:
+    return _driver(connection).in_transaction
+
+
+def _driver(connection: Connection) -> sqlite3.Connection:
     driver: Any = connection.connection.dbapi_connection
-    return bool(driver.in_transaction)
+    assert isinstance(driver, sqlite3.Connection)
+    return driver

@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
-from kclient.htp import ConflictError, Sent, StorageError, Topic, open_store
+from kclient.htp import ConflictError, Sent, StorageError, StorageFullError, Topic, open_store
 from kclient.htp.embedded import writer as writer_module
 from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.embedded.files import SyncPoint
@@ -140,6 +140,65 @@ async def test_the_database_is_synced_to_the_disk_itself(tmp_path: Path) -> None
              ("journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync")}  # fmt: skip
     connection.close()
     assert found == {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1, "checkpoint_fullfsync": 1}
+
+
+class FailingConnection(sqlite3.Connection):
+    """Fails to commit, once, with an error of SQLite's; what it was to commit is found done by who opens it later."""
+
+    code: int | None = None
+
+    def commit(self) -> None:
+        code, FailingConnection.code = FailingConnection.code, None
+        if code is not None and self.in_transaction:
+            if code == sqlite3.SQLITE_IOERR_FSYNC:
+                super().commit()  # the frames are in the log, and valid
+            error = sqlite3.OperationalError(
+                "database or disk is full" if code == sqlite3.SQLITE_FULL else "disk I/O error"
+            )
+            error.sqlite_errorcode = code
+            raise error
+        super().commit()
+
+
+@pytest.fixture
+def failing_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(url: str, **options: Any) -> Any:
+        options["connect_args"]["factory"] = FailingConnection
+        return create_engine(url, **options)
+
+    monkeypatch.setattr(writer_module, "create_engine", create)
+
+
+@pytest.mark.usefixtures("failing_commits")
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT])
+async def test_a_commit_that_may_be_found_done_later_ends_the_store(tmp_path: Path, code: int) -> None:
+    """Nothing may be built upon either outcome: not by whoever was told of the failure, nor by anybody else."""
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        told: list[StorageError] = []
+        store.on_failure(told.append)
+        await store.manager.commit({"before": b"x"})
+        FailingConnection.code = code
+        with pytest.raises(StorageError, match="may be found done after a restart: disk I/O error"):
+            await store.manager.commit({"key": b"x"})
+        assert [type(error) for error in told] == [StorageError]
+        with pytest.raises(StorageError, match="open the store again"):
+            await store.manager.get(["key"])
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        found = set(await store.manager.scan(""))
+        assert found == {"before", "key"} if code == sqlite3.SQLITE_IOERR_FSYNC else found >= {"before"}
+        await store.manager.commit({"after": b"x"})
+
+
+@pytest.mark.usefixtures("failing_commits")
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE])
+async def test_a_commit_that_was_not_written_is_undone(tmp_path: Path, code: int) -> None:
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        FailingConnection.code = code
+        with pytest.raises(StorageError) as info:
+            await store.manager.commit({"key": b"x"})
+        assert isinstance(info.value, StorageFullError) is (code == sqlite3.SQLITE_FULL)
+        assert not await store.manager.scan("")
+        assert await store.manager.commit({"key": b"y"})
 
 
 async def test_what_waits_for_the_database_when_its_thread_dies(
