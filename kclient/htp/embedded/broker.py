@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -127,7 +127,7 @@ class EmbeddedBroker:
     # --- life ---
 
     async def begin(self) -> None:
-        """Sweep away what deleted topics left behind, and begin to sync."""
+        """Finish what deletions have left behind, set aside what belongs to no topic, and begin to sync."""
         known, last = await self._manager.incarnations()
         found = await anyio.to_thread.run_sync(self._directory.incarnations)
         for path, incarnation in found.items():
@@ -136,12 +136,43 @@ class EmbeddedBroker:
                     f"{path} holds messages of a topic that {self._directory.manager_path} has never heard of: "
                     "was it replaced by an older one? Restore both from one backup"
                 )
-        swept = [path for path, number in found.items() if number is None or number not in known]
-        self._syncer.chore(partial(self._remove_trees, swept))
+        await self._set_aside([path for path, number in found.items() if number is not None and number not in known])
+        await self._finish_deletions([path for path, number in found.items() if number is None], set(found.values()))
         try:
             self._syncer.start()
         except OSError as error:
             raise StorageError(f"{self._directory.topics_path} cannot be opened: {error}") from error
+
+    async def _set_aside(self, paths: Sequence[str]) -> None:
+        """Messages that nobody has deleted, of topics that are not there: never remove what may be missed."""
+        if not paths:
+            return
+        try:
+            empty = await anyio.to_thread.run_sync(self._empty, paths)
+            self._syncer.chore(partial(self._remove_trees, empty))  # made for a topic that was deleted meanwhile
+            full = [path for path in paths if path not in empty]
+            await anyio.to_thread.run_sync(self._directory.set_aside, full)
+        except OSError as error:
+            raise StorageError(f"{self._directory.topics_path}: setting aside failed: {error}") from error
+        for path in full:
+            logger.error(
+                "%s holds messages of no topic that %s knows: either that was damaged, or the topic's deletion was cut "
+                "off. It is renamed and ends in .orphan now: remove it if the topic was deleted, else restore the data "
+                "directory from a backup",
+                path, self._directory.manager_path,
+            )  # fmt: skip
+
+    def _empty(self, paths: Sequence[str]) -> set[str]:
+        return {path for path in paths if not self._files.list_directory(path)}
+
+    async def _finish_deletions(self, paths: Sequence[str], present: Container[int | None]) -> None:
+        """Remove what is marked as deleted, first the checkpoints: without, there would be topics of no directory."""
+        incarnations = {path: self._directory.incarnation_of(path) for path in paths}
+        keys = [self._key_of(number) for number in incarnations.values() if number not in present]
+        rows = await self._manager.get(keys)
+        if rows:
+            await self._manager.commit(dict.fromkeys(rows))
+        self._syncer.chore(partial(self._remove_trees, paths))
 
     async def aclose(self) -> None:
         """Sync everything, write checkpoints and indexes, and end the thread. The manager must still be open."""
@@ -220,6 +251,8 @@ class EmbeddedBroker:
         self._check()
         async with self._locks.hold(place.topic):
             sealed = await self._seal(place, epoch)
+            if sealed is None:
+                sealed = await self._begin(place, epoch)
             topic = self._held.get(place.incarnation)
             if topic is None:
                 await self._end_namesake(place.topic)
@@ -242,12 +275,15 @@ class EmbeddedBroker:
                 await self._checkpoint(log)
             return topic
 
-    async def _seal(self, place: Place, epoch: int) -> Checkpoint:
-        """Refuse older epochs from now on, durably; the topic's checkpoint."""
-        found = Checkpoint()
+    async def _seal(self, place: Place, epoch: int, *, new: bool = False) -> Checkpoint | None:
+        """Refuse older epochs from now on, durably; the topic's checkpoint, None if it has none and is not `new`."""
+        found: Checkpoint | None = None
 
         def change(row: bytes | None) -> bytes | None:
             nonlocal found
+            if row is None and not new:
+                found = None
+                return None
             found = self._checkpoint_of(place, row)
             if found.fence > epoch:
                 raise FencedError(f"{place}: epoch {epoch} is older than {found.fence}", epoch=found.fence)
@@ -258,6 +294,20 @@ class EmbeddedBroker:
 
         await self._manager.change_of(place, self._key(place), change)
         return found
+
+    async def _begin(self, place: Place, epoch: int) -> Checkpoint:
+        """Make the directory of a topic that was never opened, and only then its checkpoint.
+
+        So whoever finds a checkpoint knows that a directory that is not there was lost.
+        """
+        path = self._directory.topic_path(place)
+        try:
+            await anyio.to_thread.run_sync(self._directory.make_topic, path)
+        except OSError as error:
+            raise StorageError(f"{place.topic} cannot be opened: {error}") from error
+        sealed = await self._seal(place, epoch, new=True)
+        assert sealed is not None
+        return sealed
 
     @staticmethod
     def _checkpoint_of(place: Place, row: bytes | None) -> Checkpoint:
@@ -273,7 +323,10 @@ class EmbeddedBroker:
             return Checkpoint()
 
     def _key(self, place: Place) -> str:
-        return f"{CHECKPOINT_PREFIX}{self._directory.shard}/{place.incarnation}"
+        return self._key_of(place.incarnation)
+
+    def _key_of(self, incarnation: int) -> str:
+        return f"{CHECKPOINT_PREFIX}{self._directory.shard}/{incarnation}"
 
     def _hold(self, place: Place, epoch: int, log: TopicLog) -> EmbeddedTopic:
         topic = EmbeddedTopic(place, epoch, log, self._files, self._post, self._close, self._trim)
@@ -287,7 +340,10 @@ class EmbeddedBroker:
         path = self._directory.topic_path(place)
 
         def find() -> Recovered:
-            self._directory.make_topic(path)
+            if not self._files.exists(path):
+                raise FileNotFoundError(
+                    f"{path}, which holds its messages, is missing: restore it from a backup, or delete the topic"
+                )
             return recover(self._files, path, framing, settings.index_interval_bytes, sealed)
 
         try:

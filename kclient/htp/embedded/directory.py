@@ -30,6 +30,8 @@ MIGRATIONS: Final[dict[int, Callable[[Files, str], None]]] = {}
 
 _FORMAT_FILE: Final = "format.json"
 _DELETED: Final = ".deleted"
+_SET_ASIDE: Final = ".orphan"
+"""The end of the name of a directory that belongs to no topic, though nobody has deleted it."""
 _READABLE: Final = 180
 """Characters of a topic's name in its directory's; what is cut off is only missed by people."""
 
@@ -187,7 +189,11 @@ class DataDirectory:
     def make_topic(self, path: str) -> None:
         """Make a topic's directory, durably, if there is none."""
         if self._files.make_directory(path):
-            self._files.sync_directory(self.topics_path, SyncPoint.TOPIC)
+            try:
+                self._files.sync_directory(self.topics_path, SyncPoint.TOPIC)
+            except OSError:
+                self._files.remove_tree(path)  # if it stayed, the next attempt would take it for durable
+                raise
 
     def set_deleted(self, paths: Iterable[str]) -> list[str]:
         """Give topics' directories names that say they are gone, durably; the new paths of those there were."""
@@ -207,14 +213,25 @@ class DataDirectory:
             self._files.sync_directory(self.topics_path, SyncPoint.DELETED)
         return targets
 
+    def set_aside(self, paths: Iterable[str]) -> None:
+        """Give directories names that say that they belong to no topic; nothing ever removes them."""
+        for path in paths:
+            self._files.rename(path, path + _SET_ASIDE)
+
     def incarnations(self) -> dict[str, int | None]:
         """The paths of all topics' directories, with their incarnation; None for one that was deleted."""
         found: dict[str, int | None] = {}
         for name in self._files.list_directory(self.topics_path):
-            number = name.removesuffix(_DELETED).rpartition(".")[2]
-            if number.isdigit():
-                found[f"{self.topics_path}/{name}"] = None if name.endswith(_DELETED) else int(number)
+            number = self.incarnation_of(name)
+            if number >= 0:
+                found[f"{self.topics_path}/{name}"] = None if name.endswith(_DELETED) else number
         return found
+
+    @staticmethod
+    def incarnation_of(name: str) -> int:
+        """The incarnation that the name of a topic's directory tells; -1 if it is another's."""
+        number = name.removesuffix(_DELETED).rpartition(".")[2]
+        return int(number) if number.isascii() and number.isdigit() else -1
 
 
 _held: weakref.WeakSet[DataDirectory] = weakref.WeakSet()

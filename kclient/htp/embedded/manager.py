@@ -157,7 +157,8 @@ class SqliteManager:
 
         def work(connection: Connection) -> tuple[set[int], int]:
             last = connection.scalar(select(counters.c.value).where(counters.c.name == "incarnation"))
-            return set(connection.scalars(select(topics.c.incarnation))), last or 0
+            # whole rows: the column alone would be read from its index, and the rows are what counts
+            return {row.incarnation for row in connection.execute(select(topics))}, last or 0
 
         return await self._do(work)
 

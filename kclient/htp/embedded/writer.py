@@ -24,6 +24,8 @@ _MOST: Final = 256
 """Jobs in one transaction, at most."""
 _BUSY_MS: Final = 10_000
 """How long another process may hold the database."""
+_FINDINGS: Final = 5
+"""What is told of a damaged database, at most."""
 _UNDONE: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_BUSY})
 """Why a commit fails before its last frame, the one that makes the others count, is whole in the write-ahead log."""
 
@@ -86,7 +88,7 @@ class Writer:
         """Open the database, creating it if need be, and begin; blocks.
 
         Raises:
-            StorageError: If the database cannot be opened.
+            StorageError: If the database cannot be opened, or is damaged.
         """
         self._engine = create_engine(
             f"sqlite:///{self._path}", poolclass=NullPool, connect_args={"check_same_thread": False}
@@ -95,9 +97,17 @@ class Writer:
         event.listen(self._engine, "begin", _begin)
         try:
             with self._engine.begin() as connection:
-                metadata.create_all(connection)
+                damage = list(connection.exec_driver_sql(f"PRAGMA integrity_check({_FINDINGS})").scalars())
+                if damage == ["ok"]:
+                    metadata.create_all(connection)
         except SQLAlchemyError as error:
             raise StorageError(f"{self._path} cannot be opened: {_reason(error)}") from error
+        if damage != ["ok"]:
+            raise StorageError(
+                f"{self._path} is damaged: {'; '.join(damage)}. Nothing was changed; restore the whole data directory "
+                f"from a backup. Without one, copy it first; if only indexes are named above, "
+                f"`sqlite3 {self._path} REINDEX` makes them anew from the tables"
+            )
         self._thread.start()
 
     def submit(self, job: Job) -> None:

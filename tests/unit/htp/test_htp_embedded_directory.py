@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -20,6 +22,7 @@ from kclient.htp import (
     LockedError,
     StorageError,
     StoreClosedError,
+    Topic,
     TopicSettings,
     open_store,
 )
@@ -28,7 +31,7 @@ from kclient.htp.embedded import log as log_module
 from kclient.htp.embedded.directory import FORMAT
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
-from tests.unit.htp.plain_messages import FRAMING, OVERHEAD, TOPIC, message, payloads
+from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
 
 pytestmark = pytest.mark.anyio
 
@@ -141,6 +144,93 @@ async def test_the_messages_without_their_manager(data: Path) -> None:
     with pytest.raises(StorageError, match="has never heard of"):
         await opening(data).__aenter__()
     assert list(topic_folder(data).glob("*.log"))
+
+
+# --- what belongs to no topic, and topics of which nothing is there ---
+
+
+def database(data: Path) -> Path:
+    return data / "mgr" / "mgr.db"
+
+
+def sql(data: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(database(data))) as connection, connection:
+        connection.execute(statement)
+
+
+async def test_a_damaged_database_is_refused(data: Path) -> None:
+    """What it says of the topics is not to be trusted: nothing is swept away, nor served as empty."""
+    await fill(data)
+    async with opening(data) as store:
+        for number in range(5):
+            await store.manager.create_topic(Topic("domain", f"more {number}"))
+    before = {file.name: file.read_bytes() for file in topic_folder(data).iterdir()}
+    content = bytearray(database(data).read_bytes())
+    place = content.index(b"\x03\x01\x01\x03\x03")  # in the index of incarnations: the third, of the third row
+    content[place + 3] ^= 0x40
+    database(data).write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"mgr\.db is damaged: .*index.*REINDEX"):
+            await opening(data).__aenter__()
+    assert {file.name: file.read_bytes() for file in topic_folder(data).iterdir()} == before
+    sql(data, "REINDEX")
+    await check(data)
+
+
+async def test_messages_of_no_topic_are_set_aside(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    await fill(data)
+    folder = topic_folder(data)
+    logs = {file.name: file.read_bytes() for file in folder.iterdir()}
+    (folder.parent / "domain~never_used.2").mkdir()  # made for a topic that was gone before it could be opened
+    sql(data, "DELETE FROM topics")
+    async with opening(data) as store:
+        await anyio.to_thread.run_sync(chores_done(store).wait)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert f"{folder} holds messages of no topic" in caplog.text
+    (kept,) = folder.parent.iterdir()
+    assert kept.name == folder.name + ".orphan"
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == logs
+    caplog.clear()
+    async with opening(data):
+        pass
+    assert not caplog.records
+    assert kept.exists()
+
+
+async def test_a_missing_directory_is_no_empty_topic(data: Path) -> None:
+    """After a kill no checkpoint tells how many messages there were."""
+    async with opening(data) as store:
+        await prepare(store)
+        await send(store, 0, 3)
+        await (await store.broker.send(OTHER, [message(0, b"other")])).synced()
+        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
+    data = data.parent / "killed"
+    folder = topic_folder(data)
+    shutil.rmtree(folder)
+    for _ in range(2):
+        async with opening(data) as store:
+            with pytest.raises(StorageError, match=f"{folder.name}, which holds its messages, is missing"):
+                await store.broker.open(TOPIC, FRAMING)
+            await store.broker.open(OTHER, FRAMING)
+            assert payloads((await store.broker.pull(OTHER, 0)).data) == [b"other"]
+    assert not folder.exists()
+    async with opening(data) as store:
+        await store.broker.delete(TOPIC)
+        await store.manager.delete_topic(TOPIC)
+        await store.manager.create_topic(TOPIC)
+        assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 0, 0)
+
+
+async def test_a_deletion_that_was_cut_off_is_finished(data: Path) -> None:
+    """The directory is marked as deleted, and its checkpoint is still there: that is no missing directory."""
+    await fill(data)
+    folder = topic_folder(data)
+    folder.rename(f"{folder}.deleted")
+    async with opening(data) as store:
+        assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 0, 0)
+        await send(store, 0, 1)
+        await anyio.to_thread.run_sync(chores_done(store).wait)
+    assert not folder.with_name(f"{folder.name}.deleted").exists()
 
 
 async def test_a_second_owner_in_the_same_process(data: Path) -> None:
