@@ -299,12 +299,19 @@ class PartitionLog:
                 window = self._windows.get(header.producer_id)
                 self._windows.put(header.producer_id, _extended(window, header, base, stamp, now_ms))
 
-    def skip_to(self, next_offset: int) -> None:
-        """The log ends at `next_offset` at least: offsets that were ever given are not given again."""
+    def skip_to(self, next_offset: int, end: int | None = None) -> None:
+        """The log goes on at `next_offset` at least: offsets that were ever given are not given again.
+
+        Args:
+            next_offset: The store's.
+            end: Where the records that are there end, if some after them were lost: nobody is to wait for those.
+        """
         if self.pending:
             raise RuntimeError("the end of a log moves by appends while appends are on their way")
         if next_offset > self.next_offset:
             self.next_offset = self.high_watermark = next_offset
+        if end is not None and end < self.high_watermark:
+            self.high_watermark = max(end, self.start_offset)
 
     def checkpoint(self, *, start_offset: int | None = None) -> Checkpoint:
         """The state at the high watermark: what is not durable yet is left out.

@@ -294,8 +294,8 @@ class Partition:
                 break
             await self._read_again(log, pulled.data)
             position = pulled.last + 1
-        log.skip_to(status.next)
         log.start_offset = max(log.start_offset, status.start)
+        log.skip_to(status.next, status.end)
         if layout(self.config) != layout(config):  # changed meanwhile
             await opened.configure(layout(self.config))
         self.direct = opened if CAP_NOWAIT in self._core.broker.capabilities else None  # type: ignore[assignment]
@@ -685,7 +685,7 @@ FRAMING: Final = RecordBatchFraming()
 
 def layout(config: TopicConfig) -> TopicSettings:
     """The topic's settings as HTP takes them."""
-    return TopicSettings(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms)
+    return TopicSettings(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms, dense=True)
 
 
 def writable(batch: Buffer) -> bytearray | memoryview:

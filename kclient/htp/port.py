@@ -179,6 +179,9 @@ class TopicSettings:
     """A segment older than this (since its first message was written) is closed at the next append."""
     index_interval_bytes: int = 16384
     """Bytes between two index entries, at least. An entry takes 24 bytes of memory."""
+    dense: bool = False
+    """Whether each message's first ordinal is the next one: a gap is damage then, also where a message's CRC does not
+    cover its ordinals. A backend that holds to it refuses to append with a gap (`OrderError`)."""
 
 
 SyncedCallback: TypeAlias = Callable[[BaseException | None], object]

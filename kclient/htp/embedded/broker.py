@@ -344,7 +344,7 @@ class EmbeddedBroker:
                 raise FileNotFoundError(
                     f"{path}, which holds its messages, is missing: restore it from a backup, or delete the topic"
                 )
-            return recover(self._files, path, framing, settings.index_interval_bytes, sealed)
+            return recover(self._files, path, framing, settings, sealed)
 
         try:
             recovered = await anyio.to_thread.run_sync(find)
@@ -355,7 +355,7 @@ class EmbeddedBroker:
             recovered.appendable = False
         log = TopicLog(str(place.topic), path, framing, settings, self._services, recovered, sealed)
         log.key = self._key(place)
-        if not recovered.appendable and log.next > 0:
+        if recovered.damaged or (not recovered.appendable and log.next > 0):
             # before anything is appended: recovery must not take the gap for a loss
             await self._checkpoint(log)
         return log

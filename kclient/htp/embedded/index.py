@@ -68,17 +68,22 @@ class SegmentIndex:
         entry = bisect_right(self._ordinals, ordinal) - 1
         return self._places[entry] if entry >= 0 else 0
 
+    def entry_of(self, ordinal: int) -> tuple[int, int]:
+        """As `place_of`, with the ordinal of the message at that place."""
+        entry = max(0, bisect_right(self._ordinals, ordinal) - 1)
+        return (self._places[entry], self._ordinals[entry]) if self._ordinals else (0, ordinal)
+
     def place_before(self, position: int) -> int:
         """The last known place of a message that is below `position`; 0 if there is none."""
         entry = bisect_right(self._places, position - 1) - 1
         return self._places[entry] if entry >= 0 else 0
 
-    def blocks_since(self, timestamp: int, place: int) -> list[tuple[int, int]]:
-        """Begin and end of each block, from the one that holds `place` on, with a timestamp not below the given."""
+    def blocks_since(self, timestamp: int, place: int) -> list[tuple[int, int, int]]:
+        """Begin, end and first ordinal of each block with a timestamp not below the given, from `place` on."""
         begin = max(0, bisect_right(self._places, place) - 1)
         stamps, places = self._stamps, [*self._places, self.covered]
         return [
-            (places[entry], places[entry + 1])
+            (places[entry], places[entry + 1], self._ordinals[entry])
             for entry in range(begin, len(self._ordinals))
             if stamps[entry] >= timestamp
         ]

@@ -95,6 +95,9 @@ class TopicLog:
             self._segments.append(self._empty_segment())
         active = self._segments[-1]
         self._synced = Place(self.next, active, active.size)
+        self._gap_from = recovered.end
+        self._gap_to = self.next
+        """Between these there are no messages, and the visible end is before them while nothing follows."""
         self._unsynced: list[Segment] = []
         """Segments written to since their last sync, in order; pinned."""
         self._entries = 0
@@ -133,8 +136,9 @@ class TopicLog:
 
     @property
     def end(self) -> int:
-        """The position after the last visible message."""
-        return self._synced.ordinal if self._wait_for_sync else self.next
+        """The position after the last visible message: who reads up to here waits for nothing that never comes."""
+        end = self._synced.ordinal if self._wait_for_sync else self.next
+        return end if end != self._gap_to else max(self._gap_from, self._segments[0].base)
 
     def status(self) -> TopicStatus:
         """Start, end, next ordinal and size."""
@@ -201,7 +205,7 @@ class TopicLog:
             info = self.framing.inspect(message, 0)
             if info.length != len(message):
                 raise ValueError(f"a message of {info.length} bytes was sent in a buffer of {len(message)}")
-            if info.first < expected or info.last < info.first:
+            if info.first < expected or info.last < info.first or (info.first > expected and self.settings.dense):
                 raise OrderError(
                     f"{self.name}: ordinals {info.first} to {info.last} do not follow on {expected}, the next one"
                 )
@@ -277,6 +281,7 @@ class TopicLog:
 
         The checkpoint has to be written before the next append: it tells recovery that the gap is no loss.
         """
+        self._gap_from, self._gap_to = self.end, next_position
         self.next = next_position
         self._segments.append(self._empty_segment())
         self._synced = Place(next_position, self._segments[-1], 0)
@@ -463,21 +468,23 @@ class TopicLog:
         if position >= end:
             return
         begin = max(0, bisect_right(self._segments, position, key=_base) - 1)
-        for segment in self._segments[begin:]:
-            size = limit if segment is last else segment.size
+        segments = self._segments[begin:]
+        for number, segment in enumerate(segments, 1):
+            size, bound = (limit, end) if segment is last else (segment.size, segments[number].base)
             if size:
-                yield PullRequest(self, segment, position, size, max_bytes, max_messages)
+                yield PullRequest(self, segment, position, size, bound, max_bytes, max_messages)
             if segment is last:
                 return
 
     def searches(self, timestamp: int, start: int) -> Iterator[SearchRequest]:
         """The segments in which a time may be found, one after the other until it is."""
-        _, last, limit = self.visible
-        for segment in list(self._segments):
+        end, last, limit = self.visible
+        segments = list(self._segments)
+        for number, segment in enumerate(segments):
             if segment.max_timestamp >= timestamp:
                 blocks = segment.index.blocks_since(timestamp, segment.index.place_of(start))
-                size = limit if segment is last else segment.size
-                yield SearchRequest(self, segment, blocks, size, timestamp, start)
+                size, bound = (limit, end) if segment is last else (segment.size, segments[number + 1].base)
+                yield SearchRequest(self, segment, blocks, size, bound, timestamp, start)
             if segment is last:
                 return
 

@@ -48,12 +48,13 @@ class Cursors:
 class SegmentRequest(ABC, Generic[T]):
     """One segment to be read. It is entered and left in the event loop, and `run` where one likes."""
 
-    __slots__ = ("_fd", "_log", "_segment", "_size")
+    __slots__ = ("_bound", "_fd", "_log", "_segment", "_size")
 
-    def __init__(self, log: TopicLog, segment: Segment, size: int) -> None:
+    def __init__(self, log: TopicLog, segment: Segment, size: int, bound: int) -> None:
         self._log = log
         self._segment = segment
         self._size = size
+        self._bound = bound
         self._fd = -1
 
     def __enter__(self) -> None:
@@ -89,7 +90,7 @@ class SegmentRequest(ABC, Generic[T]):
 class PullRequest(SegmentRequest[Pulled]):
     """Messages from a position on."""
 
-    __slots__ = ("_after", "_max_bytes", "_max_messages", "_place", "_position")
+    __slots__ = ("_after", "_max_bytes", "_max_messages", "_place", "_position", "_proven")
 
     def __init__(
         self,
@@ -97,37 +98,48 @@ class PullRequest(SegmentRequest[Pulled]):
         segment: Segment,
         position: int,
         size: int,
+        bound: int,
         max_bytes: int,
         max_messages: int | None,
     ) -> None:
-        super().__init__(log, segment, size)
+        super().__init__(log, segment, size, bound)
         self._position = position
         self._max_bytes = max_bytes
         self._max_messages = max_messages
         self._place = log.cursors.find(segment, position)
         self._after: tuple[int, int] | None = None
+        self._proven: tuple[int, int] | None = None
 
     def _run(self, read: reading.Read) -> Pulled | None:
+        framing, dense = self._log.framing, self._log.settings.dense
         found = reading.pull(
             read,
-            self._log.framing,
+            framing,
             self._segment.index,
             self._position,
             place=self._place,
             limit=self._size,
             max_bytes=self._max_bytes,
             max_messages=self._max_messages,
+            bound=self._bound,
+            dense=dense,
         )
         if found is None:
             return None
-        pulled, place = found
-        self._after = (pulled.last + 1, place)
+        pulled, begin, end = found
+        if dense and (pulled.last >= self._bound or not self._segment.is_proven(begin, end)):
+            pulled = reading.dense_until(framing, pulled, self._bound)
+            end = begin + len(pulled.data)
+            self._proven = (begin, end)
+        self._after = (pulled.last + 1, end)
         return pulled
 
     def __exit__(self, *details: object) -> None:
         super().__exit__(*details)
         if self._after is not None:
             self._log.cursors.leave(self._segment, *self._after)
+        if self._proven is not None:
+            self._segment.prove(*self._proven)
 
 
 class SearchRequest(SegmentRequest[Found]):
@@ -139,17 +151,25 @@ class SearchRequest(SegmentRequest[Found]):
         self,
         log: TopicLog,
         segment: Segment,
-        blocks: list[tuple[int, int]],
+        blocks: list[tuple[int, int, int]],
         size: int,
+        bound: int,
         timestamp: int,
         start: int,
     ) -> None:
-        super().__init__(log, segment, size)
+        super().__init__(log, segment, size, bound)
         self._blocks = blocks
         self._timestamp = timestamp
         self._start = start
 
     def _run(self, read: reading.Read) -> Found | None:
         return reading.find_by_timestamp(
-            read, self._log.framing, self._blocks, self._timestamp, self._start, self._size
+            read,
+            self._log.framing,
+            self._blocks,
+            self._timestamp,
+            self._start,
+            self._size,
+            bound=self._bound,
+            dense=self._log.settings.dense,
         )

@@ -22,6 +22,8 @@ Read: TypeAlias = "Callable[[int, int], Buffer]"
 
 _SCAN_BYTES = 1 << 20
 _LOOK_BYTES = 1 << 16
+_CHECKED_AT_ONCE = 256
+"""Messages of one pull that are checked one by one, at most: that takes a millisecond of the event loop."""
 
 
 class NotCachedError(Exception):
@@ -90,8 +92,10 @@ def pull(
     limit: int,
     max_bytes: int,
     max_messages: int | None,
-) -> tuple[Pulled, int] | None:
-    """Messages from an ordinal on, and the place after them; None if the segment has none.
+    bound: int,
+    dense: bool,
+) -> tuple[Pulled, int, int] | None:
+    """Messages from an ordinal on, and where they begin and end; None if the segment has none.
 
     Args:
         read: Reads the segment.
@@ -102,13 +106,15 @@ def pull(
         limit: Bytes of the segment that are visible.
         max_bytes: As for `Broker.pull`.
         max_messages: As for `Broker.pull`.
+        bound: Where the next segment, or what is not visible, begins: no ordinal may reach it.
+        dense: Whether a gap is damage.
 
     Raises:
         NotCachedError: If `read` did not return enough.
         StorageError: If what is there are no messages.
     """
     ahead = max_bytes if place is not None else max(_LOOK_BYTES, max_bytes)
-    where = index.place_of(position) if place is None else place
+    where, expected = index.entry_of(position) if place is None else (place, position)
     window = Window(read, framing, limit)
     try:
         while True:
@@ -118,8 +124,10 @@ def pull(
                     return None
                 raise ValueError("a message that is not whole")
             info = window.inspect(where)
+            _check(info, expected, bound, dense)
             if info.last >= position:
                 break
+            expected = info.last + 1
             where += length
         if window.end - where < max_bytes // 2:  # else what is there already will do
             window.fill(where, max(length, max_bytes))
@@ -128,12 +136,40 @@ def pull(
         stop = min(max(where + length, where + max_bytes), window.end)
         end, last = _cut(window, framing, index, where, length, stop, max_messages)
         last_ordinal = info.last if last == where else window.inspect(last).last
+        if last_ordinal >= bound and not dense:  # else `dense_until` tells how far they are sound
+            raise ValueError(f"a message with ordinal {last_ordinal}, though {bound} begins behind it")
     except (ValueError, KafkaError) as error:
         raise StorageError(f"damaged at byte {where}: {error}") from error
     data = window.buffer
     if window.begin != where or window.end != end:
         data = memoryview(data)[where - window.begin : end - window.begin]
-    return Pulled(data, info.first, last_ordinal), end
+    return Pulled(data, info.first, last_ordinal), where, end
+
+
+def _check(info: MessageInfo, expected: int, bound: int, dense: bool) -> None:
+    """Whether a message is where it belongs: its CRC need not cover its ordinals."""
+    first, last = info.first, info.last
+    if first < expected or (dense and first != expected) or not first <= last < bound:
+        raise ValueError(
+            f"a message of the ordinals {first} to {last} where {expected} is due, and {bound} not reached"
+        )
+
+
+def dense_until(framing: Framing, pulled: Pulled, bound: int) -> Pulled:
+    """Those of some messages, the first at least, that follow on each other without a gap; some hundreds at most."""
+    data = pulled.data
+    info = framing.inspect(data, 0)
+    place, expected = info.length, info.last + 1
+    try:
+        for _ in range(_CHECKED_AT_ONCE):
+            if place >= len(data):
+                return pulled
+            info = framing.inspect(data, place)
+            _check(info, expected, bound, dense=True)
+            place, expected = place + info.length, info.last + 1
+    except (ValueError, KafkaError):
+        pass  # whoever asks for what comes next is told
+    return Pulled(memoryview(data)[:place], pulled.first, expected - 1)
 
 
 def _cut(
@@ -174,20 +210,30 @@ def _walk(window: Window, framing: Framing, place: int, stop: int, most: int | N
 
 
 def find_by_timestamp(
-    read: Read, framing: Framing, blocks: list[tuple[int, int]], timestamp: int, start: int, limit: int
+    read: Read,
+    framing: Framing,
+    blocks: list[tuple[int, int, int]],
+    timestamp: int,
+    start: int,
+    limit: int,
+    *,
+    bound: int,
+    dense: bool,
 ) -> Found | None:
     """The first message in some blocks that holds or follows `start` with a timestamp not below the given one."""
     window = Window(read, framing, limit)
-    for begin, end in blocks:
-        place = begin
+    for begin, end, first in blocks:
+        place, expected = begin, first
         while place < min(end, limit):
             try:
                 length = window.length_at(place, _LOOK_BYTES)
                 if length is None:
                     return None
                 info = window.inspect(place)
+                _check(info, expected, bound, dense)
             except (ValueError, KafkaError) as error:
                 raise StorageError(f"damaged at byte {place}: {error}") from error
+            expected = info.last + 1
             if info.last >= start and info.max_timestamp >= timestamp:
                 return Found(info.first, info.last, info.max_timestamp)
             place += length

@@ -1,9 +1,10 @@
 """Opening the segments of a topic: what is there, where it ends, and what has to be cut.
 
-Everything before the last checkpoint was synced and is trusted. From there on every message's CRC is checked; the
-first that is torn ends the topic. What may remain of a segment is bounded by the name of the next one: after a
-failed sync the old end of a segment may come back, and is cut again. If the checkpoint and the segments so far end
-before the next segment begins, messages in between were lost; what follows was never reported as synced (a sync
+Everything before the last checkpoint was synced and is trusted. From there on every message's CRC is checked, and that
+it follows on the one before; the first that does not hold ends the segment. If whole messages follow it, it is not torn
+but damaged, and they are kept in a file of their own. What may remain of a segment is bounded by the name of the next
+one: after a failed sync the old end of a segment may come back, and is cut again. If the checkpoint and the segments so
+far end before the next segment begins, messages in between were lost; what follows was never reported as synced (a sync
 covers all segments in order), and is set aside. The first segment that is there is always taken for the start.
 
 What recovery makes visible it syncs first: it may still be in the page cache only, left there by a process that
@@ -22,8 +23,9 @@ from typing import Final
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.index import SegmentIndex
 from kclient.htp.embedded.reading import scan
+from kclient.htp.embedded.salvage import keep, look_behind
 from kclient.htp.embedded.segment import INDEX_SUFFIX, Segment, base_of
-from kclient.htp.port import Framing
+from kclient.htp.port import Framing, TopicSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -79,15 +81,23 @@ class Recovered:
     next: int
     appendable: bool = True
     """Whether the last segment may be written to; not after a sync of it failed."""
+    damaged: bool = False
+    """Whether a segment was limited to what lies before damage: the checkpoint has to say so."""
+    end: int = 0
+    """The ordinal after the last message that is there; `next`, unless messages were lost."""
 
 
-def recover(files: Files, directory: str, framing: Framing, interval: int, checkpoint: Checkpoint | None) -> Recovered:
+def recover(
+    files: Files, directory: str, framing: Framing, settings: TopicSettings, checkpoint: Checkpoint | None
+) -> Recovered:
     """Open the segments of a topic. Reads and syncs; runs in a worker thread.
+
+    Where it finds damage that has to be remembered, it adds to the checkpoint's `limits`.
 
     Raises:
         OSError: If something could not be read, cut or synced.
     """
-    return _Recovery(files, directory, framing, interval, checkpoint).run()
+    return _Recovery(files, directory, framing, settings, checkpoint).run()
 
 
 def sweep_set_aside(files: Files, directory: str) -> None:
@@ -101,13 +111,17 @@ def sweep_set_aside(files: Files, directory: str) -> None:
 
 class _Recovery:
     def __init__(
-        self, files: Files, directory: str, framing: Framing, interval: int, checkpoint: Checkpoint | None
+        self, files: Files, directory: str, framing: Framing, settings: TopicSettings, checkpoint: Checkpoint | None
     ) -> None:
         self._files = files
         self._directory = directory
         self._framing = framing
-        self._interval = interval
+        self._interval = settings.index_interval_bytes
+        self._dense = settings.dense
         self._checkpoint = checkpoint or Checkpoint()
+        self._given = 0
+        """No ordinal below this may be given again: it was found behind damage."""
+        self._damaged = False
 
     def run(self) -> Recovered:
         sweep_set_aside(self._files, self._directory)
@@ -127,18 +141,19 @@ class _Recovery:
             else:
                 segments.append(self._open_scanned(base, bound))
                 scanned = True
-            reached = max(reached, segments[-1].next)
+            reached = max(reached, segments[-1].next, self._given)
         if scanned:
             self._files.sync_directory(self._directory, SyncPoint.RECOVERED_ENTRIES)
         found = segments[-1].next if segments else 0
-        following = max(found, self._checkpoint.next)
-        if found < self._checkpoint.next and (segments or self._checkpoint.position):
+        following = max(found, self._checkpoint.next, self._given)
+        lost = found < self._checkpoint.next and (bool(segments) or self._checkpoint.position > 0)
+        if lost:
             logger.error(
                 "%s ends at %d, but everything below %d was synced once: the messages between are lost",
                 self._directory, found, self._checkpoint.next,
             )  # fmt: skip
         appendable = bool(segments) and segments[-1].base not in self._checkpoint.limits and found == following
-        return Recovered(segments, following, appendable)
+        return Recovered(segments, following, appendable, self._damaged, found if lost or self._damaged else following)
 
     def _bases(self) -> list[int]:
         names = self._files.list_directory(self._directory)
@@ -165,6 +180,7 @@ class _Recovery:
         index = SegmentIndex.load(self._files.load(segment.index_path), base, self._interval, size)
         if index is not None:
             segment.index = index
+            segment.sound = index.covered
         segment.exists = True
         segment.modified_ms = self._files.modified_ms(fd)
         age = max(0.0, time.time() - segment.modified_ms / 1000)
@@ -198,8 +214,9 @@ class _Recovery:
             if segment.size > verify_from:
                 # the index file was written before the messages were synced: it proves nothing about them
                 segment.index = SegmentIndex(base, self._interval)
+                segment.sound = 0
             self._extend(fd, segment, size, bound, verify_from)
-            if segment.size < size:
+            if segment.size < size and not self._keep_rest(fd, segment, size, bound):
                 logger.warning(
                     "%s: cutting %d bytes that are not whole messages, or whose place is another segment's",
                     segment.path, size - segment.size,
@@ -210,6 +227,31 @@ class _Recovery:
             self._files.close(fd)
         segment.max_timestamp = segment.index.max_timestamp
         return segment
+
+    def _keep_rest(self, fd: int, segment: Segment, size: int, bound: int | None) -> bool:
+        """Copy what lies behind damage, unless it is just a torn end, or an old end that has come back.
+
+        The segment is not cut: the limit does that at the next opening, when the checkpoint has it and what is next.
+        """
+        if bound is not None and segment.next >= bound:
+            return False
+        read = partial(_read, self._files, fd)
+        rest = look_behind(
+            read, self._framing, segment.size, size, expected=segment.next, bound=bound, dense=self._dense
+        )
+        if not rest.kept:
+            return False
+        copy = keep(self._files, fd, segment.path, segment.size, size)
+        logger.error(
+            "%s is damaged at byte %d: the messages from %d on are lost, and the whole ones among those up to %d that "
+            "follow are kept in %s. Check the disk; who needs them restores the data directory from a backup, or reads "
+            "them out of that file",
+            segment.path, segment.size, segment.next, rest.next - 1, copy,
+        )  # fmt: skip
+        self._given = max(self._given, rest.next)
+        self._checkpoint.limits[segment.base] = segment.size
+        self._damaged = True
+        return True
 
     def _open(self, base: int) -> int:
         return self._files.open(Segment.empty(self._directory, base, self._interval).path)
@@ -227,7 +269,9 @@ class _Recovery:
         index = segment.index
         read = partial(_read, self._files, fd)
         for info in scan(read, self._framing, index.covered, size, verify_from):
-            if info.first < index.next or info.last < info.first or (bound is not None and info.first >= bound):
+            if info.first < index.next or info.last < info.first or (bound is not None and info.last >= bound):
+                return
+            if self._dense and info.first != index.next:
                 return
             index.add(info.first, info.last, info.length, info.max_timestamp)
 

@@ -36,6 +36,10 @@ class Segment:
     """Whether it has a file; the active segment gets one when the first message comes."""
     modified_ms: int = 0
     max_timestamp: int = -1
+    sound: int = 0
+    """Bytes from here on are known to hold messages without gaps: they were scanned or written since the opening."""
+    proven: tuple[int, int] = (0, 0)
+    """So are the bytes between these, of which somebody has read."""
     created: float = 0.0
     """When it was begun, on the monotonic clock."""
 
@@ -61,6 +65,15 @@ class Segment:
     def next(self) -> int:
         """The ordinal after its last message."""
         return self.index.next
+
+    def prove(self, begin: int, end: int) -> None:
+        """Remember that messages between two places were found to have no gaps."""
+        low, high = self.proven
+        self.proven = (min(low, begin), max(high, end)) if begin <= high and end >= low else (begin, end)
+
+    def is_proven(self, begin: int, end: int) -> bool:
+        """Whether messages between two places are known to have no gaps."""
+        return begin >= self.sound or (self.proven[0] <= begin and end <= self.proven[1])
 
     def info(self, following: int, *, active: bool) -> SegmentInfo:
         """What retention decides upon; `following` is the position where the next segment begins."""

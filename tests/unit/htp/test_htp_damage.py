@@ -1,0 +1,194 @@
+"""Damage in the middle of a topic's messages, where the CRC of a message does not cover its ordinals."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kclient.htp import OrderError, StorageError, TopicSettings
+from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
+from tests.unit.htp.by_name import NamedStore, named_store
+from tests.unit.htp.plain_messages import TOPIC
+
+pytestmark = pytest.mark.anyio
+
+FRAMING = RecordBatchFraming()
+DENSE = TopicSettings(dense=True, index_interval_bytes=300)
+COUNT = 20
+KEPT = "*.damaged"
+
+Damage = Callable[[bytearray, int], None]
+
+
+def batch(offset: int) -> bytearray:
+    builder = BatchBuilder(limit=1 << 20)
+    builder.append(1000 + offset, b"key", b"value %02d" % offset)
+    return builder.build(base_offset=offset)
+
+
+ONE = len(batch(0))
+
+
+@asynccontextmanager
+async def opened(data: Path) -> AsyncIterator[NamedStore]:
+    async with named_store(f"embedded:{data}", settings=DENSE) as store:
+        if not await store.manager.list_domains():
+            await store.manager.create_domain(TOPIC.domain)
+            await store.manager.create_topic(TOPIC)
+        await store.broker.open(TOPIC, FRAMING)
+        yield store
+
+
+async def send(store: NamedStore, first: int) -> None:
+    await (await store.broker.send(TOPIC, [batch(first)])).synced()
+
+
+async def filled(data: Path, *, killed: bool) -> Path:
+    """A data directory with twenty batches of equal length; the file with them."""
+    async with opened(data / "data") as store:
+        for number in range(COUNT):
+            await send(store, number)
+        if killed:
+            shutil.copytree(data / "data", data / "killed", ignore=shutil.ignore_patterns("*-shm"))
+    (file,) = (data / ("killed" if killed else "data") / "brk-0" / "topics").glob("*/*.log")
+    assert file.stat().st_size == COUNT * ONE
+    return file
+
+
+def store_of(file: Path) -> Path:
+    return file.parents[3]
+
+
+def change(file: Path, number: int, damage: Damage) -> bytes:
+    content = bytearray(file.read_bytes())
+    damage(content, number * ONE)
+    file.write_bytes(content)
+    return bytes(content)
+
+
+async def offsets(store: NamedStore, start: int, stop: int) -> list[int]:
+    found: list[int] = []
+    position = start
+    while position < stop and (pulled := await store.broker.pull(TOPIC, position)).data:
+        found += [record.offset for record in decode_records(pulled.data, TOPIC.name, 0, start_offset=position)]
+        assert pulled.last == found[-1]
+        position = pulled.last + 1
+    return found
+
+
+def payload(content: bytearray, place: int) -> None:
+    content[place + 66] ^= 1
+
+
+def length(content: bytearray, place: int) -> None:
+    content[place + 9] ^= 1
+
+
+def short_length(content: bytearray, place: int) -> None:
+    content[place + 11] = 60
+
+
+def offset_up(content: bytearray, place: int) -> None:
+    content[place + 3] ^= 1
+
+
+def offset_down(content: bytearray, place: int) -> None:
+    content[place + 7] &= 1
+
+
+def offset_to_the_last(content: bytearray, place: int) -> None:
+    content[place + 7] = 19
+
+
+DAMAGES = [payload, length, short_length, offset_up, offset_down, offset_to_the_last]
+
+
+@pytest.mark.parametrize("number", [0, 6, 18])
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_whole_messages_behind_damage_are_kept(
+    tmp_path: Path, damage: Damage, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a kill nothing says that they were acknowledged: neither they nor their ordinals may go."""
+    file = await filled(tmp_path, killed=True)
+    content = change(file, number, damage)
+    if content == (tmp_path / "data" / file.relative_to(tmp_path / "killed")).read_bytes():
+        pytest.skip("that is no damage")
+    rest = content[number * ONE :]
+    for _ in range(2):  # the second time, the process had been killed before it had written down what it had found
+        lost = tmp_path / "again"
+        shutil.rmtree(lost, ignore_errors=True)
+        shutil.copytree(store_of(file), lost)
+        caplog.clear()
+        async with opened(lost) as store:
+            assert (await store.broker.status(TOPIC))[:3] == (0, number, COUNT)
+            assert [record.levelname for record in caplog.records] == ["ERROR"]
+            assert (
+                f"is damaged at byte {len(content) - len(rest)}: the messages from {number} on are lost" in caplog.text
+            )
+            assert await offsets(store, 0, number) == list(range(number))
+            await send(store, COUNT)
+            assert await offsets(store, number, COUNT + 1) == [COUNT]
+    for _ in range(2):
+        caplog.clear()
+        async with opened(lost) as store:
+            assert (await store.broker.status(TOPIC))[:3] == (0, COUNT + 1, COUNT + 1)
+            assert not caplog.records
+        (kept,) = lost.glob(f"brk-0/topics/*/{KEPT}")
+        assert kept.read_bytes() == rest
+
+
+async def test_a_wrong_offset_of_the_last_message(tmp_path: Path) -> None:
+    """It is whole, so it was written: one ordinal more was given, whatever it says."""
+    for number, damage in enumerate((offset_up, offset_down)):
+        file = await filled(tmp_path / str(number), killed=True)
+        change(file, COUNT - 1, damage)
+        async with opened(store_of(file)) as store:
+            assert (await store.broker.status(TOPIC))[:3] == (0, COUNT - 1, COUNT)
+
+
+@pytest.mark.parametrize("damage", [offset_up, offset_down, offset_to_the_last])
+@pytest.mark.parametrize("number", [0, 1, 6, 19])
+async def test_a_wrong_offset_is_not_served(tmp_path: Path, damage: Damage, number: int) -> None:
+    """After a clean end messages are not verified again, nor does their CRC cover it."""
+    file = await filled(tmp_path, killed=False)
+    before = file.read_bytes()
+    if change(file, number, damage) == before:
+        pytest.skip("that is no damage")
+    async with opened(store_of(file)) as store:
+        assert (await store.broker.status(TOPIC))[:3] == (0, COUNT, COUNT)
+        for _ in range(2):
+            assert await offsets(store, 0, number) == list(range(number))
+            with pytest.raises(StorageError, match="damaged at byte"):
+                await store.broker.pull(TOPIC, number)
+        for position in range(number):
+            pulled = await store.broker.pull(TOPIC, position, max_bytes=2 * ONE)
+            assert position == pulled.first <= pulled.last < number
+        with pytest.raises(StorageError, match="damaged at byte"):
+            await store.broker.find_by_timestamp(TOPIC, 1000 + number)
+        await send(store, COUNT)
+        assert await offsets(store, COUNT, COUNT + 1) == [COUNT]
+
+
+async def test_a_torn_end_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number, tail in enumerate((bytes(3_000_000), batch(COUNT)[:-1], b"\1" * 500, batch(COUNT)[:30])):
+        file = await filled(tmp_path / str(number), killed=True)
+        whole = file.read_bytes()
+        file.write_bytes(whole + tail)
+        caplog.clear()
+        async with opened(store_of(file)) as store:
+            assert (await store.broker.status(TOPIC))[:3] == (0, COUNT, COUNT)
+        assert file.read_bytes() == whole
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert not list(file.parent.glob(KEPT))
+
+
+async def test_no_gap_is_appended(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as store:
+        await send(store, 0)
+        with pytest.raises(OrderError, match="ordinals 2 to 2 do not follow on 1"):
+            await store.broker.send(TOPIC, [batch(2)])
+        await send(store, 1)
