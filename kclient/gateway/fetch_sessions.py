@@ -179,6 +179,11 @@ class FetchSessionCache:
             raise FetchSessionTopicIdError(f"fetch session {session_id} names topics in another way")
         return (yield from self._go_on(session, wanted, forgotten, now))
 
+    def is_small(self, session_id: int, most: int) -> bool:
+        """Whether a session has no more than so many partitions; one that there is not has none."""
+        session = self._sessions.get(session_id)
+        return session is None or len(session.partitions) <= most
+
     def drop_all_of(self, owner: Owner) -> None:
         """A connection has ended, and its sessions with it."""
         for session in [session for session in self._sessions.values() if session.owner is owner]:

@@ -46,6 +46,7 @@ from kclient.htp.port import (
     TopicSettings,
 )
 from kclient.records import BatchHeader, RecordBatchFraming, iter_headers, restamp
+from kclient.records.restamping import place_batch
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -394,13 +395,13 @@ class Partition:
             return
         self._appends[found] = [ticket]
         batch = writable(batch)
-        restamp(
-            batch,
-            0,
-            base_offset=found.base_offset,
-            partition_leader_epoch=self.log.leader_epoch,
-            log_append_time=None if found.timestamp < 0 else found.timestamp,
-        )
+        epoch = self.log.leader_epoch
+        if found.timestamp < 0:
+            place_batch(batch, found.base_offset, epoch)
+        else:
+            restamp(
+                batch, base_offset=found.base_offset, partition_leader_epoch=epoch, log_append_time=found.timestamp
+            )
         if self.direct is None or self._sending:
             self._send_later(found, batch)
             return

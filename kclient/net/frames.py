@@ -10,6 +10,8 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Callable
+from struct import Struct
+from typing import Final
 
 from kclient.net.rooms import rooms
 from kclient.protocol.framing import DEFAULT_LIMIT, frame_size_error
@@ -22,6 +24,7 @@ FIRST_ROOM = 64 * 1024
 UNASKED = 64 * 1024
 """Frames up to so many bytes are received without asking."""
 _SCRATCH_SIZE = 256 * 1024
+_SIZE: Final = Struct(">i")
 _SHARED = 32 * 1024
 """Bytes that are received at once where connections take turns: tiny frames are a thousand then."""
 _GROWTH = 4  # with what one read brings at most, a frame of 1 MiB has its room
@@ -178,9 +181,15 @@ class FrameAssembler:
                 return
             self._head = b""
             start = self._body(view, start + needed, end, self._check(int.from_bytes(head, "big", signed=True)))
+        limit, frames = self.limit, self.frames
         while end - start >= 4:
-            size = self._check(int.from_bytes(view[start : start + 4], "big", signed=True))
-            start = self._body(view, start + 4, end, size)
+            (size,) = _SIZE.unpack_from(view, start)
+            stop = start + 4 + size
+            if 0 <= size <= limit and stop <= end:
+                frames.append(memoryview(bytearray(view[start + 4 : stop])))
+                start = stop
+            else:
+                start = self._body(view, start + 4, end, self._check(size))
         if start < end:
             self._head = bytes(view[start:end])
 

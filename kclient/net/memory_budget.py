@@ -52,9 +52,10 @@ class Share:
         """Bytes that could be had now."""
         budget = self._budget
         own = budget.most - self.held
-        if budget.favoured is not self and (budget.favoured is not None or budget.used < budget.limit):
-            own = max(min(own, budget.limit - budget.used), ALLOWANCE - self.held)
-        return max(own, 0)
+        free = budget.limit - budget.used
+        if free < own and budget.favoured is not self and (budget.favoured is not None or free > 0):
+            own = max(free, ALLOWANCE - self.held)
+        return own if own > 0 else 0
 
     def may_begin(self) -> bool:
         """Whether more may be begun for the connection; if not, `wake` is called when to ask again."""
@@ -147,16 +148,18 @@ class MemoryBudget:
         self.waiting: dict[Share, None] = {}
         """Those that wait for memory."""
         self._shares = 0
-
-    @property
-    def limit(self) -> int:
+        self.limit: int = total - self.most
         """Bytes that may be held before others than the favoured one have to wait."""
-        return self.total - self.most - min(self._shares * ALLOWANCE, self.most)
 
     def share(self, wake: Callable[[], object]) -> Share:
         """The share of a new connection, which `wake` tells that it may ask again."""
-        self._shares += 1
+        self._count(1)
         return Share(self, wake)
+
+    def _count(self, more: int) -> None:
+        """There are so many shares more (or less), whose allowances nobody asks for."""
+        self._shares += more
+        self.limit = self.total - self.most - min(self._shares * ALLOWANCE, self.most)
 
     # What shares call
 
@@ -202,7 +205,7 @@ class MemoryBudget:
 
     def gone(self, share: Share) -> None:
         """A share was closed."""
-        self._shares -= 1
+        self._count(-1)
         self.waiting.pop(share, None)
         if self.favoured is share:
             self.favoured = None

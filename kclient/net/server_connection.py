@@ -494,7 +494,9 @@ class ServerConnection:
             if isinstance(answer, Coroutine):
                 answer.close()  # as if the connection had ended a moment before
             return False
-        if answer is None:
+        if type(answer) is list:  # as nearly always
+            self._place(slot, answer)
+        elif answer is None:
             self._forget(slot)
         elif isinstance(answer, Steps):
             self._begun = course = _Course(slot, answer, self._begun_in_steps)

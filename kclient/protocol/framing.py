@@ -80,7 +80,9 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> l
         EncodeError: If a value does not fit its field, also one of the header's, if the message is no response, or if
             the frame would be larger than 2 GiB.
     """
-    return _frame(message, version, _begin_response(message, version, correlation_id))
+    parts: list[Buffer] = []
+    parts.append(message.encode_into(_begin_response(message, version, correlation_id), parts, version))
+    return _with_length(message, version, parts)
 
 
 def encode_response_steps(message: ApiMessage, version: int, correlation_id: int) -> Generator[int, None, list[Buffer]]:
@@ -179,7 +181,10 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     elif length < -1:
         raise _in_header("a request", ProtocolError(f"the client id claims {length} bytes", position=position))
     if _has_tags(api_key, api_version):
-        position = _skip_tags("a request", frame, position)
+        if position < len(frame) and not frame[position]:
+            position += 1  # none, as nearly always
+        else:
+            position = _skip_tags("a request", frame, position)
     return RequestHeader(api_key, api_version, correlation_id, client_id), position
 
 
@@ -203,9 +208,10 @@ def _in_header(what: str, error: ProtocolError) -> ProtocolError:
 
 def _has_tags(api_key: int, api_version: int) -> bool:
     try:
-        return request_class(api_key).is_flexible(api_version)
+        low, high = request_class(api_key).FLEXIBLE
     except UnsupportedVersionError:
         return False
+    return low <= api_version <= high
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, ApiMessage]:

@@ -44,7 +44,10 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         TypeError: An argument is of a wrong type.
         ValueError: The position is negative.
     """
-    buffer, position = as_buffer(buffer), check_position(position)
+    return _header_at(as_buffer(buffer), check_position(position))
+
+
+def _header_at(buffer: Buffer, position: int) -> BatchHeader:
     left = len(buffer) - position
     if left <= _MAGIC_AT:
         raise truncated(buffer, position, HEADER_SIZE)
@@ -122,7 +125,7 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
         ValueError: The position is negative.
     """
     buffer, position = as_buffer(buffer), check_position(position)
-    header = read_header(buffer, position)
+    header = _header_at(buffer, position)
     if header.length > len(buffer) - position:
         raise truncated(buffer, position, header.length)
     if header.magic != CURRENT_MAGIC:

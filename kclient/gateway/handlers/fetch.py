@@ -19,7 +19,7 @@ from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
 from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.discarding import emptied, in_slices
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.fetch_sessions import FetchSessionCache, Key, Plan, Wanted
+from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchSessionCache, Key, Plan, Wanted
 from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.partitions import Partition, State, Waiter
@@ -138,7 +138,50 @@ class FetchHandler(Handler):
 
     def begin(self, request: FetchRequest, context: RequestContext) -> Begun:
         """Take the request's place in its session; answer what is at hand."""
+        if _is_small(request) and self.sessions.is_small(request.session_id, FEW):
+            return self._begin_small(request, context)
         return cast("Begun", started(self._begin(request, context)))
+
+    def _begin_small(self, request: FetchRequest, context: RequestContext) -> Begun:
+        """The same as `_begin`, of few partitions, and in one go unless they hold much."""
+        by_id = context.api_version >= TOPIC_IDS_SINCE
+        connection = context.connection
+        wanted = [
+            Wanted(
+                Key(topic.topic, topic.topic_id, item.partition),
+                item.fetch_offset,
+                item.partition_max_bytes,
+                item.current_leader_epoch,
+            )
+            for topic in request.topics
+            for item in topic.partitions
+        ]
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch == FINAL_EPOCH and not session_id:
+            plan = Plan(wanted, None, incremental=False)
+        else:
+            forgotten = [
+                Key(topic.topic, topic.topic_id, number)
+                for topic in request.forgotten_topics_data
+                for number in topic.partitions
+            ]
+            plan = self.sessions.plan(
+                session_id, epoch, wanted, forgotten, self.core.now(), by_id=by_id, owner=connection.share
+            )
+            if plan.session is not None:
+                connection.when_gone(self._end_sessions_of(context))
+        fetch = _Fetch(request, context, plan, by_id)
+        if not context.place.is_next:
+            return partial(self._finish, fetch)
+        limit = min(self._limit(fetch), connection.share.room)
+        number = self._read_some(fetch, 0, limit)
+        if number == len(plan.wanted):
+            if (fetch.size <= limit or fetch.size <= connection.share.room) and self._enough(fetch):
+                return self._respond_small(fetch)
+        elif number is not None:
+            return cast("Begun", started(self._begin_to_read(fetch, number, limit)))
+        fetch.clear()
+        return partial(self._finish, fetch)
 
     def _begin(self, request: FetchRequest, context: RequestContext) -> Work:
         by_id = context.api_version >= TOPIC_IDS_SINCE
@@ -151,10 +194,17 @@ class FetchHandler(Handler):
         if plan.session is not None:
             context.connection.when_gone(self._end_sessions_of(context))
         fetch = _Fetch(request, context, plan, by_id)
-        if context.place.is_next and (yield from self._read_now(fetch)) and self._enough(fetch):
+        if not context.place.is_next:
+            return partial(self._finish, fetch)
+        limit = min(self._limit(fetch), owner.room)
+        return (yield from self._begin_to_read(fetch, self._read_some(fetch, 0, limit), limit))
+
+    def _begin_to_read(self, fetch: _Fetch, number: int | None, limit: int) -> Work:
+        """Go on reading at a partition, None if one has to be waited for; answer if that is enough."""
+        if (yield from self._read_now(fetch, number, limit)) and self._enough(fetch):
             return (yield from self._respond(fetch))
         fetch.clear()
-        context.place.give_back()
+        fetch.context.place.give_back()
         return partial(self._finish, fetch)
 
     def _end_sessions_of(self, context: RequestContext) -> Callable[[], object]:
@@ -179,34 +229,45 @@ class FetchHandler(Handler):
 
     # Reading
 
-    def _read_now(self, fetch: _Fetch) -> Work:
-        """Read what can be read without waiting; False where something has to come from the disk, or memory, first."""
-        share, place = fetch.context.connection.share, fetch.context.place
-        limit = min(self._limit(fetch), share.room)
+    def _read_now(self, fetch: _Fetch, number: int | None, limit: int) -> Work:
+        """Go on reading without waiting; False where something has to come from the disk, or memory, first."""
         paused = False
-        size = 0
-        for number, wanted in enumerate(fetch.plan.wanted):
-            partition = self._find(wanted.key, by_id=fetch.by_id)
+        while number is not None and number < len(fetch.plan.wanted):
+            if not paused and not fetch.context.place.take(limit):
+                return False  # others would read into the same memory meanwhile
+            paused = True
+            yield None
+            number = self._read_some(fetch, number, limit)
+        return number is not None and (paused or fetch.size <= fetch.context.connection.share.room)
+
+    def _read_some(self, fetch: _Fetch, number: int, limit: int) -> int | None:
+        """Read partitions from a number on, until others should have their turn.
+
+        Returns:
+            The number to go on at; None if there is one that has to be waited for.
+        """
+        wanted, by_id = fetch.plan.wanted, fetch.by_id
+        last = min(number + FEW, len(wanted))
+        enough = fetch.size + _AT_A_TIME
+        while number < last and fetch.size <= enough:
+            item = wanted[number]
+            partition = self._find(item.key, by_id=by_id)
             if partition is None:
                 fetch.lacking = True
             elif partition.state is not State.OPEN or partition.direct is None:
-                return False
+                return None
             else:
                 try:
-                    most = _check(partition, wanted, limit - fetch.size, first=not fetch.size)
+                    most = _check(partition, item, limit - fetch.size, first=not fetch.size)
                     if most >= 0:
-                        pulled = partition.direct.pull_nowait(wanted.offset, max_bytes=most)
+                        pulled = partition.direct.pull_nowait(item.offset, max_bytes=most)
                         if pulled is None:
-                            return False
-                        size += fetch.add(number, partition, pulled, most)
+                            return None
+                        fetch.add(number, partition, pulled, most)
                 except KafkaError as error:
                     fetch.fail(number, error)
-            if size > _AT_A_TIME or (number + 1) % FEW == 0:
-                if not paused and not place.take(limit):
-                    return False  # others would read into the same memory meanwhile
-                paused, size = True, 0
-                yield None
-        return paused or fetch.size <= share.room
+            number += 1
+        return number
 
     async def _read(self, fetch: _Fetch, pace: Pace, limit: int) -> None:
         """Read up to so many bytes, but one batch at least."""
@@ -360,6 +421,25 @@ class FetchHandler(Handler):
             self.sessions.answered(plan.session, served)
         return response
 
+    def _respond_small(self, fetch: _Fetch) -> FetchResponse:
+        """The same, of few partitions."""
+        plan = fetch.plan
+        session = plan.session
+        response = FetchResponse(session_id=plan.session_id)
+        topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+        for number, wanted in enumerate(plan.wanted):
+            if session is not None and not self._is_news(fetch, number, wanted) and plan.incremental:
+                continue
+            key = wanted.key
+            topic = topics.get(key[:2])
+            if topic is None:
+                topic = topics[key[:2]] = FetchableTopicResponse(topic=key.topic, topic_id=key.topic_id)
+                response.responses.append(topic)
+            topic.partitions.append(self._row(fetch, number))
+        if session is not None:
+            self.sessions.answered(session, [plan.wanted[number].key for number in fetch.rows])
+        return response
+
     def _rows(self, fetch: _Fetch, numbers: array[int]) -> Iterator[FetchResponsePartitionData]:
         wanted: list[Wanted | None] = fetch.plan.wanted  # type: ignore[assignment]
         alone = fetch.plan.session is None
@@ -390,6 +470,18 @@ class FetchHandler(Handler):
         answer.last_stable_offset = answer.high_watermark  # without transactions everything visible is stable
         answer.aborted_transactions = [] if fetch.request.isolation_level == READ_COMMITTED else None
         return answer
+
+
+def _is_small(request: FetchRequest) -> bool:
+    """Whether a request names few partitions."""
+    count = len(request.topics) + len(request.forgotten_topics_data)
+    if count > FEW:
+        return False
+    for topic in request.topics:
+        count += len(topic.partitions)
+    for forgotten in request.forgotten_topics_data:
+        count += len(forgotten.partitions)
+    return count <= FEW
 
 
 def _wanted(request: FetchRequest) -> Work:

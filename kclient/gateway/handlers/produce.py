@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import anyio
 
@@ -61,6 +61,11 @@ _AT_A_TIME: Final = 16
 """Batches that are appended before others have their turn, and the bytes of them."""
 _BYTES_AT_A_TIME: Final = 1 << 20
 _LOG_APPEND_TIME: Final = 0x08
+_CODEC_AT: Final = 22
+"""Where the codec stands in a batch v2."""
+_CODEC_BITS: Final = 0x07
+_AS_IT_IS: Final = frozenset({"producer", "uncompressed"})
+"""The `compression.type` that leaves batches without compression as they are."""
 _LARGE: Final = 16 << 20
 """Bytes of a batch whose checksum is not computed on the event loop."""
 _SMALL: Final = 16 * 1024
@@ -85,7 +90,53 @@ class ProduceHandler(Handler):
         if refusal is not None or wanted is None:
             refusal = refusal or InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
             return self.fail(request, context, refusal)
+        if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
+            topic = request.topic_data[0]
+            partition = self._at_hand(topic, topic.partition_data[0], context.api_version)
+            if partition is not None:
+                return self._append_one(request, context, wanted, partition)
         return cast("Begun", started(self._begin(request, context, wanted)))
+
+    def _at_hand(self, topic: TopicProduceData, data: PartitionProduceData, version: int) -> Partition | None:
+        """The partition of a batch that can be looked through and appended in one go."""
+        records = data.records
+        if records is None or not HEADER_SIZE <= len(records) <= AT_ONCE or records[_CODEC_AT] & _CODEC_BITS:
+            return None
+        topics = self.core.topics
+        record = topics.by_id(topic.topic_id) if version >= 13 else topics.get(topic.name)
+        partition = None if record is None else self.core.partitions.of(record, data.index)
+        if partition is None or partition.config.compression_type not in _AS_IT_IS:
+            return None
+        return partition
+
+    def _append_one(
+        self, request: ProduceRequest, context: RequestContext, wanted: Level, partition: Partition
+    ) -> Begun:
+        """The same as `_begin` of one batch that is at hand."""
+        topic = request.topic_data[0]
+        data = topic.partition_data[0]
+        row = PartitionProduceResponse(index=data.index)
+        response = ProduceResponse(
+            responses=[TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])]
+        )
+        try:
+            header = check_produced(data.records, context.api_version, partition.config)
+            if header.is_transactional:
+                raise InvalidTxnStateError("transactions are not supported yet")
+            ticket = partition.append(*self._looked_through(partition, data, header))
+        except KafkaError as error:
+            _put_error(row, error, context.api_version)
+            ticket = None
+        else:
+            row.log_start_offset = partition.log.start_offset
+        if ticket is None:
+            return _told(response, request.acks == 0)
+        if ticket.settled(wanted):
+            _put(row, ticket)
+            return _told(response, request.acks == 0)
+        waiting = _Waiting(response, request.acks == 0)
+        waiting.add(row, ticket, wanted)
+        return self._answer(waiting, request)
 
     def _begin(self, request: ProduceRequest, context: RequestContext, wanted: Level) -> Work:
         response = ProduceResponse()
@@ -128,6 +179,10 @@ class ProduceHandler(Handler):
                 else:
                     waiting.add(row, ticket, wanted)
                 row.log_start_offset = partition.log.start_offset
+        return self._answer(waiting, request)
+
+    def _answer(self, waiting: _Waiting, request: ProduceRequest) -> Completion[Any] | ProduceResponse | None:
+        """The answer, or what becomes it, once all batches were appended."""
         if waiting.is_over():
             return waiting.response()
         if request.acks:
@@ -268,13 +323,18 @@ class _Waiting:
             self.answer.set_error(error)
 
     def response(self) -> ProduceResponse | None:
-        """The answer. With acks=0 there is none, so that a closed connection has to tell of errors, as in Kafka."""
-        if not self._silent:
-            return self._response
-        for row in _rows(self._response):
-            if row.error_code:
-                raise CloseConnectionError(f"a batch produced with acks=0 was refused: {row.error_message}")
-        return None
+        """The answer, if there is to be one."""
+        return _told(self._response, self._silent)
+
+
+def _told(response: ProduceResponse, silent: bool) -> ProduceResponse | None:
+    """The answer. With acks=0 there is none, so that a closed connection has to tell of errors, as in Kafka."""
+    if not silent:
+        return response
+    for row in _rows(response):
+        if row.error_code:
+            raise CloseConnectionError(f"a batch produced with acks=0 was refused: {row.error_message}")
+    return None
 
 
 def _refusal(request: ProduceRequest, version: int) -> KafkaError | None:
