@@ -127,8 +127,8 @@ class RequestServer:
             begun = handler.begin(request, context)
         except (KafkaError, CloseConnectionError) as error:
             return self._refused(handler, request, context, error, connection)
-        if isinstance(begun, ApiMessage):
-            return _encoded(begun, context)
+        if isinstance(begun, ApiMessage) and handler.FEW_AT_ONCE:
+            return encode_response(begun, context.api_version, context.correlation_id)
         return self._follow(begun, handler, request, context, connection)
 
     def _follow(

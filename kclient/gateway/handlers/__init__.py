@@ -78,6 +78,9 @@ class Handler:
     ONLY_READS: ClassVar[bool] = False
     """Whether nothing is lost if it ends half-way because the client has gone."""
 
+    FEW_AT_ONCE: ClassVar[bool] = False
+    """Whether answers that `begin` has at once are never large: then nobody has to look."""
+
     def __init__(self, core: Core) -> None:
         self.core = core
 

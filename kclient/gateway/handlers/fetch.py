@@ -125,6 +125,7 @@ class FetchHandler(Handler):
 
     API: ClassVar[ApiKey] = ApiKey.FETCH
     ONLY_READS: ClassVar[bool] = True
+    FEW_AT_ONCE: ClassVar[bool] = True
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)

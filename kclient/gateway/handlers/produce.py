@@ -77,6 +77,7 @@ class ProduceHandler(Handler):
     """Answers Produce."""
 
     API: ClassVar[ApiKey] = ApiKey.PRODUCE
+    FEW_AT_ONCE: ClassVar[bool] = True
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
