@@ -399,9 +399,7 @@ class Partition:
         if found.timestamp < 0:
             place_batch(batch, found.base_offset, epoch)
         else:
-            restamp(
-                batch, base_offset=found.base_offset, partition_leader_epoch=epoch, log_append_time=found.timestamp
-            )
+            restamp(batch, base_offset=found.base_offset, partition_leader_epoch=epoch, log_append_time=found.timestamp)
         if self.direct is None or self._sending:
             self._send_later(found, batch)
             return

@@ -36,6 +36,13 @@ class ProducerIds:
         self._next = self._end = 0
         self._taking = anyio.Lock()
 
+    def take_nowait(self) -> int | None:
+        """A producer id that nobody had before, if one is at hand; else None."""
+        if self._next >= self._end or self._taking.locked():
+            return None
+        self._next += 1
+        return self._next - 1
+
     async def take(self) -> int:
         """A producer id that nobody had before."""
         async with self._taking:

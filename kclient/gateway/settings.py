@@ -286,7 +286,8 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("producer.id.expiration.ms", _I, "86400000", "An idle producer id is forgotten after this time.", 1),
     Setting("queued.max.request.bytes", _L, "-1", "Bytes of requests that may be waiting before no more are read; -1 "
             "for no limit but that of connections.max.memory.bytes.", -1),
-    Setting("queued.max.requests", _I, "500", "Most requests of one connection in work at a time.", 1),
+    Setting("queued.max.requests", _I, "500", "Most requests of one connection in work at a time; at most 64 of them "
+            "wait for something.", 1),
     Setting("socket.request.max.bytes", _I, "104857600", "Longest request accepted, in bytes.", 1),
     Setting("unclean.leader.election.enable", _B, "false", "Default of the topic setting."),
 )  # fmt: skip

@@ -40,6 +40,13 @@ Reply: TypeAlias = Sequence[Buffer]
 """A whole frame with its leading size, in parts. The buffers must not change until they have been sent."""
 
 
+_MOST_TASKS: Final = 64
+"""Requests of one connection that tasks work on or wait with. Each is dozens of objects, and the collector looks at all
+of them at once while nothing else happens."""
+_PER_TASK: Final = 4096
+"""About how many bytes of memory a task takes."""
+
+
 class FrameRead(Enum):
     """That what came with a request has been read: its bytes are not needed while it waits."""
 
@@ -231,6 +238,7 @@ class ServerConnection:
         self._batching = False
         self._draining = False
         self._tasks: set[TaskHandle] = set()
+        self._working = 0  # of these, those that have not answered
         self._close_callbacks: list[Callable[[ServerConnection], object]] = []
 
     @property
@@ -460,6 +468,7 @@ class ServerConnection:
         assert self._channel is not None
         return (
             self._begun is not None
+            or self._working >= _MOST_TASKS
             or len(self._slots) >= settings.max_outstanding
             or self._slot_bytes >= settings.max_outstanding_bytes
             or self._channel.pending_bytes + self._reply_bytes >= settings.max_unsent_bytes
@@ -541,11 +550,19 @@ class ServerConnection:
                 answer.close()
             self._failed(error)
             return
+        self._working += 1
+        slot.held += _PER_TASK
+        self.share.add(_PER_TASK)
         self._tasks.add(task)
         task.on_done(self._tasks.discard)
 
     async def _finish(self, slot: Place, answer: Awaitable[Reply | Steps | None]) -> None:
-        self._answered(slot, await answer)
+        reply = await answer
+        full = self._working >= _MOST_TASKS
+        self._working -= 1
+        self._answered(slot, reply)
+        if full and not self.closed and not self._batching:
+            self._begin_now_or_soon()
 
     def _completed(self, slot: Place, completion: Completion[Reply | Steps | None]) -> None:
         if completion.error is None:

@@ -24,8 +24,8 @@ class InitProducerIdHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
     ROLE: ClassVar[Role] = Role.PRODUCERS
 
-    def begin(self, request: InitProducerIdRequest, context: RequestContext) -> Finish:
-        """Ids are given out later: a block may have to be taken first."""
+    def begin(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse | Finish:
+        """Give out an id, later if a block has to be taken first."""
         if request.transactional_id is not None:
             logger.warning(
                 "%s asks for transactions (transactional.id %r), which are not supported yet",
@@ -35,10 +35,13 @@ class InitProducerIdHandler(Handler):
             raise InvalidTxnStateError(
                 f"transactions are not supported yet (transactional.id {request.transactional_id!r})"
             )
+        # As in Kafka, a producer without a transactional id gets a new id each time it asks, with epoch 0.
+        taken = self.core.producer_ids.take_nowait()
+        if taken is not None:
+            return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
         return partial(self._finish)
 
     async def _finish(self) -> InitProducerIdResponse:
-        # As in Kafka, a producer without a transactional id gets a new id each time it asks, with epoch 0.
         return InitProducerIdResponse(producer_id=await self.core.producer_ids.take(), producer_epoch=0)
 
 

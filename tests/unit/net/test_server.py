@@ -229,6 +229,31 @@ async def test_outstanding_requests_are_bounded(kind: str, limits: dict[str, int
 
 
 @pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_tasks_are_bounded_and_count_as_memory(kind: str) -> None:
+    """Also while the first of them, for which all replies wait, waits longest."""
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve(kind, supervisor, max_outstanding=500)
+        client.send(*(b"task:%04d" % i for i in range(200)))
+        with anyio.fail_after(10):
+            while len(handler.begun) < 64:
+                await anyio.sleep(0.001)
+        await anyio.wait_all_tasks_blocked()
+        assert len(handler.begun) == 64
+        assert connection.share.held > 64 * 1024
+        for i in [*range(1, 200), 0]:
+            with anyio.fail_after(10):
+                while f"{i:04d}" not in handler.events:
+                    await anyio.sleep(0.001)
+            handler.events[f"{i:04d}"].set()
+        assert await client.receive(200) == [b"finished %04d" % i for i in range(200)]
+        with anyio.fail_after(10):
+            while connection.share.held:
+                await anyio.sleep(0.001)
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
 async def test_many_requests_at_once_with_a_small_bound(kind: str) -> None:
     """Requests that are answered at once free their places at once."""
     async with supervised() as supervisor:
