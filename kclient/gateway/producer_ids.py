@@ -38,16 +38,22 @@ class ProducerIds:
 
     def take_nowait(self) -> int | None:
         """A producer id that nobody had before, if one is at hand; else None."""
-        if self._next >= self._end or self._taking.locked():
+        if self._taking.locked():
+            return None
+        self._pass_over()
+        if self._next >= self._end:
             return None
         self._next += 1
         return self._next - 1
 
+    def _pass_over(self) -> None:
+        """Leave out what partitions remember that were opened meanwhile, or of clients that chose ids themselves."""
+        self._next = max(self._next, self._core.producers.greatest + 1)
+
     async def take(self) -> int:
         """A producer id that nobody had before."""
         async with self._taking:
-            # what partitions remember that were opened meanwhile, or of clients that chose ids themselves
-            self._next = max(self._next, self._core.producers.greatest + 1)
+            self._pass_over()
             if self._next >= self._end:
                 await self._take_block()
             self._next += 1
