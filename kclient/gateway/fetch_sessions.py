@@ -34,8 +34,8 @@ _AT_A_TIME: Final = 256
 class Owner(Protocol):
     """The share of the connection that a session belongs to (`kclient.net.memory_budget.Share`)."""
 
-    def add(self, size: int) -> object:
-        """Hold so many bytes more, or less."""
+    def keep(self, size: int) -> object:
+        """Hold so many bytes more, or less, beyond the end of a request."""
         ...
 
 
@@ -222,8 +222,10 @@ class FetchSessionCache:
             everything.append(item)
             if len(everything) % _AT_A_TIME == 0:
                 session.busy = True  # nobody else changes it meanwhile
-                yield
-                session.busy = False
+                try:
+                    yield
+                finally:
+                    session.busy = False
         return Plan(everything, session, incremental=True)
 
     def _make(
@@ -272,7 +274,7 @@ class FetchSessionCache:
         change, session.held = size - session.held, size
         self._held += change
         if session.owner is not None and change:
-            session.owner.add(change)
+            session.owner.keep(change)
 
     @staticmethod
     def answered(session: FetchSession, keys: Iterable[Key]) -> None:

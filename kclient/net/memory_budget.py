@@ -36,13 +36,15 @@ def _nobody() -> None:
 class Share:
     """What one connection holds; made by `MemoryBudget.share`."""
 
-    __slots__ = ("_budget", "_closed", "_wake", "held", "requests")
+    __slots__ = ("_budget", "_closed", "_wake", "held", "kept", "requests")
 
     def __init__(self, budget: MemoryBudget, wake: Callable[[], object]) -> None:
         self.held: int = 0
         """Bytes, requests included."""
         self.requests: int = 0
         """Bytes of requests that were received, or are being received, and are not answered yet."""
+        self.kept: int = 0
+        """Of `held`, what stays when all requests are answered."""
         self._budget = budget
         self._wake = wake
         self._closed = False
@@ -105,6 +107,12 @@ class Share:
         if size < 0 and (budget.favoured is self or budget.waiting):
             budget.freed(self)
 
+    def keep(self, size: int) -> None:
+        """Hold so many bytes more (or less) for longer than a request takes, without asking."""
+        if not self._closed:
+            self.kept += size
+            self.add(size)
+
     def wait(self) -> None:
         """Have `wake` called when there may be room."""
         self._budget.wait(self)
@@ -112,6 +120,11 @@ class Share:
     def wake(self) -> None:
         """There may be room. Called by the budget."""
         self._wake()
+
+    def asked(self) -> None:
+        """After it was woken it has asked for all that it needs: unless it waits again the next may ask."""
+        if self not in self._budget.waiting:
+            self._budget.wake_next()
 
     def close(self) -> None:
         """The connection has gone: all that it held is free."""
@@ -191,7 +204,7 @@ class MemoryBudget:
 
     def freed(self, share: Share) -> None:
         """A share holds less."""
-        if self.favoured is share and share.held <= ALLOWANCE:
+        if self.favoured is share and share.held - share.kept <= ALLOWANCE:
             self.favoured = None
         if self.waiting:
             self._wake_some()
@@ -211,11 +224,15 @@ class MemoryBudget:
             self.favoured = None
         self._wake_some()
 
-    def _wake_some(self) -> None:
+    def wake_next(self) -> None:
+        """Let the one ask again that has waited longest, if there may be something for it."""
+        self._wake_some(1)
+
+    def _wake_some(self, most: int = _WOKEN) -> None:
         """Let those ask again that have waited longest; who does not get enough waits again, behind the others."""
         if self.used >= self.limit and self.favoured is not None and self.favoured not in self.waiting:
             return
-        for share in list(islice(self.waiting, _WOKEN)):
+        for share in list(islice(self.waiting, most)):
             del self.waiting[share]
             share.wake()
 

@@ -148,11 +148,12 @@ class Place:
         self._taken += size
         return True
 
-    def give_back(self) -> None:
-        """Give back what was taken."""
-        self._connection.share.add(-self._taken)
-        self.held -= self._taken
-        self._taken = 0
+    def give_back(self, but: int = 0) -> None:
+        """Give back what was taken, but so many bytes of it."""
+        if self._taken > but:
+            self._connection.share.add(but - self._taken)
+            self.held -= self._taken - but
+            self._taken = but
 
 
 class _Course:
@@ -168,6 +169,13 @@ class _Course:
         self.owed = 0
         """Bytes that it needs before it goes on."""
         self.hold_off = HoldOff()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parted:
+    """The client has gone, and some of what it had sent has not begun."""
+
+    cause: BaseException | None
 
 
 class _Turns:
@@ -237,6 +245,8 @@ class ServerConnection:
         self._woken = False
         self._batching = False
         self._draining = False
+        self._closing = False
+        self._parted: _Parted | None = None
         self._tasks: set[TaskHandle] = set()
         self._working = 0  # of these, those that have not answered
         self._close_callbacks: list[Callable[[ServerConnection], object]] = []
@@ -254,7 +264,10 @@ class ServerConnection:
     @property
     def stuck(self) -> bool:
         """Whether it is the client's turn: to send the rest of a request, or to read replies."""
-        return self._channel is not None and bool(self._unsent or (self._channel.amid_frame and not self._frame_waits))
+        channel = self._channel
+        if channel is None or self._parted is not None:
+            return False
+        return bool(self._unsent or (channel.amid_frame and not self._frame_waits))
 
     def start(self) -> None:
         """Begin to read."""
@@ -281,7 +294,11 @@ class ServerConnection:
 
     def close(self) -> None:
         """Close at once; requests that have begun go on, their replies are dropped."""
-        if self._channel is not None:
+        self._backlog.clear()  # what has not begun never does
+        if self._parted is not None:
+            self._end(self._parted.cause)
+        elif self._channel is not None:
+            self._closing = True
             self._channel.close()
 
     def abort(self) -> None:
@@ -296,6 +313,9 @@ class ServerConnection:
         """Begin no more requests, and close when all that have begun are answered."""
         self._draining = True
         self._forget_backlog()
+        if self._parted is not None:
+            self._regulate()
+            return
         if self._channel is not None:
             self._channel.pause()
         self._close_if_drained()
@@ -322,18 +342,33 @@ class ServerConnection:
             self._begin_all(self.flow.until)
 
     def channel_closed(self, cause: BaseException | None) -> None:
+        if self._closing or not (self._backlog or self._begun is not None):
+            self._end(cause)
+            return
+        # a client may send with `acks=0` and go: what was received whole begins as if it were still there
+        self._parted = _Parted(cause)
+        self._frame_waits = 0
+        self.share.add(-self._unsent)
+        self._unsent = 0
+        self._begin_soon()
+
+    def _end(self, cause: BaseException | None) -> None:
+        """Nothing of it begins any more."""
+        if self.closed:
+            return
         self.closed = True
         self._backlog.clear()
         self._slots.clear()
-        self._hungry.clear()
+        hungry, self._hungry = self._hungry, []
         self._slot_bytes = self._reply_bytes = self._unsent = self._undone = 0
         self.share.close()
         self._begun = self.beginning = None
         for course in list(self._courses):
-            if course.lasting:
-                self.flow.add(partial(self._go_on, course))  # it may have waited for memory
-            else:
+            if not course.lasting:
                 self._give_up(course)
+        for course in hungry:
+            if course.lasting:
+                self.flow.add(partial(self._go_on, course))  # a closed share gives what is asked for
         # as text: log records that are kept must not keep the connection
         if isinstance(cause, ProtocolError):
             logger.warning("%s sent what is no Kafka request, the connection is closed: %s", self.peer, str(cause))
@@ -371,7 +406,13 @@ class ServerConnection:
 
     def _admit(self, size: int) -> bool:
         """Whether a large request may be received now."""
-        if self.share.take(size, request=True):
+        alone = not (self._slots or self._backlog or self._unsent)  # then what it keeps is all that it holds
+        try:
+            taken = self.share.take(size, request=True, last=alone)
+        except TooMuchMemoryError as error:
+            self._failed(error)
+            return False
+        if taken:
             self._frame_waits = 0
             return True
         self._frame_waits = size
@@ -396,10 +437,18 @@ class ServerConnection:
         for course in hungry:
             self.flow.add(partial(self._go_on, course))
         self._begin_all(until)
+        self.flow.add(self._asked)
+        return False
+
+    def _asked(self, _until: float) -> bool:
+        if not (self._slots or self._backlog or self._frame_waits):  # else it may need what it has found no use for yet
+            self.share.asked()
         return False
 
     def _count_unsent(self) -> None:
         assert self._channel is not None
+        if self._parted is not None:
+            return
         unsent = self._channel.pending_bytes
         if unsent != self._unsent:
             self.share.add(unsent - self._unsent)
@@ -466,6 +515,8 @@ class ServerConnection:
     def _full(self) -> bool:
         settings = self._settings
         assert self._channel is not None
+        if self._parted is not None:
+            return self._begun is not None
         return (
             self._begun is not None
             or self._working >= _MOST_TASKS
@@ -477,6 +528,12 @@ class ServerConnection:
     def _regulate(self) -> None:
         channel = self._channel
         if channel is None or self.closed:
+            return
+        if self._parted is not None:
+            if not self._backlog and self._begun is None:
+                self._end(self._parted.cause)
+            elif self._may_begin():
+                self._begin_soon()
             return
         blocked = bool(self._backlog or self._draining or self._frame_waits)
         if self._backlog and not self._draining and self._may_begin():
@@ -614,7 +671,10 @@ class ServerConnection:
                 if slot.reply is not None:
                     parts.extend(slot.reply)
                     size += slot.held
-            if parts and self._channel is not None:
+            if self._parted is not None:
+                self._reply_bytes -= size
+                self.share.add(-size)
+            elif parts and self._channel is not None:
                 self.last_active = self._now()
                 self._reply_bytes -= size
                 self._unsent += size

@@ -80,8 +80,9 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> l
         EncodeError: If a value does not fit its field, also one of the header's, if the message is no response, or if
             the frame would be larger than 2 GiB.
     """
+    out = _begin_response(message, version, correlation_id)
     parts: list[Buffer] = []
-    parts.append(message.encode_into(_begin_response(message, version, correlation_id), parts, version))
+    parts.append(message.encode_into(out, parts, version))
     return _with_length(message, version, parts)
 
 

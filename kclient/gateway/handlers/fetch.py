@@ -27,6 +27,7 @@ from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Pulled
 from kclient.net.fair_queue import Pace
 from kclient.net.garbage import HoldOff
+from kclient.net.memory_budget import Share
 from kclient.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -174,7 +175,7 @@ class FetchHandler(Handler):
         fetch = _Fetch(request, context, plan, by_id)
         if not context.place.is_next:
             return partial(self._finish, fetch)
-        limit = min(self._limit(fetch), connection.share.room)
+        limit = min(self._limit(fetch), _room(connection.share))
         number = self._read_some(fetch, 0, limit)
         if number == len(plan.wanted):
             if (fetch.size <= limit or fetch.size <= connection.share.room) and self._enough(fetch):
@@ -197,12 +198,13 @@ class FetchHandler(Handler):
         fetch = _Fetch(request, context, plan, by_id)
         if not context.place.is_next:
             return partial(self._finish, fetch)
-        limit = min(self._limit(fetch), owner.room)
+        limit = min(self._limit(fetch), _room(owner))
         return (yield from self._begin_to_read(fetch, self._read_some(fetch, 0, limit), limit))
 
     def _begin_to_read(self, fetch: _Fetch, number: int | None, limit: int) -> Work:
         """Go on reading at a partition, None if one has to be waited for; answer if that is enough."""
         if (yield from self._read_now(fetch, number, limit)) and self._enough(fetch):
+            fetch.context.place.give_back(but=fetch.size)
             return (yield from self._respond(fetch))
         fetch.clear()
         fetch.context.place.give_back()
@@ -381,7 +383,7 @@ class FetchHandler(Handler):
     async def _read_into_memory(self, fetch: _Fetch, pace: Pace) -> bool:
         """Read, if there is memory for it; else its coming wakes the fetch."""
         place = fetch.context.place
-        room = max(min(self._limit(fetch), fetch.context.connection.share.room), fetch.least)
+        room = max(min(self._limit(fetch), _room(fetch.context.connection.share)), fetch.least)
         if not place.take(room):
             return False
         with anyio.CancelScope(shield=True):
@@ -391,6 +393,7 @@ class FetchHandler(Handler):
             fetch.clear()
             place.give_back()
             return False
+        place.give_back(but=fetch.size)
         return True
 
     async def _wait_for(self, fetch: _Fetch, waiter: Waiter, pace: Pace) -> None:
@@ -471,6 +474,12 @@ class FetchHandler(Handler):
         answer.last_stable_offset = answer.high_watermark  # without transactions everything visible is stable
         answer.aborted_transactions = [] if fetch.request.isolation_level == READ_COMMITTED else None
         return answer
+
+
+def _room(share: Share) -> int:
+    """Bytes that may be read; what is left is for the rows that go with them."""
+    room = share.room
+    return room - room // 8
 
 
 def _is_small(request: FetchRequest) -> bool:

@@ -95,3 +95,17 @@ async def test_a_session_is_given_up_with_its_client_when_memory_is_short() -> N
         assert budget.used > 0
         await client.aclose()
         await eventually(lambda: budget.used == 0)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 50])
+@pytest.mark.parametrize("count", [10, 100, 500])
+async def test_consumers_of_many_partitions_fit_into_the_least_memory(count: int, wait_ms: int) -> None:
+    """What was taken to read into is given back before the rows are made, however much the client would take."""
+    async with running(config={"connections.max.memory.bytes": 16 << 20}) as (gateway, wire):
+        await wire.create("t", partitions=count)
+        request = long_poll("t", count)
+        request.max_wait_ms, request.max_bytes = wait_ms, 50 << 20
+        for _ in range(3):
+            answer = await wire(request, 11)
+            assert len(answer.responses[0].partitions) == count
+        await eventually(lambda: gateway._running().budget.used == 0)

@@ -115,3 +115,41 @@ def test_nobody_waits_for_ever(wishes: list[tuple[int, int]]) -> None:
     for client in clients:
         client.share.close()
     assert budget.used == 0
+
+
+def test_what_is_kept_beyond_requests_keeps_nobody_in_favour() -> None:
+    """A fetch session of a thousand partitions lasts as long as its connection."""
+    budget = MemoryBudget(16 * MB)
+    hogs = [Client(budget) for _ in range(3)]
+    consumer, late = Client(budget), Client(budget)
+    assert consumer.share.take(ALLOWANCE // 2)
+    assert all(hog.share.take(4 * MB) for hog in hogs[:2])
+    assert hogs[2].share.take(3 * MB)
+    assert consumer.share.take(MB), "the favoured one" if budget.favoured is consumer.share else "there was room"
+    budget.favoured = consumer.share
+    consumer.share.keep(3 * ALLOWANCE)
+    assert not late.share.take(2 * MB)
+    consumer.share.add(-MB - ALLOWANCE // 2)
+    assert consumer.share.held == 3 * ALLOWANCE
+    assert budget.favoured is None
+    assert late.woken == 1
+    assert late.share.take(2 * MB), "its turn to be favoured"
+    consumer.share.close()
+    assert (budget.used, consumer.share.kept) == (13 * MB, 3 * ALLOWANCE)
+
+
+def test_who_needs_nothing_any_more_lets_the_next_ask() -> None:
+    budget = MemoryBudget(16 * MB)
+    hogs = [Client(budget) for _ in range(3)]
+    for hog in hogs:
+        assert hog.share.take(4 * MB)
+    waiting = [Client(budget) for _ in range(40)]
+    for client in waiting:
+        assert not client.share.take(MB)
+    hogs[0].share.close()
+    assert not all(client.woken for client in waiting), "few at a time"
+    asked = 0
+    while asked < sum(client.woken for client in waiting):
+        waiting[asked].share.asked()
+        asked += 1
+    assert all(client.woken == 1 for client in waiting)

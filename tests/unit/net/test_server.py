@@ -25,6 +25,7 @@ from kclient.net.channel_kinds import open_channel
 from kclient.net.connection import Connection
 from kclient.net.connectors import connect
 from kclient.net.server import Server, ServerConnection, ServerSettings
+from kclient.net.server_connection import Steps
 from kclient.net.streams import ByteStream, memory_pair
 from kclient.protocol.framing import decode_request, encode_response
 from kclient.protocol.messages import MetadataResponse
@@ -704,5 +705,60 @@ async def test_chopped_and_cut(seed: int) -> None:
         frames = client.recorder.frames
         assert frames == [b"%03d" % i for i in range(len(frames))]
         assert handler.begun == [b"%03d" % i for i in range((100 + seed) // 7)]
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "chopped" not in kind])
+async def test_what_was_received_whole_before_the_client_went_begins(kind: str) -> None:
+    """With `acks=0` a client sends and goes. What waits for something is not gone on with before that is there."""
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve(kind, supervisor)
+        ready: Completion[bytes] = Completion()
+        finished: list[bytes] = []
+
+        def work(body: bytes) -> Any:
+            yield ready
+            finished.append(body + ready.result())
+
+        handler.special = lambda body, _: Steps(work(body), lasting=True)
+        bodies = [b"1", b"2" * 30_000, b"3"]
+        client.channel.write([part for body in bodies for part in frame(body)])
+        client.channel.close()  # what comes in one piece with the connection's end is read in one piece with it
+        with anyio.fail_after(20):
+            while not handler.begun:
+                await anyio.sleep(0.001)
+            await client.aclose()
+            while "disconnected" not in handler.log and not ready.done:
+                await anyio.sleep(0.01)
+                ready.set_result(b"!")
+            while server.connections:
+                await anyio.sleep(0.001)
+        assert finished == [body + b"!" for body in bodies]
+        assert handler.log == ["connected", "disconnected"]
+        assert server.budget.used == 0
+        await server.aclose()
+
+
+async def test_who_closes_a_connection_begins_no_more_of_it() -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve("memory", supervisor)
+        never: Completion[None] = Completion()
+
+        def work() -> Any:
+            yield never
+
+        handler.special = lambda *_: Steps(work())
+        client.send(b"1", b"2")
+        with anyio.fail_after(20):
+            while not handler.begun:
+                await anyio.sleep(0.001)
+            client.channel.close()
+            await anyio.sleep(0.01)
+            connection.close()
+            while server.connections:
+                await anyio.sleep(0.001)
+        assert handler.begun == [b"1"]
+        assert handler.log == ["connected", "disconnected"]
         await client.aclose()
         await server.aclose()
