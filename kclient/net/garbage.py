@@ -57,6 +57,7 @@ class _Collector:
                 self._hold_off()
             elif self._told in gc.callbacks:
                 gc.callbacks.remove(self._told)
+                self._allow()  # the collection may have been asked for by hand
         elif now - self._last >= _APART:
             self._allow()
 
