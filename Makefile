@@ -86,7 +86,6 @@ docs: $(STAMP)
 
 ## make dist         the packages for upload, built, checked, installed and tried
 dist: $(STAMP)
-	$(BIN)/python -m pip install --quiet --group dist
 	$(BIN)/python -m tests.build_packages dist
 
 clean:

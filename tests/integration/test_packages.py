@@ -15,7 +15,7 @@ from tests import build_packages
 def test_packages(tmp_path: Path) -> None:
     missing = [name for name in ("build", "twine") if importlib.util.find_spec(name) is None]
     if missing:
-        pytest.skip(f"needs {' and '.join(missing)}, which make dist installs")
+        pytest.skip(f"needs {' and '.join(missing)}, which make setup installs")
     build_packages.main(tmp_path / "dist")
     tags = sorted(path.name.split("-", 2)[2] for path in (tmp_path / "dist").glob("*.whl"))
     assert len(tags) == 2
