@@ -83,7 +83,7 @@ async def test_parked_joins_hold_no_memory_of_a_client_that_is_gone() -> None:
         assert time.monotonic() - began < 5
 
 
-async def test_a_session_is_given_up_with_its_client_when_memory_is_short() -> None:
+async def test_a_session_holds_memory_until_its_client_is_gone() -> None:
     async with running() as (gateway, wire):
         await wire.create("t", partitions=50)
         client = connect(gateway)
