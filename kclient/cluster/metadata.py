@@ -222,11 +222,6 @@ class MetadataCache:
         self._requested = True
         self._urgent = self._urgent or urgent
 
-    @property
-    def update_requested(self) -> bool:
-        """Whether somebody asked for fresh metadata since the last answer."""
-        return self._requested
-
     def next_update(self, now: float) -> float:
         """When the next request is due: `now` or earlier means at once."""
         if self._requested or self._last_success is None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 ENOUGH: Final = 16 * 1024 * 1024
 """Bytes of records, decompressed, behind which no further batch is opened before these were handed out: a megabyte that
-was fetched may hold a gigabyte of zeros. As many as were fetched may always be open, so that pieces are few."""
+was fetched may hold a gigabyte of zeros. As many as were fetched may always be open, so that pieces are few. One Arrow
+record batch is made of so many bytes as they were fetched, unless a single chunk has more."""
 
 
 class Chunk:

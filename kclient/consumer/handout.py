@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
 
-ARROW_BYTES = 16 * 1024 * 1024
-"""Fetched bytes (as they came, perhaps compressed) that one Arrow record batch is made of, at most."""
-
 _Used: TypeAlias = "tuple[Chunk, int | None]"
 """A chunk, and the offset up to which it was taken, or None if it was taken whole."""
 
@@ -279,12 +276,12 @@ class HandOut:
         return UndecodedRecords(load, places)
 
     def _ready_chunks(self) -> list[Chunk]:
-        """The first chunks, up to an error (which comes alone) or `ARROW_BYTES`."""
+        """The first chunks, up to an error (which comes alone) or `ENOUGH` bytes as they were fetched."""
         chosen: list[Chunk] = []
         size = 0
         with self._core.lock:
             for chunk in self._fetcher.chunks():
-                if chosen and (chunk.error is not None or size + chunk.size > ARROW_BYTES):
+                if chosen and (chunk.error is not None or size + chunk.size > ENOUGH):
                     break
                 chosen.append(chunk)
                 size += chunk.size

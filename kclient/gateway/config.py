@@ -26,7 +26,6 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 # The sources of a value, numbered as DescribeConfigs numbers them (`DescribeConfigsResponse.ConfigSource`).
 SOURCE_TOPIC: Final = 1
 SOURCE_DYNAMIC_BROKER: Final = 2
-SOURCE_DYNAMIC_DEFAULT: Final = 3
 SOURCE_STATIC_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 

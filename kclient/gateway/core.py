@@ -49,8 +49,6 @@ class ConnectionContext:
     """Its turns on the event loop."""
     share: Share
     """What it holds of the memory for clients."""
-    client_software: tuple[str, str] = ("unknown", "unknown")
-    """Name and version of the client, as its ApiVersions request told (KIP-511)."""
     end_sessions: Callable[[], object] | None = None
     """Ends the client's fetch sessions, if it has any."""
     gone: bool = False

@@ -378,11 +378,6 @@ class PartitionLog:
         return self._epochs[index - 1][0] if index else -1
 
     @property
-    def last_epoch(self) -> int:
-        """The newest epoch that has records; -1 without any."""
-        return self._epochs[-1][0] if self._epochs else -1
-
-    @property
     def windows(self) -> dict[int, Window]:
         """What is remembered of each producer id, for descriptions and tests."""
         return self._windows.copy()

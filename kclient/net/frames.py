@@ -13,6 +13,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
+from kclient.net.memory_budget import ALLOWANCE
 from kclient.net.rooms import rooms
 from kclient.protocol.framing import DEFAULT_LIMIT, frame_size_error
 from kclient.types import Buffer
@@ -21,8 +22,8 @@ __all__ = ["FIRST_ROOM", "UNASKED", "FrameAssembler"]
 
 FIRST_ROOM = 64 * 1024
 """Room for an announced frame whose sender is not trusted, in bytes."""
-UNASKED = 64 * 1024
-"""Frames up to so many bytes are received without asking."""
+UNASKED = ALLOWANCE
+"""Frames up to so many bytes are received without asking: a connection may hold as much."""
 _SCRATCH_SIZE = 256 * 1024
 _SIZE: Final = Struct(">i")
 _SHARED = 32 * 1024
@@ -53,8 +54,8 @@ class FrameAssembler:
         first_room: Room made for an announced frame at once, in bytes. Beyond it the room is never more than four times
             what has arrived, so this is what a peer can take by announcing large frames only. Who trusts its peer may
             make it large, which saves copying from smaller rooms to larger ones.
-        admit: Is asked before a frame of more than 64 KiB is received: `admit(size)` says whether there is memory for
-            it now. If not, `blocked` is set, and whoever reads stops until it is unset.
+        admit: Is asked before a frame of more than `UNASKED` bytes is received: `admit(size)` says whether there is
+            memory for it now. If not, `blocked` is set, and whoever reads stops until it is unset.
     """
 
     __slots__ = (

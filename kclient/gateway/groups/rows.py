@@ -43,19 +43,13 @@ def parse_offset_key(key: str) -> tuple[str, TopicPartition]:
     return unquote(group_id), TopicPartition(unquote(topic), int(partition))
 
 
-def encode_group(snapshot: GroupSnapshot, since_ms: int) -> bytes:
-    """A group's row; `since_ms` is when it came into this state (wall clock)."""
-    steps = encode_group_steps(snapshot, since_ms)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            row: bytes = end.value
-            return row
-
-
 def encode_group_steps(snapshot: GroupSnapshot, since_ms: int) -> Generator[None, None, bytes]:
-    """As `encode_group`, pausing after each member: some groups have thousands."""
+    """A group's row, made in steps, a member each: some groups have thousands.
+
+    Args:
+        snapshot: The group.
+        since_ms: When it came into this state (wall clock).
+    """
     head = _dump(
         {
             "format": _FORMAT,

@@ -25,12 +25,11 @@ class ApiVersionsHandler(Handler):
         self._served: list[ApiVersion] = []
 
     def begin(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-        """All APIs and their versions; remembers what the client calls itself (KIP-511)."""
+        """All APIs and their versions, unless the client calls itself what it must not (KIP-511)."""
         if context.api_version >= 3:
             names = (request.client_software_name, request.client_software_version)
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-            context.connection.client_software = names
         return ApiVersionsResponse(api_keys=self.served())
 
     def fail(self, request: object, context: RequestContext, error: KafkaError) -> ApiVersionsResponse:

@@ -113,7 +113,7 @@ def test_a_deleted_topic_is_forgotten_and_asked_for_again(cache: MetadataCache) 
     learn(cache, topic("t", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     assert "t" not in cache.snapshot.topics
     assert topic_error(cache.snapshot, "t") is not None
-    assert cache.update_requested
+    assert cache.next_update(0.0) == pytest.approx(0.1), "after the back-off"
     learn(cache, topic("t", partition()))
     assert topic_error(cache.snapshot, "t") is None
 
@@ -124,7 +124,7 @@ def test_a_topic_that_is_not_ours_names_itself_in_the_error(cache: MetadataCache
     error = topic_error(cache.snapshot, "t")
     assert isinstance(error, TopicAuthorizationError)
     assert "'t'" in str(error)
-    assert not cache.update_requested, "asking again does not help"
+    assert cache.next_update(0.0) == 300.0, "asking again does not help"
 
 
 def test_leaders_named_in_an_answer_are_taken_over(cache: MetadataCache) -> None:
@@ -248,7 +248,7 @@ def test_an_answer_that_comes_after_the_interest_has_gone_is_left_out(cache: Met
     cache.look_away(["t"])
     cache.update(answer(topic("t", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), 0.0, asked=["t"])
     assert cache.snapshot.errors == {}
-    assert not cache.update_requested, "nobody wants to know"
+    assert cache.next_update(0.0) == 300.0, "nobody wants to know"
 
 
 # --------------------------------------------------------------------------- what is created
