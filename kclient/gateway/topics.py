@@ -28,11 +28,12 @@ from kclient.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.config import TopicConfig, check_topic_overrides
+from kclient.gateway.config import BrokerConfig, TopicConfig, check_topic_overrides
 from kclient.gateway.keys import INTENT_PREFIX, LOG_PREFIX, START_PREFIX, TOPIC_PREFIX
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
 from kclient.htp.port import Place, Versioned
+from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
@@ -141,6 +142,7 @@ class TopicCatalogue:
         self._by_name: dict[str, TopicRecord] = {}
         self._by_id: dict[bytes, TopicRecord] = {}
         self._names: list[str] | None = None
+        self._flow = core.queue.flow()
         self._changing: NamedLocks[str] = NamedLocks()
         self._left: dict[str, Intent] = {}
         """What creations and deletions have left to be removed, by the topic's name."""
@@ -184,7 +186,7 @@ class TopicCatalogue:
                 self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
 
     async def _load(self, rows: dict[str, Versioned]) -> None:
-        configs: dict[str, TopicConfig] = {}
+        configs = _Configs(self._core.config)
         older: list[TopicRecord] = []
         for name, row in rows.items():
             try:
@@ -203,15 +205,12 @@ class TopicCatalogue:
             for record in older:
                 record.version = version
 
-    def _parse(self, name: str, row: Versioned, configs: dict[str, TopicConfig]) -> TopicRecord:
+    def _parse(self, name: str, row: Versioned, configs: _Configs) -> TopicRecord:
         try:
             fields = json.loads(row.value)
             if fields.get("format", 1) > _FORMAT:
                 raise ValueError(f"it has format {fields['format']}, this version reads {_FORMAT}")
             mapping, partitions, overrides = mapping_for(fields["mapping"]), fields["partitions"], fields["config"]
-            same = json.dumps(overrides)
-            if same not in configs:
-                configs[same] = TopicConfig.resolve(self._core.config, overrides)
             incarnations = fields.get("incarnations", [])
             if incarnations and len(incarnations) != partitions:
                 raise ValueError(f"it tells {partitions} partitions and {len(incarnations)} incarnations")
@@ -222,7 +221,7 @@ class TopicCatalogue:
                 replication_factor=fields["replication_factor"],
                 mapping=mapping,
                 overrides=overrides,
-                config=configs[same],
+                config=configs.of(overrides),
                 places=[Place(mapping.topic(name, number), each) for number, each in enumerate(incarnations)],
                 version=row.version,
             )
@@ -484,15 +483,27 @@ class TopicCatalogue:
 
     async def _reconfigure(self, record: TopicRecord) -> None:
         record.config = TopicConfig.resolve(self._core.config, record.overrides)
+        await self._tell_partitions(record, Pace(self._flow))
+
+    @staticmethod
+    async def _tell_partitions(record: TopicRecord, pace: Pace) -> None:
         for partition in list(record.logs.values()):
+            await pace.pause()
             if record.gone:
                 return
             await partition.configure(record.config)  # as it is now: it may have been changed once more
 
     async def resolve_all(self) -> None:
-        """Take over changed broker settings into every topic that follows them."""
+        """Take over changed broker settings into every topic that follows them.
+
+        Others come in between. What they create, or alter, has the new settings already; the caller sees to it that
+        the broker's settings stay what they are until this returns.
+        """
+        configs, pace = _Configs(self._core.config), Pace(self._flow)
         for record in self:
-            await self._reconfigure(record)
+            await pace.pause()
+            record.config = configs.of(record.overrides)
+            await self._tell_partitions(record, pace)
 
     def _require(self, name: str) -> TopicRecord:
         record = self._by_name.get(name)
@@ -505,6 +516,22 @@ class TopicCatalogue:
         if self._names is None:
             self._names = sorted(self._by_name)
         return self._names
+
+
+class _Configs:
+    """Settings in force, worked out once for all topics of the same overrides: while the broker's stay as they are."""
+
+    def __init__(self, broker: BrokerConfig) -> None:
+        self._broker = broker
+        self._found: dict[frozenset[tuple[str, str]], TopicConfig] = {}
+
+    def of(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """The settings in force of a topic with these overrides."""
+        same = frozenset(overrides.items())
+        found = self._found.get(same)
+        if found is None:
+            found = self._found[same] = TopicConfig.resolve(self._broker, overrides)
+        return found
 
 
 def checked_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:

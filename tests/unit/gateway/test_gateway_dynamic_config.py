@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
@@ -12,6 +13,7 @@ from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import READ_ONLY
 from kclient.gateway.retention import Retention
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 
@@ -196,3 +198,56 @@ def test_a_setting_says_of_itself_whether_it_has_an_effect() -> None:
     assert config.read >= {"segment.ms", "segment.bytes", "retention.ms"}
     for name, setting in BROKER_SETTINGS.items():
         assert setting.doc, name
+
+
+async def test_topics_of_the_same_settings_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes some thirty microseconds: for ten thousand topics the loop would be held for a third of a second."""
+    worked_out: list[dict[str, str]] = []
+    resolve = TopicConfig.resolve
+
+    def counted(broker: BrokerConfig, overrides: dict[str, str]) -> TopicConfig:
+        worked_out.append(overrides)
+        return resolve(broker, overrides)
+
+    async with running(f"memory:{next(names)}") as (gateway, wire):
+        for number in range(20):
+            await wire.create(f"plain{number}")
+            await wire.create(f"own{number}", retention_ms="7", segment_ms="1000")
+        monkeypatch.setattr(TopicConfig, "resolve", counted)
+        assert await wire.alter(BROKER, "", ("log.retention.ms", SET, "5000")) == 0
+        assert sorted(map(len, worked_out)) == [0, 2]
+        found = {record.name.rstrip("0123456789"): record.config.retention_ms for record in gateway.core.topics}
+        assert found == {"plain": 5000, "own": 7}
+
+
+class Patient(Pace):
+    """Lets the others come in wherever it may be time to."""
+
+    async def pause(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_what_is_done_to_topics_while_a_setting_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others come in between: nothing that they make, change or remove keeps the old setting."""
+    monkeypatch.setattr("kclient.gateway.topics.Pace", Patient)
+    async with running(f"memory:{next(names)}") as (gateway, wire):
+        topics, changed = gateway.core.topics, anyio.Event()
+        for number in range(200):
+            await topics.create(f"t{number}")
+        assert await wire.alter(TOPIC, "t150", ("segment.ms", SET, "1000")) == 0
+
+        async def change() -> None:
+            await gateway.core.dynamic.alter(lambda now: {**now, "log.retention.ms": "5000"})
+            changed.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(change)
+            while topics.get("t0").config.retention_ms != 5000:  # type: ignore[union-attr]
+                await anyio.lowlevel.checkpoint()
+            await topics.create("new")
+            await topics.delete("t199")
+            await topics.alter("t198", lambda now: {**now, "segment.ms": "2000"})
+            assert not changed.is_set()
+        assert {record.config.retention_ms for record in topics} == {5000}
+        assert [topics.get(name).config.segment_ms for name in ("t150", "t198")] == [1000, 2000]  # type: ignore[union-attr]
+        assert topics.get("t199") is None
