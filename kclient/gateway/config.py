@@ -20,6 +20,7 @@ from kclient.gateway.settings import (
     Value,
     nearest,
 )
+from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 
@@ -51,7 +52,28 @@ class BrokerConfig:
             if not isinstance(name, str):
                 raise ConfigError(f"the name of a broker setting is text, not {shown(name)}")
             self._take(name, value)
+        self._defaults: dict[str, str] = {}
+        """Defaults that depend on what was given."""
         self._resolve()
+        self._limit_requests()
+
+    def _limit_requests(self) -> None:
+        """No request may be larger than what one connection may hold: a default gives way, what was given is refused."""
+        name, memory = "socket.request.max.bytes", "connections.max.memory.bytes"
+        longest, total = self.get_int(name), self.get_int(memory)
+        most = most_of_one(total)
+        if longest <= most:
+            return
+        if name in self._static:
+            raise ConfigError(
+                f"{name}={longest} is more than one connection may hold, {most} bytes, a quarter of "
+                f"{memory}={total}: set {name} to {most} or less, or {memory} to {4 * longest} or more"
+            )
+        self._defaults[name] = str(most)
+        self._resolve()
+
+    def _default(self, setting: Setting) -> str | None:
+        return self._defaults.get(setting.name, setting.default)
 
     def _take(self, name: str, value: Any) -> None:
         if name not in BROKER_SETTINGS and "_" in name:
@@ -73,7 +95,7 @@ class BrokerConfig:
 
     def _resolve(self) -> None:
         for name, setting in BROKER_SETTINGS.items():
-            self._values[name] = setting.parse(self._dynamic.get(name, self._static.get(name, setting.default)))
+            self._values[name] = setting.parse(self._dynamic.get(name, self._static.get(name, self._default(setting))))
 
     @property
     def dynamic(self) -> Mapping[str, str]:
@@ -105,9 +127,9 @@ class BrokerConfig:
             yield Origin(name, self._dynamic[name], SOURCE_DYNAMIC_BROKER)
         if name in self._static:
             yield Origin(name, self._static[name], SOURCE_STATIC_BROKER)
-        setting = BROKER_SETTINGS[name]
-        if setting.default is not None:
-            yield Origin(name, setting.default, SOURCE_DEFAULT)
+        default = self._default(BROKER_SETTINGS[name])
+        if default is not None:
+            yield Origin(name, default, SOURCE_DEFAULT)
 
     def topic_origins(self, name: str, overrides: Mapping[str, str]) -> Iterator[Origin]:
         """Where a topic setting's value comes from, the one in force first, in the topic's unit."""

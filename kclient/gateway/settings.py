@@ -288,7 +288,8 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
             "for no limit but that of connections.max.memory.bytes.", -1),
     Setting("queued.max.requests", _I, "500", "Most requests of one connection in work at a time; at most 64 of them "
             "wait for something.", 1),
-    Setting("socket.request.max.bytes", _I, "104857600", "Longest request accepted, in bytes.", 1),
+    Setting("socket.request.max.bytes", _I, "104857600", "Longest request accepted, in bytes: at most a quarter of "
+            "connections.max.memory.bytes. More is refused at the start; the default is lowered to it.", 1),
     Setting("unclean.leader.election.enable", _B, "false", "Default of the topic setting."),
 )  # fmt: skip
 """The broker settings that the gateway obeys or reports."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from kclient.errors import ProtocolError
 
-__all__ = ["ALLOWANCE", "MemoryBudget", "Share", "TooMuchMemoryError"]
+__all__ = ["ALLOWANCE", "MemoryBudget", "Share", "TooMuchMemoryError", "most_of_one"]
 
 ALLOWANCE: Final = 64 * 1024
 """Bytes that each connection may hold without being asked."""
@@ -27,6 +27,11 @@ _RESERVE: Final = 4
 
 class TooMuchMemoryError(ProtocolError):
     """A request, or its reply, takes more memory than one connection may hold."""
+
+
+def most_of_one(total: int) -> int:
+    """Bytes that one connection may hold of so many."""
+    return max(total // _RESERVE, 1)
 
 
 def _nobody() -> None:
@@ -147,7 +152,7 @@ class MemoryBudget:
 
     def __init__(self, total: int = DEFAULT_TOTAL, requests: int | None = None) -> None:
         self.total: int = total
-        self.most: int = max(total // _RESERVE, 1)
+        self.most: int = most_of_one(total)
         """Bytes that one connection may hold."""
         self.used: int = 0
         """Bytes that all hold."""

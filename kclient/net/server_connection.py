@@ -79,8 +79,8 @@ class ServerSettings:
     """Limits and times of a server; sizes in bytes, times in seconds."""
 
     frame_limit: int = DEFAULT_LIMIT
-    """Largest request (`socket.request.max.bytes`); a connection that announces a larger one is closed. No more than a
-    quarter of `max_memory`."""
+    """Largest request (`socket.request.max.bytes`); a connection that announces a larger one is closed. Where it
+    is more than a quarter of `max_memory`, that quarter is the limit."""
     first_room: int = 16 * 1024
     """Memory that a connection gets for a request that is announced; more comes as the request's bytes do."""
     max_outstanding: int = 64

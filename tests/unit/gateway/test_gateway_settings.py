@@ -10,6 +10,7 @@ import pytest
 from kclient.errors import ConfigError
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.reference import render
+from tests.gateway_wire import names, running
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -32,6 +33,38 @@ def test_the_number_by_its_old_name() -> None:
     assert BrokerConfig({"broker.id": 7}).get_int("node.id") == 7
     assert BrokerConfig({"node.id": 3, "broker.id": 7}).get_int("node.id") == 3
     assert BrokerConfig({"broker.id": -1}).get_int("node.id") == 1
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"socket.request.max.bytes": 4 * MIB + 1, "connections.max.memory.bytes": 16 * MIB},
+        {"socket.request.max.bytes": 100 * MIB, "connections.max.memory.bytes": 128 * MIB},
+        {"socket.request.max.bytes": 128 * MIB + 1},
+    ],
+)
+def test_a_request_that_no_connection_may_hold_is_refused_at_the_start(given: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=r"socket\.request\.max\.bytes.*connections\.max\.memory\.bytes"):
+        BrokerConfig(given)
+
+
+def test_the_longest_request_that_one_connection_may_hold() -> None:
+    config = BrokerConfig({"socket.request.max.bytes": 4 * MIB, "connections.max.memory.bytes": 16 * MIB})
+    assert config.get_int("socket.request.max.bytes") == 4 * MIB
+    assert BrokerConfig({"socket.request.max.bytes": 128 * MIB}).get_int("socket.request.max.bytes") == 128 * MIB
+    assert BrokerConfig({}).get_int("socket.request.max.bytes") == 100 * MIB
+
+
+@pytest.mark.anyio
+async def test_the_default_of_the_longest_request_follows_the_memory_and_is_shown() -> None:
+    async with running(f"memory:{next(names)}", config={"connections.max.memory.bytes": 128 * MIB}) as (gateway, wire):
+        assert gateway.core.config.get_int("socket.request.max.bytes") == 32 * MIB
+        assert (await wire.configs(4, "1"))["socket.request.max.bytes"] == (str(32 * MIB), 5)
+        assert await wire.alter(4, "", ("log.retention.ms", 0, "5000")) == 0  # which makes out all settings again
+        assert (await wire.configs(4, "1"))["socket.request.max.bytes"] == (str(32 * MIB), 5)
 
 
 def test_the_reference_is_up_to_date() -> None:
