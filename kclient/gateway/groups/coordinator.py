@@ -48,7 +48,9 @@ _Result = TypeVar("_Result", JoinResult, SyncResult)
 
 _FEW = 16
 _GROUPS_SHARE = 4
-"""One part in so many of the memory for clients may be taken by the members of groups."""
+"""As much as one part in so many of the memory for clients may be taken by the members of groups, beside it."""
+_TOLD_AGAIN_S = 60.0
+"""Seconds between two lines of the log that say so."""
 _GROUP, _MEMBER, _PENDING = 4_000, 2_000, 600
 """About how many bytes of memory a group takes, a member beside its metadata, and an id that waits for its owner."""
 _NO_TOPIC = bytes(16)
@@ -130,6 +132,8 @@ class GroupCoordinator:
         """The rows that are still there of the offsets of deleted topics."""
         self._held = 0
         self._most = core.config.get_int("connections.max.memory.bytes") // _GROUPS_SHARE
+        self._told_full = float("-inf")
+        """When the log was told last that they take all of it."""
         self._timers: Timers[str | None] = Timers()
         self._wake = Wakeup()
         self._sleeping_until = float("-inf")
@@ -274,8 +278,21 @@ class GroupCoordinator:
             logger.warning("group %s: a member with %d bytes of metadata is refused", group_id[:300], size)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if self._held + size > self._most and (known is None or size > 0):
+            self._tell_full(group_id)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
         return ErrorCode.NONE
+
+    def _tell_full(self, group_id: str) -> None:
+        now = self.core.now()
+        if now - self._told_full < _TOLD_AGAIN_S:
+            return
+        self._told_full = now
+        logger.warning(
+            "the members of all groups take %d of %d bytes, a quarter of connections.max.memory.bytes: a member that "
+            "joins group %s is told to try again, and so is everyone until there is room. Set "
+            "connections.max.memory.bytes higher, or have fewer members or less metadata",
+            self._held, self._most, group_id[:300], extra=self.core.extra(),
+        )  # fmt: skip
 
     def sync(self, group_id: str, sync: Sync) -> Parked[SyncResult]:
         """A SyncGroup request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -386,3 +387,37 @@ async def test_groups_that_nothing_is_left_of_are_removed(store: str) -> None:
         box.groups.groups["g"].group.members.pending_joins.clear()
         box.groups.expire_offsets()
         assert list(box.groups.groups) == ["h"]
+
+
+class HandClock(Core):
+    """A core whose clock the test sets forward."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + HandClock.ahead
+
+
+async def test_full_groups_are_told_to_the_log_once_a_minute(
+    store: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"connections.max.memory.bytes": 16 << 20, "group.max.session.timeout.ms": 1_000_000}
+    large: dict[str, Any] = {
+        "session_timeout_ms": 1_000_000,
+        "protocols": [JoinGroupRequestProtocol(name="range", metadata=bytes(3 << 20))],
+    }
+
+    def told() -> list[str]:
+        return [line for line in caplog.messages if "connections.max.memory.bytes" in line]
+
+    async with coordinator(store, HandClock, **settings) as box:
+        with caplog.at_level(logging.WARNING, "kclient.gateway.groups"):
+            assert (await box.join("first", **large)).error_code == 0
+            assert not told()
+            for group in ("second", "third"):
+                assert (await box.join(group, **large)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert len(told()) == 1
+            assert "group second" in told()[0]
+            monkeypatch.setattr(HandClock, "ahead", 61.0)
+            assert (await box.join("second", **large)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert len(told()) == 2
