@@ -1,4 +1,7 @@
-"""A store that fails for a moment: every request is answered with a code that makes Java's clients try again."""
+"""A store that fails for a moment: producers, consumers and groups are told what makes Java's clients try again.
+
+Who changes topics and settings is told that it was the store, and may ask again: Java's Admin does so by itself only
+where another gateway has taken over (NOT_CONTROLLER)."""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kclient.errors import ClosedError, ErrorCode, KafkaError, RecordTooLargeError
+from kclient.errors import ClosedError, ErrorCode, KafkaError, RecordTooLargeError, error_for
 from kclient.gateway.error_codes import Role, code_of
 from kclient.htp import StorageError
 from kclient.htp.errors import ConflictError, FencedError, HtpError, PositionError, StorageFullError, UnknownTopicError
@@ -22,8 +25,9 @@ from tests.gateway_wire import batch_of, produce_request, running
 
 pytestmark = pytest.mark.anyio
 
-# what Java's request handlers take for a failure that passes, by the role of the broker that they ask
-RETRIED = {
+# by the role of the broker that is asked: what Java's request handlers take for a failure that passes, and for the
+# controller also what is not tried again by itself and says that it may be
+MAY_BE_ASKED_AGAIN = {
     Role.LEADER: {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER},
     Role.GROUPS: {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR},
     Role.PRODUCERS: {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
@@ -34,8 +38,15 @@ PASSING = [StorageError("x"), StorageFullError("x"), FencedError("x"), ClosedErr
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
-def test_what_passes_is_tried_again(role: Role, error: KafkaError) -> None:
-    assert code_of(error, role, told=True) in RETRIED[role]
+def test_what_passes_may_be_asked_again(role: Role, error: KafkaError) -> None:
+    assert code_of(error, role, told=True) in MAY_BE_ASKED_AGAIN[role]
+
+
+@pytest.mark.parametrize("error", [StorageError("x"), StorageFullError("x")], ids=lambda error: type(error).__name__)
+def test_the_controller_names_the_store(error: KafkaError) -> None:
+    code = code_of(error, Role.CONTROLLER, told=True)
+    assert code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_for(code).retriable
 
 
 def all_errors_of_htp() -> set[type[HtpError]]:
@@ -84,14 +95,14 @@ CALLS: dict[str, tuple[Any, int, Any, Role]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_when_the_manager_fails(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request says to try again, and when it is tried again it is done."""
+    """The answer says that it passes, and when the request is sent again it is done."""
     made, version, code, role = CALLS[call]
     async with running(config={"group.initial.rebalance.delay.ms": 0}) as (_, wire):
         await wire.create("t")
         with monkeypatch.context() as failing:
             failing.setattr(MemoryManager, "commit", on_fire)
             first = await wire(made(), version)
-        assert code(first) in RETRIED[role], first
+        assert code(first) in MAY_BE_ASKED_AGAIN[role], first
         again = await wire(made(), version)
         assert code(again) in (0, ErrorCode.TOPIC_ALREADY_EXISTS), again
 
@@ -106,7 +117,7 @@ async def test_when_the_log_fails(monkeypatch: pytest.MonkeyPatch) -> None:
             failing.setattr(type(partition.stored_in), "send", on_fire)
             failing.setattr(type(partition.stored_in), "send_nowait", _on_fire_now, raising=False)
             row = await wire.produce("t", batch_of(b"b"))
-            assert row.error_code in RETRIED[Role.LEADER], row
+            assert row.error_code in MAY_BE_ASKED_AGAIN[Role.LEADER], row
         request = produce_request("t", batch_of(b"c"))
         answer = await wire(request, 9)
         assert answer.responses[0].partition_responses[0].error_code == 0
