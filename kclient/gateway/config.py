@@ -58,7 +58,7 @@ class BrokerConfig:
         self._limit_requests()
 
     def _limit_requests(self) -> None:
-        """No request may be larger than what one connection may hold: a default gives way, what was given is refused."""
+        """No request may be larger than what one connection may hold: only the default gives way."""
         name, memory = "socket.request.max.bytes", "connections.max.memory.bytes"
         longest, total = self.get_int(name), self.get_int(memory)
         most = most_of_one(total)

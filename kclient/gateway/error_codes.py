@@ -1,10 +1,10 @@
 """What goes wrong in HTP, as Kafka's protocol says it: one table for all handlers.
 
-A failure that passes must reach producers, consumers and members of groups under a code that makes them try again. Which
-one that is depends on what the client takes the gateway for, since Java's clients look only for the codes they expect
-there, and take any other for fatal: KAFKA_STORAGE_ERROR ends a producer that asks for its id, and a consumer that joins
-its group. Of a controller they expect none for its store: whoever changes topics or settings is told
-KAFKA_STORAGE_ERROR, and may ask again.
+A failure that passes must reach producers, consumers and members of groups under a code that makes them try again.
+Which one that is depends on what the client takes the gateway for, since Java's clients look only for the codes they
+expect there, and take any other for fatal: KAFKA_STORAGE_ERROR ends a producer that asks for its id, and a
+consumer that joins its group. Of a controller they expect none for its store: whoever changes topics or settings is
+told KAFKA_STORAGE_ERROR, and may ask again.
 """
 
 from __future__ import annotations

@@ -227,10 +227,10 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("connections.max.idle.ms", _L, "600000", "Idle connections are closed after this time."),
     Setting("connections.max.memory.bytes", _L, str(512 << 20), "Most memory that is kept for all clients together: "
             "requests, what is made of them, replies, fetch sessions. One connection may take a quarter. When it is "
-            "used up, connections are read when there is room again. Fetch sessions may take an eighth of it: consumers "
-            "beyond that fetch without sessions. Beside it, the members of all groups may take as much as a quarter: who "
-            "joins beyond that is told to try again (COORDINATOR_LOAD_IN_PROGRESS), and the log says so. Not a setting of "
-            "Kafka's.", 16 << 20),
+            "used up, connections are read when there is room again. Fetch sessions may take an eighth: consumers "
+            "beyond that fetch without sessions. Beside it, the members of all groups may take as much as a quarter: "
+            "who joins beyond that is told to try again (COORDINATOR_LOAD_IN_PROGRESS), and the log says so. Not a "
+            "setting of Kafka's.", 16 << 20),
     Setting("default.replication.factor", _I, "1", "The replication factor that auto-created topics show.", 1),
     Setting("delete.topic.enable", _B, "true", "Whether DeleteTopics is allowed."),
     Setting("fetch.max.bytes", _I, "57671680", "Most bytes one Fetch response carries.", 1024),
