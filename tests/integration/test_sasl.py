@@ -426,7 +426,7 @@ async def test_no_credential_is_shown(
             await admin.list_topics()
             shown += f"{admin!r} {producer!r} {vars(admin)!r} {producer._core.config!r}"
             cluster = admin._cluster
-            shown += f"{cluster._login!r} {[vars(link) for link in cluster._bootstrap]!r}"
+            shown += f"{cluster._login!r} {[vars(link) for link in cluster._links]!r}"
             connection = await cluster.connection()
             shown += f"{connection!r} {vars(connection)!r}"
         wrong = {**settings, "sasl.mechanism": "SCRAM-SHA-256" if mechanism != "OAUTHBEARER" else mechanism}
