@@ -23,6 +23,9 @@ _FIXED = {
 }
 """Of the consumers: positions are always explicit, and a topic that was deleted is not created again by reading it."""
 
+NO_TOPIC_ID = "A" * 22
+"""What stands in an id's place where brokers know none (Kafka before 2.8)."""
+
 
 @dataclass(frozen=True)
 class KnownTopic:

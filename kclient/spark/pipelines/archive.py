@@ -94,7 +94,8 @@ def archive(
         ConfigError: a setting is wrong, or the destination is none that archives can be written to.
         UnknownTopicOrPartitionError: a topic does not exist.
         ArchiveError: another run is at work in the folder, it cannot be written or is not shared with the workers, a
-            newer release wrote it, or a topic was created again. Nothing was archived, or the next run goes on.
+            newer release wrote it, a topic was created again, or the brokers give no topic ids (Kafka before 2.8).
+            Nothing was archived, or the next run goes on.
         DataLossError: records are gone that no run archived, and `fail_on_data_loss` is true.
     """
     run = ArchiveRun(
@@ -237,7 +238,7 @@ class ArchiveRun:
         """
         files = verified_files(todo.ranges, receipts, staged.folder)
         former = last.positions if last else ()
-        positions = {(p.topic_id, p.partition): p for p in (*former, *todo.positions)}
+        positions = {each.key: each for each in (*former, *todo.positions)}
         manifest = Manifest(
             number, staged.run, todo.ranges, files, tuple(positions.values()), (*todo.lost, *_lost(receipts))
         )
@@ -324,8 +325,8 @@ def _codec(spark: SparkSession) -> str:
 
 def _moves(todo: Plan, last: Manifest | None) -> bool:
     """Whether there is something to remember, though nothing to archive: partitions seen first, or records lost."""
-    known = {(each.topic_id, each.partition): each.end for each in (last.positions if last else ())}
-    return any(known.get((each.topic_id, each.partition)) != each.end for each in todo.positions)
+    known = {each.key: each.end for each in (last.positions if last else ())}
+    return any(known.get(each.key) != each.end for each in todo.positions)
 
 
 def _lost(receipts: Sequence[Receipt]) -> list[ArchivedRange]:

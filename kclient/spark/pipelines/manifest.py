@@ -30,6 +30,11 @@ class ArchivedRange:
     start: int
     end: int
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Whose offsets they are: topic, its id, and partition."""
+        return self.topic, self.topic_id, self.partition
+
 
 @dataclass(frozen=True)
 class ArchivedFile:

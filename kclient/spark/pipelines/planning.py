@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kclient.errors import KafkaError
-from kclient.spark.cluster import Cluster, KnownTopic
+from kclient.spark.cluster import NO_TOPIC_ID, Cluster, KnownTopic
 from kclient.spark.options import ReadOptions
 from kclient.spark.pipelines.manifest import ArchivedRange, ArchiveError, Manifest
 from kclient.spark.ranges import DataLossError, selected_partitions, selected_topics
@@ -36,11 +36,13 @@ def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, resta
 
     Raises:
         UnknownTopicOrPartitionError: a topic does not exist.
-        ArchiveError: a topic was created again since it was archived, and `restart_recreated` is not set.
+        ArchiveError: a topic was created again since it was archived, and `restart_recreated` is not set; or the
+            brokers know no topic ids, so that this could not be seen.
         DataLossError: records are gone that no run archived, and `failOnDataLoss` is true.
     """
     for _ in range(_ATTEMPTS):
         topics = selected_topics(cluster, options.selection)
+        _check_ids(topics)
         _check_recreated(topics, last, restart_recreated)
         partitions = selected_partitions(topics, options.selection)
         beginnings, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
@@ -55,10 +57,20 @@ def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, resta
     raise ArchiveError("topics are deleted and created again all the time; nothing was archived, run again later")
 
 
+def _check_ids(topics: Mapping[str, KnownTopic]) -> None:
+    without = sorted(name for name, topic in topics.items() if topic.topic_id in ("", NO_TOPIC_ID))
+    if without:
+        raise ArchiveError(
+            f"the brokers give no topic ids ({_listed(without)}): without them a topic that is deleted and created again"
+            " would be taken for the former one; archives need Kafka 2.8 or newer, and Metadata 10 of other brokers;"
+            " nothing was archived"
+        )
+
+
 def _check_recreated(topics: Mapping[str, KnownTopic], last: Manifest | None, restart: bool) -> None:
-    known = {position.topic_id for position in last.positions} if last else set()
-    former = {position.topic: position for position in last.positions} if last else {}
-    again = sorted(name for name, topic in topics.items() if name in former and topic.topic_id not in known)
+    known = {(position.topic, position.topic_id) for position in last.positions} if last else set()
+    former = {name for name, _ in known}
+    again = sorted(name for name, topic in topics.items() if name in former and (name, topic.topic_id) not in known)
     if again and not restart:
         raise ArchiveError(
             f"deleted and created again since it was archived: {_listed(again)}; what the archive holds is of the"
@@ -75,16 +87,16 @@ def _plan(
     ends: Mapping[TopicPartition, int],
     last: Manifest | None,
 ) -> Plan:
-    known = {(each.topic_id, each.partition): each.end for each in (last.positions if last else ())}
-    ids = {topic_id for topic_id, _ in known}
-    behind = [p for p in partitions if known.get((topics[p.topic].topic_id, p.partition), 0) > ends[p]]
+    known = {each.key: each.end for each in (last.positions if last else ())}
+    seen = {(topic, topic_id) for topic, topic_id, _ in known}
+    behind = [p for p in partitions if known.get(_key(p, topics[p.topic].topic_id), 0) > ends[p]]
     tops = cluster.high_watermarks(behind)
     ranges, positions, lost = list[ArchivedRange](), list[ArchivedRange](), list[ArchivedRange]()
     for partition in sorted(partitions):
         topic_id = topics[partition.topic].topic_id
         # of a topic that was archived before, a partition that was not there yet begins at 0
-        expected = 0 if last is not None and last.format > 1 and topic_id in ids else beginnings[partition]
-        place = known.get((topic_id, partition.partition), expected)
+        expected = 0 if last is not None and last.format > 1 and (partition.topic, topic_id) in seen else beginnings[partition]
+        place = known.get(_key(partition, topic_id), expected)
         start, end = max(place, beginnings[partition]), ends[partition]
         if place > tops.get(partition, place):  # the log was cut back; behind its end other records get these offsets
             start = end

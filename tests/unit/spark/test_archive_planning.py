@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from kclient.admin.types import topic_id_text
 from kclient.errors import UnknownTopicOrPartitionError
+from kclient.protocol import ZERO_UUID
 from kclient.spark.options import parse_read_options
 from kclient.spark.pipelines.manifest import ArchivedRange, ArchiveError, Manifest
 from kclient.spark.pipelines.planning import Plan, plan
@@ -124,3 +126,19 @@ def test_what_was_archived_when_it_had_another_name_for_offsets_stays_out_of_it(
 def test_a_topic_that_is_not_there() -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="no such topic: b"):
         planned(FakeCluster({A0: (0, 1)}), topics="a,b")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_brokers_without_topic_ids_are_refused_before_anything_is_read(restart: bool) -> None:
+    cluster = FakeCluster({A0: (0, 1000), TopicPartition("b", 0): (0, 5000)})
+    cluster.ids = dict.fromkeys(("a", "b"), topic_id_text(ZERO_UUID))
+    for last in (None, archived((0, 1000), topic_id=topic_id_text(ZERO_UUID))):
+        with pytest.raises(ArchiveError, match=r"the brokers give no topic ids \(a, b\).*nothing was archived"):
+            planned(cluster, last, topics="a,b", restart=restart)
+
+
+def test_positions_of_one_topic_are_never_those_of_another() -> None:
+    cluster = FakeCluster({A0: (0, 30), TopicPartition("b", 0): (0, 50)})
+    cluster.ids = {"b": "id of a"}
+    found = planned(cluster, archived((0, 20)), topics="a,b")
+    assert [(each.topic, each.start, each.end) for each in found.ranges] == [("a", 20, 30), ("b", 0, 50)]
