@@ -5,6 +5,7 @@ DESTINATION/
   topic=flights/date=2013-01-01/part-….parquet     the data, readable by anything that reads Parquet
   _kclient/lock                                    held by the run in progress
   _kclient/manifests/00000001.json                 a run that happened: this file is the commit
+  _kclient/published                               the newest run whose files are all where they belong
   _kclient/staging/00000002-5f0c…/run.json         a run in progress, which holds this file's lock, or one that died
   _kclient/staging/00000002-5f0c…/topic=…/…        what it has written
 ```
@@ -67,6 +68,7 @@ class ArchiveFolder:
         self._home = destination / "_kclient"
         self._manifests = self._home / "manifests"
         self._staging = self._home / "staging"
+        self._published = self._home / "published"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -168,13 +170,16 @@ class ArchiveFolder:
     def publish(self, manifest: Manifest) -> None:
         """Moves the run's files to where they belong; what a dead run already moved is left as it is.
 
+        Once that is on disk, a mark says so: a run without it has files to move, or is missing some.
+
         Raises:
             ArchiveError: a file is missing, or cannot be moved; the next run tries again.
         """
         staging = self._staging_of(manifest)
-        if not staging.exists():
-            return
         with explained("the run is committed, but its files could not be moved; the next run goes on with that"):
+            if self._is_published(staging.name):
+                _remove(staging)
+                return
             folders = set()
             for file in manifest.files:
                 source, target = staging / file.path, self.destination / file.path
@@ -189,7 +194,20 @@ class ArchiveFolder:
                     )
             for folder in folders | {folder.parent for folder in folders} | {self.destination}:
                 _sync(folder)
+            self._mark_published(staging.name)
             _remove(staging)
+
+    def _is_published(self, run: str) -> bool:
+        try:
+            return self._published.read_bytes() == run.encode()
+        except FileNotFoundError:  # no run was yet, or an older release wrote the folder
+            return False
+
+    def _mark_published(self, run: str) -> None:
+        temporary = self._home / "published.tmp"
+        _write(temporary, run)
+        temporary.rename(self._published)
+        _sync(self._home)
 
     def discard_dead(self) -> None:
         """Deletes what runs left behind that died before their commit; call it when the last one is published.

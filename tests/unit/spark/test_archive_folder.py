@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,50 @@ def test_moves_are_replayed_from_wherever_they_stopped(folder: ArchiveFolder) ->
     for _ in range(2):
         folder.publish(made)
     assert all((folder.destination / name).exists() for name in names)
+
+
+def test_a_staging_folder_that_is_gone_before_its_files_were_moved_is_no_success(folder: ArchiveFolder) -> None:
+    names = ("topic=t/date=a/1.parquet", "topic=t/date=b/2.parquet")
+    made = commit(folder, 1, *names)
+    staging = staged_folders(folder)[0]
+    (folder.destination / names[0]).parent.mkdir(parents=True)
+    (staging / names[0]).rename(folder.destination / names[0])
+    shutil.rmtree(staging)
+    for _ in range(2):
+        with pytest.raises(ArchiveError, match=r"2\.parquet is neither in .*: somebody deleted it"):
+            folder.publish(made)
+
+
+def test_what_was_published_may_be_deleted(folder: ArchiveFolder) -> None:
+    made = commit(folder, 1, "topic=t/date=a/1.parquet")
+    folder.publish(made)
+    shutil.rmtree(folder.destination / "topic=t")
+    folder.publish(made)
+    later = commit(folder, 2, "topic=t/date=a/2.parquet")
+    shutil.rmtree(staged_folders(folder)[0])
+    with pytest.raises(ArchiveError, match=r"2\.parquet is neither in"):
+        folder.publish(later)
+
+
+def test_without_a_mark_files_that_are_there_are_published(folder: ArchiveFolder) -> None:
+    """Older releases wrote none."""
+    made = commit(folder, 1, "topic=t/date=a/1.parquet")
+    folder.publish(made)
+    (folder.destination / "_kclient/published").unlink()
+    folder.publish(made)
+    assert (folder.destination / "_kclient/published").exists()
+
+
+def test_a_death_between_the_mark_and_the_cleaning_is_gone_on_from(
+    folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = commit(folder, 1, "topic=t/date=a/1.parquet")
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "_remove", lambda staging: None)
+        folder.publish(made)
+    assert staged_folders(folder) != []
+    folder.publish(made)
+    assert staged_folders(folder) == []
 
 
 def test_a_run_that_fails_leaves_nothing(folder: ArchiveFolder) -> None:
