@@ -106,12 +106,19 @@ class ArchiveFolder:
             file.close()
 
     def last(self) -> Manifest | None:
-        """The newest committed manifest, if any run was ever committed."""
-        found = {int(match[1]): path for path in self._manifests.iterdir() if (match := _MANIFEST.fullmatch(path.name))}
+        """The newest committed manifest, if any run was ever committed.
+
+        Raises:
+            ArchiveError: it cannot be read, is damaged, or a newer release wrote it.
+        """
+        with explained("the manifests cannot be read"):
+            paths = list(self._manifests.iterdir())
+        found = {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
         if not found:
             return None
         path = found[max(found)]
-        return Manifest.from_json(path.read_text("utf-8"), path)
+        with explained(f"the manifest {path} cannot be read"):
+            return Manifest.from_json(path.read_bytes(), path)
 
     @contextmanager
     def run(self, number: int) -> Iterator[StagedRun]:
@@ -136,7 +143,7 @@ class ArchiveFolder:
     def _is_committed(self, number: int, run: str) -> bool:
         try:
             path = self._manifest_path(number)
-            return Manifest.from_json(path.read_text("utf-8"), path).run == run
+            return Manifest.from_json(path.read_bytes(), path).run == run
         except FileNotFoundError:
             return False
         except (OSError, ArchiveError):

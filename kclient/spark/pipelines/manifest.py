@@ -6,14 +6,18 @@ A manifest is the commit of its run: where it stands (see `folder`), the run has
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
+from kclient.arguments import brief, shown
 from kclient.errors import KafkaError
 
 FORMAT = 2
 """2 knows the run's name and the topic ids of files, and holds positions of partitions that were empty. 1 is read."""
 _OLDEST = 1
+_TYPES = {"str": str, "int": int}
+T = TypeVar("T", "ArchivedRange", "ArchivedFile")
 
 
 class ArchiveError(KafkaError):
@@ -66,26 +70,47 @@ class Manifest:
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, path: Path) -> Manifest:
-        """Reads the text of the file `path`.
+    def from_json(cls, text: bytes, path: Path) -> Manifest:
+        """Reads the content of the file `path`.
 
         Raises:
             ArchiveError: it is damaged, or a newer release wrote it.
         """
         try:
             data = json.loads(text)
+            _check(data, format="int")
             if not _OLDEST <= data["format"] <= FORMAT:
                 raise ArchiveError(
                     f"{path} has format {data['format']}, and this release knows {FORMAT}; install a newer kclient"
                 )
+            data = {"run": "", "lost": [], **data}
+            _check(data, number="int", run="str")
             return cls(
                 number=data["number"],
-                run=data.get("run", ""),
-                ranges=tuple(ArchivedRange(**item) for item in data["ranges"]),
-                files=tuple(ArchivedFile(**item) for item in data["files"]),
-                positions=tuple(ArchivedRange(**item) for item in data["positions"]),
-                lost=tuple(ArchivedRange(**item) for item in data.get("lost", ())),
+                run=data["run"],
+                ranges=_all(ArchivedRange, data["ranges"]),
+                files=_all(ArchivedFile, data["files"]),
+                positions=_all(ArchivedRange, data["positions"]),
+                lost=_all(ArchivedRange, data["lost"]),
                 format=data["format"],
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArchiveError(f"{path} is no manifest of an archive: {error!r}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ArchiveError(
+                f"{path} is no manifest of an archive: {type(error).__name__}: {brief(str(error))}; restore it from a"
+                " backup, or archive into an empty folder"
+            ) from error
+
+
+def _all(kind: type[T], items: Any) -> tuple[T, ...]:
+    found = tuple(kind(**item) for item in items)
+    types = {each.name: str(each.type) for each in fields(kind)}
+    for each in found:
+        _check(vars(each), **types)
+    return found
+
+
+def _check(data: Any, **types: str) -> None:
+    """Raises `TypeError` or `KeyError` where a field is not of its type."""
+    for name, kind in types.items():
+        if type(data[name]) is not _TYPES[kind]:
+            raise TypeError(f"{name} is {shown(data[name])}")

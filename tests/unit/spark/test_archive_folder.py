@@ -256,10 +256,35 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, below: str) -> 
         pass
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 2, "number": 1}'])
-def test_a_damaged_manifest_is_named(folder: ArchiveFolder, text: str) -> None:
-    (folder.destination / "_kclient/manifests/00000001.json").write_text(text)
+EMPTY = {"format": 2, "number": 1, "run": "r", "ranges": [], "files": [], "positions": []}
+PLACE = {"topic": "t", "topic_id": "id", "partition": 0, "start": 0, "end": 10}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"null", b"\xff\xfe{", b"\x80", b"[" * 100_000, b"\0" * 500, b'{"format": 1}',
+        b'{"format": 2, "number": 1}', b'{"format": "2"}', b'{"format": []}',
+        *(
+            json.dumps({**EMPTY, **wrong}).encode()
+            for wrong in (
+                {"number": "1"}, {"number": None}, {"run": 5}, {"files": None}, {"files": {"a": 1}}, {"ranges": [[]]},
+                {"files": [{"path": 7, "rows": 1, "size": 1}]}, {"files": [{"path": "p", "rows": "1", "size": 1}]},
+                {"positions": [{**PLACE, "end": "10"}]}, {"positions": [{**PLACE, "topic": ["t"]}]},
+                {"positions": [{**PLACE, "more": 1}]}, {"lost": None},
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_damaged_manifest_is_named(folder: ArchiveFolder, content: bytes) -> None:
+    (folder.destination / "_kclient/manifests/00000001.json").write_bytes(content)
     with pytest.raises(ArchiveError, match=r"00000001\.json is no manifest"):
+        folder.last()
+
+
+def test_a_manifest_that_cannot_be_read_is_named(folder: ArchiveFolder) -> None:
+    (folder.destination / "_kclient/manifests/00000001.json").mkdir()
+    with pytest.raises(ArchiveError, match=r"manifests/00000001\.json cannot be read: Is a directory"):
         folder.last()
 
 
