@@ -147,13 +147,14 @@ def as_target(target: OffsetSpec | int | WholeNumbers) -> OffsetSpec | int | dic
 
     Raises:
         TypeError: It is neither.
-        ValueError: It cannot be sent, or an offset is negative.
+        ValueError: It cannot be sent, or an offset or a timestamp is negative.
     """
     if isinstance(target, Mapping):
         return by_partition(target, lambda offset: as_offset(offset, "reset to").offset, "offsets")
     if isinstance(target, OffsetSpec):
         return target
-    return _within(target, "a target that is neither an OffsetSpec nor a mapping of offsets", -INT64_MAX, INT64_MAX)
+    # brokers take negative numbers for other things, such as -1 for the end: they are an OffsetSpec here
+    return _within(target, "a target that is neither an OffsetSpec nor a mapping of offsets", 0, INT64_MAX)
 
 
 def as_end_of_deletion(value: int) -> int:

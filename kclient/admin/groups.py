@@ -315,7 +315,7 @@ class GroupOperations(TopicOperations):
             GroupNotEmptyError: the group has members; stop them first.
             NotYetSupportedError: it is a share group, which commits no offsets.
             TypeError: the target or a partition is none.
-            ValueError: an offset is negative.
+            ValueError: an offset or the timestamp is negative.
         """
         check_group(group_id)
         place = as_target(target)

@@ -18,6 +18,8 @@ _STATES = (
 )  # fmt: skip
 """Of groups of every kind; Kafka's brokers ignore a state that they do not know."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def list_groups(settings: dict[str, object], *, states: list[str]) -> int:
     """Print the groups."""
@@ -146,6 +148,8 @@ def _milliseconds(time: str) -> int:
         raise UsageError(f"--to-time is ISO 8601 or milliseconds since 1970, not {time!r}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
+    if moment < _EPOCH:  # brokers take such numbers for other things: -1 for the end
+        raise UsageError(f"--to-time is a time since 1970, not {time!r}; --to-earliest goes to the oldest record")
     return round(moment.timestamp() * 1000)
 
 

@@ -489,6 +489,7 @@ ADMIN_CALLS = [
     ("alter_group_offsets", ("\ud800", {}), ValueError, "a group's id is text that UTF-8 can carry"),
     ("delete_group_offsets", (None, []), TypeError, "a group's id is text, not None"),
     ("reset_group_offsets", (b"g", OffsetSpec.LATEST), TypeError, "a group's id is text, not b'g'"),
+    ("reset_group_offsets", ("g", -1), ValueError, "is from 0 to 9223372036854775807, not -1"),
     ("reset_group_offsets", ("g", 2**64), ValueError, "a target that is neither an OffsetSpec nor a mapping"),
     ("group_lag", (5,), TypeError, "a group's id is text, not 5"),
 ]
