@@ -276,6 +276,10 @@ def _per_partition(name: str, value: str) -> dict[TopicPartition, int]:
             if number > _GREATEST:
                 raise ConfigError(f"the option {name} holds {shown(number)}; the greatest is {_GREATEST}")
             result[_partition(name, topic, _whole_number(name, partition, least=0))] = number
+    if not result:
+        raise ConfigError(
+            f"the option {name} must name exactly the partitions that are read; it names none: {shown(value)}"
+        )
     return result
 
 
@@ -361,6 +365,7 @@ def _offset_spec(reader: _Reader, side: str, default: int) -> OffsetSpec:
         return OffsetSpec(default, timestamp=timestamp)
     timestamps = reader.per_partition(f"{side}OffsetsByTimestamp")
     if timestamps is not None:
+        _check_least(f"{side}OffsetsByTimestamp", timestamps, 0, "a time of 1970")
         return OffsetSpec(default, timestamps=timestamps)
     name = f"{side}Offsets"
     value = reader.text(name)
@@ -369,10 +374,14 @@ def _offset_spec(reader: _Reader, side: str, default: int) -> OffsetSpec:
     if value.lower() in ("earliest", "latest"):
         return OffsetSpec(EARLIEST if value.lower() == "earliest" else LATEST)
     offsets = _per_partition(name, value)
-    wrong = [number for number in offsets.values() if number < EARLIEST]
-    if wrong:
-        raise ConfigError(f"the option {name} holds the offset {shown(wrong[0])}; the least is -2 (earliest)")
+    _check_least(name, offsets, EARLIEST, "earliest")
     return OffsetSpec(default, offsets=offsets)
+
+
+def _check_least(name: str, given: Mapping[TopicPartition, int], least: int, meaning: str) -> None:
+    wrong = [number for number in given.values() if number < least]
+    if wrong:
+        raise ConfigError(f"the option {name} holds {shown(wrong[0])}; the least is {least} ({meaning})")
 
 
 def _strategy(reader: _Reader) -> Literal["error", "latest"]:

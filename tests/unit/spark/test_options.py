@@ -74,6 +74,14 @@ def test_a_timestamp_for_all_beats_timestamps_beats_offsets() -> None:
         ({"startingOffsets": '{"flights":[1]}'}, "takes JSON such as"),
         ({"startingOffsets": '{"flights":{"x":1}}'}, "takes JSON such as"),
         ({"startingOffsets": "{"}, "takes JSON such as"),
+        *(
+            ({f"{name}{suffix}": value}, f"{name}{suffix} must name exactly the partitions .*; it names none")
+            for name in ("startingOffsets", "endingOffsets")
+            for suffix in ("", "ByTimestamp")
+            for value in ("{}", '{"flights":{}}')
+        ),
+        ({"startingOffsetsByTimestamp": '{"flights":{"0":-1}}'}, "holds -1; the least is 0"),
+        ({"endingOffsetsByTimestamp": '{"flights":{"0":-2}}'}, "holds -2; the least is 0"),
         ({"subscribe": None, "assign": '{"flights":[-1]}'}, "the option assign takes JSON"),
         ({"subscribe": None, "assign": "[]"}, "the option assign takes JSON"),
         ({"includeHeaders": "yes"}, "includeHeaders takes true or false"),
