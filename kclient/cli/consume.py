@@ -36,9 +36,10 @@ def consume(
         raise UsageError("--group shares the partitions out: it goes without --partition, --offset and --to-end")
     if from_beginning and offset is not None:
         raise UsageError("--from-beginning and --offset both say where to begin: give one of them")
-    if from_beginning and "auto.offset.reset" in settings:
+    given = {name.replace("_", ".") for name in settings}
+    if from_beginning and "auto.offset.reset" in given:
         raise UsageError("--from-beginning and --config auto.offset.reset both say where to begin: give one of them")
-    if "group.id" in settings:
+    if "group.id" in given:
         raise UsageError("--group names the group, not --config group.id")
     place = None if offset is None else _number(offset)
     reset = "earliest" if from_beginning else "latest"
@@ -48,7 +49,8 @@ def consume(
     }  # fmt: skip
     if group is not None:
         defaults["group.id"] = group
-    with told() as trouble, Consumer(config={**defaults, **settings}) as consumer:
+    config = {**{name: value for name, value in defaults.items() if name not in given}, **settings}
+    with told() as trouble, Consumer(config=config) as consumer:
         ends: dict[TopicPartition, int] | None = None
         if group is not None:
             _partitions(consumer, topics, [])  # says so if a topic does not exist
@@ -56,8 +58,9 @@ def consume(
         else:
             assigned = _partitions(consumer, topics, partitions)
             consumer.assign(assigned)
-            _place(consumer, assigned, EARLIEST if from_beginning else place)
-            if to_end and offset is None and not from_beginning:
+            if offset is not None or "auto.offset.reset" not in given:  # else the consumer begins where that says
+                _place(consumer, assigned, EARLIEST if from_beginning else place)
+            if to_end and offset is None and not from_beginning and "auto.offset.reset" not in given:
                 output.note("--to-end shows nothing by itself: add --from-beginning or --offset")
             ends = _asked(consumer.end_offsets, assigned) if to_end else None
         _run(consumer, Silence(trouble, _answers(consumer)), limit, ends, commit=group is not None)
