@@ -85,6 +85,8 @@ def alter(
     if both:
         raise UsageError(f"{both[0]} is given to --set and to --unset")
     with Admin(settings) as admin:
+        if partitions is not None:  # all or nothing: settings are changed only if the partitions will be
+            admin.create_partitions({name: partitions}, validate_only=True)
         if configs or unset:
             changes: dict[str, str | None] = {**configs, **dict.fromkeys(unset)}
             admin.alter_configs({ConfigResource(ConfigResourceType.TOPIC, name): changes})
