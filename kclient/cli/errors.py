@@ -17,7 +17,7 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 TERMINATED = 143
-_NOT_RUNNING = ("No broker could be reached", "Connection refused")  # in what the clients' errors say
+_NOT_RUNNING = ("No broker could be reached", "Connection refused")  # in what the clients' connection errors say
 
 
 class UsageError(Exception):
@@ -117,7 +117,10 @@ def reason_of(error: BaseException) -> str:
 
 def sentence_of(error: BaseException) -> str:
     """An exception in one line, with what may help."""
+    from kclient.errors import BrokerConnectionError, KafkaTimeoutError
+
     text = reason_of(error)
-    if any(said in text for said in _NOT_RUNNING):
+    # others are refused connections too, such as Spark by its Java
+    if isinstance(error, BrokerConnectionError | KafkaTimeoutError) and any(said in text for said in _NOT_RUNNING):
         text += "; is it running? --bootstrap, or the variable KCLIENT_BOOTSTRAP_SERVERS, says where it is"
     return text

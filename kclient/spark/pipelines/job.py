@@ -92,6 +92,8 @@ def _cancel(context: SparkContext, group: str) -> None:
 def cause_of(error: Exception) -> KafkaError:
     """What a task raised, out of the text that Spark made of it."""
     text = str(error).strip() or type(error).__name__
+    if isinstance(error, ConnectionError):
+        return ArchiveError(f"Spark's Java process does not answer any more; was it killed? ({text.splitlines()[0]})")
     raised = [found for line in _traceback_in(text) if (found := _RAISED.match(line))]
     if raised:  # the last one is what the others led to
         return _again(*raised[-1].groups())

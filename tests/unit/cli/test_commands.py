@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from kclient.cli.app import run
+from kclient.cli.errors import sentence_of
+from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, NoBrokersAvailableError
 from kclient.inprocess import reset
 from kclient.sync import Admin, Producer
 
@@ -106,6 +109,16 @@ def test_where_to_begin_and_to_stop(shell: Shell) -> None:
     assert values("--offset", "latest", "--to-end") == []
     assert values("--to-end") == []
     assert values("--limit", "0") == []
+    for name in ("auto.offset.reset", "auto_offset_reset"):
+        assert values("-c", f"{name}=earliest", "--to-end") == list(range(10))
+        assert values("-c", f"{name}=latest", "--to-end") == []
+        assert values("-c", f"{name}=by_duration:PT1H", "--limit", "2") == [0, 1]
+        assert values("-c", f"{name}=earliest", "--offset", "7", "--to-end") == [7, 8, 9]
+        assert values("-c", f"{name}=earliest", "--offset", "latest", "--to-end") == []
+        assert values("-c", f"{name}=earliest", "--group", f"g of {name}", "--limit", "2") == [0, 1]
+    refused = shell("consume", "t", "-c", "auto.offset.reset=none", "--to-end")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.count("\n") == 1
 
 
 def test_a_group_goes_on_where_it_stopped(shell: Shell) -> None:
@@ -167,6 +180,8 @@ def test_what_was_read_before_ctrl_c_is_sent(shell: Shell, monkeypatch: pytest.M
         (["consume", "t", "-o", "9223372036854775808"], 2, "--offset is a number"),
         (["consume", "t", "-o", "1_0"], 2, "--offset is a number"),
         (["consume", "t", "-c", "group.id=g"], 2, "--group names the group"),
+        (["consume", "t", "-c", "group_id=g"], 2, "--group names the group"),
+        (["consume", "t", "--from-beginning", "-c", "auto_offset_reset=latest"], 2, "both say where to begin"),
         (["consume", "t", "-c", "bootstrap.servers=x:1"], 2, "--bootstrap says where the broker is"),
         (["consume", "t", "-c", "value.deserializer=json"], 2, "value.deserializer has no place here"),
         (["produce", "t", "-c", "key_serializer=string"], 2, "key.serializer has no place here"),
@@ -219,6 +234,20 @@ def test_no_broker(shell: Shell) -> None:
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (NoBrokersAvailableError("No broker could be reached"), True),
+        (BrokerConnectionError("it broke: [Errno 111] Connection refused"), True),
+        (KafkaTimeoutError("no answer in 5 s: No broker could be reached"), True),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), False),  # Spark's, whose Java has gone
+        (KafkaError("the Spark job failed: [Errno 111] Connection refused"), False),
+    ],
+)
+def test_only_brokers_are_asked_whether_they_run(error: Exception, hint: bool) -> None:
+    assert ("is it running? --bootstrap" in sentence_of(error)) == hint
+
+
 # ---- topics ---------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +267,10 @@ def test_topics(shell: Shell) -> None:
     described = shell.ok("topics", "describe", "flights").rows
     assert len([row for row in described if len(row) == 5]) == 1 + 4
     assert [row for row in described if row[-2:-1] == ["segment.ms"]] == [["flights", "segment.ms", "60000"]]
+    for refused in ("4", "2"):
+        assert shell("topics", "alter", "flights", "--partitions", refused, "--set", "segment.ms=70000").code == 1
+    assert shell("topics", "alter", "flights", "--partitions", "5", "--set", "segment.ms=soon").code == 1
+    assert shell.ok("topics", "describe", "flights").rows == described
     shell.ok("topics", "delete", "flights", "airports")
     assert shell.ok("topics", "list").out == ""
 
