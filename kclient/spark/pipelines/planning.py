@@ -61,9 +61,9 @@ def _check_ids(topics: Mapping[str, KnownTopic]) -> None:
     without = sorted(name for name, topic in topics.items() if topic.topic_id in ("", NO_TOPIC_ID))
     if without:
         raise ArchiveError(
-            f"the brokers give no topic ids ({_listed(without)}): without them a topic that is deleted and created again"
-            " would be taken for the former one; archives need Kafka 2.8 or newer, and Metadata 10 of other brokers;"
-            " nothing was archived"
+            f"the brokers give no topic ids ({_listed(without)}): without them a topic that is deleted and created"
+            " again would be taken for the former one; archives need Kafka 2.8 or newer, and Metadata 10 of other"
+            " brokers; nothing was archived"
         )
 
 
@@ -88,14 +88,15 @@ def _plan(
     last: Manifest | None,
 ) -> Plan:
     known = {each.key: each.end for each in (last.positions if last else ())}
-    seen = {(topic, topic_id) for topic, topic_id, _ in known}
+    complete = last is not None and last.format > 1  # the first format did not remember partitions that were empty
+    seen = {(topic, topic_id) for topic, topic_id, _ in known} if complete else set()
     behind = [p for p in partitions if known.get(_key(p, topics[p.topic].topic_id), 0) > ends[p]]
     tops = cluster.high_watermarks(behind)
     ranges, positions, lost = list[ArchivedRange](), list[ArchivedRange](), list[ArchivedRange]()
     for partition in sorted(partitions):
         topic_id = topics[partition.topic].topic_id
         # of a topic that was archived before, a partition that was not there yet begins at 0
-        expected = 0 if last is not None and last.format > 1 and (partition.topic, topic_id) in seen else beginnings[partition]
+        expected = 0 if (partition.topic, topic_id) in seen else beginnings[partition]
         place = known.get(_key(partition, topic_id), expected)
         start, end = max(place, beginnings[partition]), ends[partition]
         if place > tops.get(partition, place):  # the log was cut back; behind its end other records get these offsets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,3 +160,9 @@ def test_what_a_task_raised_is_found_in_what_spark_says(raised: str, kind: type[
 def test_what_no_task_raised_is_told_in_a_line() -> None:
     assert str(cause_of(RuntimeError("Job 1 cancelled\n\tat x"))) == "the Spark job failed: Job 1 cancelled"
     assert str(cause_of(RuntimeError())) == "the Spark job failed: RuntimeError"
+
+
+def test_a_java_process_that_was_killed_is_no_broker() -> None:
+    found = cause_of(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
+    assert isinstance(found, ArchiveError)
+    assert str(found).startswith("Spark's Java process does not answer any more; was it killed?")
