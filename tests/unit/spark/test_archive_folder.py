@@ -258,6 +258,12 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, below: str) -> 
 
 EMPTY = {"format": 2, "number": 1, "run": "r", "ranges": [], "files": [], "positions": []}
 PLACE = {"topic": "t", "topic_id": "id", "partition": 0, "start": 0, "end": 10}
+WRONG_FIELDS: list[dict[str, object]] = [
+    {"number": "1"}, {"number": None}, {"run": 5}, {"files": None}, {"files": {"a": 1}}, {"ranges": [[]]},
+    {"files": [{"path": 7, "rows": 1, "size": 1}]}, {"files": [{"path": "p", "rows": "1", "size": 1}]},
+    {"positions": [{**PLACE, "end": "10"}]}, {"positions": [{**PLACE, "topic": ["t"]}]},
+    {"positions": [{**PLACE, "more": 1}]}, {"lost": None},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -265,15 +271,7 @@ PLACE = {"topic": "t", "topic_id": "id", "partition": 0, "start": 0, "end": 10}
     [
         b"", b"{", b"[]", b"null", b"\xff\xfe{", b"\x80", b"[" * 100_000, b"\0" * 500, b'{"format": 1}',
         b'{"format": 2, "number": 1}', b'{"format": "2"}', b'{"format": []}',
-        *(
-            json.dumps({**EMPTY, **wrong}).encode()
-            for wrong in (
-                {"number": "1"}, {"number": None}, {"run": 5}, {"files": None}, {"files": {"a": 1}}, {"ranges": [[]]},
-                {"files": [{"path": 7, "rows": 1, "size": 1}]}, {"files": [{"path": "p", "rows": "1", "size": 1}]},
-                {"positions": [{**PLACE, "end": "10"}]}, {"positions": [{**PLACE, "topic": ["t"]}]},
-                {"positions": [{**PLACE, "more": 1}]}, {"lost": None},
-            )
-        ),
+        *(json.dumps({**EMPTY, **wrong}).encode() for wrong in WRONG_FIELDS),
     ],
 )  # fmt: skip
 def test_a_damaged_manifest_is_named(folder: ArchiveFolder, content: bytes) -> None:
