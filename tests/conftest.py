@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from tests.kafka_server import KafkaServer
 
 # Shared machines stall at times, so a slow example is no failure; the run is bounded by the number of examples.
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=20)
-settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", parent=settings.get_profile("random"), max_examples=20)
+settings.register_profile("thorough", parent=settings.get_profile("random"), max_examples=2000)
+# the same examples every time, so that a change is judged by what it changes; the others look for new ones
+settings.register_profile("default", parent=settings.get_profile("random"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # A shell has what it starts in the background ignore Ctrl-C, which some tests press.
