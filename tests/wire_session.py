@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from kclient.concurrency import Supervisor
+from kclient.errors import ErrorCode
 from kclient.net.connection import Connection
 from kclient.protocol import ApiKey, ApiMessage, negotiate
 from kclient.protocol.messages import (
@@ -68,7 +69,11 @@ class WireSession:
         """Create a topic and wait until it is served; gives what Metadata says of it."""
         settings = [CreatableTopicConfig(name=name.replace("_", "."), value=value) for name, value in configs.items()]
         wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1, configs=settings)
-        answer = await self(CreateTopicsRequest(topics=[wanted]))
+        # a broker that has just started answers before its controller counts it among those that are there
+        answer = await until(
+            lambda: self(CreateTopicsRequest(topics=[wanted])),
+            lambda answer: answer.topics[0].error_code != ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
         assert answer.topics[0].error_code == 0, answer
         return await self.ready(topic)
 
