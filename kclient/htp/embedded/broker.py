@@ -479,7 +479,7 @@ class EmbeddedBroker:
         log.when_idle(idle.set)
         await idle.wait()
 
-    def _checkpoint_soon(self, log: TopicLog) -> None:
+    def _checkpoint_soon(self, log: TopicLog, *, trusted: bool = True) -> None:
         if log.key is None:
             return
 
@@ -489,7 +489,7 @@ class EmbeddedBroker:
                 logger.warning("the checkpoint of %s could not be written: %s", log.name, error)
 
         try:
-            self._manager.commit_soon({log.key: log.checkpoint().encode()}, done)
+            self._manager.commit_soon({log.key: log.checkpoint(trusted=trusted).encode()}, done)
         except (StoreClosedError, StorageError) as error:
             done(error)
 

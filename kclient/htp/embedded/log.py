@@ -153,13 +153,18 @@ class TopicLog:
             for segment, after in zip(self._segments, following, strict=True)
         ]
 
-    def checkpoint(self) -> Checkpoint:
-        """What is known to be durable now."""
+    def checkpoint(self, *, trusted: bool = True) -> Checkpoint:
+        """What is known to be durable now.
+
+        Unless it is to be `trusted`, recovery verifies the last segment from its beginning, and knows only that it has
+        to be there.
+        """
         kept = {segment.base for segment in self._segments}
         self._limits = {base: size for base, size in self._limits.items() if base in kept}
         place = self._synced
         start = max(self.start, self._trimmed)
-        return Checkpoint(place.ordinal, place.segment.base, place.position, start, dict(self._limits), self.fence)
+        position = place.position if trusted else 0
+        return Checkpoint(place.ordinal, place.segment.base, position, start, dict(self._limits), self.fence)
 
     def indexes(self) -> list[tuple[str, bytes]]:
         """Path and content of the index file of the last synced segment, for the next opening to be fast."""
@@ -372,6 +377,8 @@ class TopicLog:
             self._since_checkpoint = 0
             self._index_synced()
             self.services.checkpoint(self)
+        elif not before.position:
+            self.services.checkpoint(self, trusted=False)
         if self._wait_for_sync:
             tickets = self._tickets
             while tickets and tickets[0].last < end:

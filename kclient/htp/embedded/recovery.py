@@ -43,13 +43,18 @@ class Checkpoint:
     segment: int = 0
     """Base of the segment up to which ..."""
     position: int = 0
-    """... so many bytes are synced, and all segments before it."""
+    """... so many bytes are synced, and all segments before it; more of it may be, if `next` is above its base."""
     start: int = 0
     """Segments that lie wholly before this were trimmed; some of them may come back."""
     limits: dict[int, int] = field(default_factory=dict)
     """Segments, by base, of which only so many bytes count: a sync of what followed failed."""
     fence: int = -1
     """The epoch that the topic was opened under last: older ones are refused."""
+
+    @property
+    def filled(self) -> bool:
+        """Whether messages were synced in its segment."""
+        return self.position > 0 or self.next > self.segment
 
     def encode(self) -> bytes:
         """As the manager keeps it."""
@@ -146,7 +151,7 @@ class _Recovery:
             self._files.sync_directory(self._directory, SyncPoint.RECOVERED_ENTRIES)
         found = segments[-1].next if segments else 0
         following = max(found, self._checkpoint.next, self._given)
-        lost = found < self._checkpoint.next and (bool(segments) or self._checkpoint.position > 0)
+        lost = found < self._checkpoint.next and bool(segments) and not self._damaged
         if lost:
             logger.error(
                 "%s ends at %d, but everything below %d was synced once: the messages between are lost",
@@ -169,10 +174,14 @@ class _Recovery:
     def _first_to_scan(self, bases: list[int]) -> int:
         """The base from which on segments are not trusted."""
         known = self._checkpoint.segment
-        if known in bases or self._checkpoint.position == 0:
+        if known in bases or not self._checkpoint.filled:
             return known
-        if bases:
-            logger.error("%s: segment %d, which was synced once, is missing", self._directory, known)
+        missing = Segment.empty(self._directory, known, self._interval).path
+        if not bases or bases[-1] < known:  # nobody knows how many messages it had, and so where to go on
+            raise FileNotFoundError(
+                f"{missing}, which holds messages, is missing: restore it from a backup, or delete the topic"
+            )
+        logger.error("%s, which held messages, is missing", missing)
         return max((base for base in bases if base < known), default=0)
 
     def _segment(self, fd: int, base: int, size: int) -> Segment:

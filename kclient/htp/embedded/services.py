@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.handles import OpenFiles
     from kclient.htp.embedded.log import TopicLog
     from kclient.htp.embedded.segment import Segment
     from kclient.htp.embedded.syncer import Syncer
+
+
+class CheckpointSoon(Protocol):
+    """Has the checkpoint of a log written, soon."""
+
+    def __call__(self, log: TopicLog, *, trusted: bool = True) -> object:
+        """`trusted` is as for `TopicLog.checkpoint`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,8 +27,7 @@ class Services:
     open_files: OpenFiles
     syncer: Syncer
     durability: str
-    checkpoint: Callable[[TopicLog], object]
-    """Has the checkpoint of a log written, soon."""
+    checkpoint: CheckpointSoon
     want_sync: Callable[[TopicLog], object]
     """Has the plan of a log carried out, soon: many appends in one turn of the event loop are one plan."""
 

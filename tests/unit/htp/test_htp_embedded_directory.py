@@ -197,6 +197,34 @@ async def test_messages_of_no_topic_are_set_aside(data: Path, caplog: pytest.Log
     assert kept.exists()
 
 
+@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("segments", [1, 2])
+async def test_a_missing_file_is_no_empty_topic(data: Path, killed: bool, segments: int) -> None:
+    """Nobody knows how many ordinals were given in it, so none may be given again."""
+    async with opening(data) as store:
+        await prepare(store)
+        await send(store, 0, 3)
+        if segments == 2:
+            await store.broker.roll(TOPIC)
+            await send(store, 3, 3)
+        await store.manager.commit({})  # what came before it is written by now
+        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
+    if killed:
+        data = data.parent / "killed"
+    file = max(topic_folder(data).glob("*.log"))
+    assert file.stat().st_size
+    file.unlink()
+    for _ in range(2):
+        async with opening(data) as store:
+            with pytest.raises(StorageError, match=f"{file.name}, which holds messages, is missing: restore it"):
+                await store.broker.open(TOPIC, FRAMING)
+    async with opening(data) as store:
+        await store.broker.delete(TOPIC)
+        await store.manager.delete_topic(TOPIC)
+        await store.manager.create_topic(TOPIC)
+        assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 0, 0)
+
+
 async def test_a_missing_directory_is_no_empty_topic(data: Path) -> None:
     """After a kill no checkpoint tells how many messages there were."""
     async with opening(data) as store:

@@ -249,6 +249,7 @@ async def test_the_checkpoint_is_needed(tmp_path: Path, monkeypatch: pytest.Monk
         return
 
     monkeypatch.setattr(EmbeddedBroker, "_checkpoint", forget)
+    monkeypatch.setattr(EmbeddedBroker, "_checkpoint_soon", lambda *_, **__: None)
     with pytest.raises(Lost):
         await a_log_that_lost_its_end(Machine(tmp_path))
 
@@ -261,7 +262,7 @@ async def test_the_name_of_the_new_segment_is_needed(tmp_path: Path, monkeypatch
 
     await a_log_trimmed_to_nothing(Machine(tmp_path / "with"))
     monkeypatch.setattr(EmbeddedBroker, "_checkpoint", forget)
-    monkeypatch.setattr(EmbeddedBroker, "_checkpoint_soon", lambda *_: None)
+    monkeypatch.setattr(EmbeddedBroker, "_checkpoint_soon", lambda *_, **__: None)
     await a_log_trimmed_to_nothing(Machine(tmp_path / "without"))
     with pytest.raises(Lost):
         await a_log_trimmed_to_nothing(Machine(tmp_path / "neither", skip={SyncPoint.SEGMENT}))
