@@ -158,9 +158,9 @@ class Partition:
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_appends", "_batches", "_bytes", "_checkpointing", "_core", "_idle", "_key", "_opened", "_queue", "_sending",
-        "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index", "log", "name", "place", "saving",
-        "state", "waiters",
+        "_appends", "_batches", "_bytes", "_checkpointing", "_core", "_full_at", "_idle", "_key", "_opened", "_queue",
+        "_sending", "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index", "log", "name", "place",
+        "saving", "state", "waiters",
     )  # fmt: skip
 
     def __init__(self, core: Core, record: TopicRecord, index: int) -> None:
@@ -188,6 +188,8 @@ class Partition:
         self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)
         """Held while a checkpoint is written: what was encoded later is written later."""
         self._idle: anyio.Event | None = None
+        self._full_at: int | None = None
+        """Where the log ended when it was last told that there is no space."""
 
     def __str__(self) -> str:
         return f"{self.name}-{self.index}"
@@ -495,7 +497,9 @@ class Partition:
 
     def _fail(self, append: Append, error: BaseException) -> None:
         if isinstance(error, StorageFullError):
-            logger.error("%s: no space left, appends are refused until there is: %s", self, error)
+            if append.base_offset != self._full_at:  # once, not with every append that is tried again
+                self._full_at = append.base_offset
+                logger.error("%s: no space left, appends are refused until there is: %s", self, error)
         else:
             logger.error("%s: appending at offset %d failed: %s", self, append.base_offset, error)
         failure: KafkaError = KafkaStorageError(f"{self} could not be written: {error}")

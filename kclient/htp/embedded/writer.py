@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sqlite3
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,6 +28,8 @@ _BUSY_MS: Final = 10_000
 """How long another process may hold the database."""
 _FINDINGS: Final = 5
 """What is told of a damaged database, at most."""
+_RESERVE_BYTES: Final = 8 << 20
+"""Bytes that the write-ahead log has from the start: twice what SQLite lets it grow to before it begins anew."""
 _UNDONE: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_BUSY})
 """Why a commit fails before its last frame, the one that makes the others count, is whole in the write-ahead log."""
 
@@ -146,6 +150,7 @@ class Writer:
     def _work(self) -> None:
         assert self._engine is not None
         with contextlib.closing(self._engine.connect()) as connection:
+            self._reserve(connection)
             while True:
                 with self._wake:
                     while not (self._jobs or self._stopping):
@@ -156,6 +161,23 @@ class Writer:
                 calls = self._transact(connection, self._current)
                 self._current = []
                 self._post(partial(self._tell, calls))
+
+    def _reserve(self, connection: Connection) -> None:
+        """Take the space for the write-ahead log at once, so that commits go on where messages have filled the disk.
+
+        Otherwise neither a deletion nor retention could be recorded, and nothing would ever make space again. SQLite
+        does not mind: what follows its last frame is no frame.
+        """
+        with _transaction(connection):
+            pass  # the log is there from the first transaction on
+        try:
+            log = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                _take_space(log, _RESERVE_BYTES)
+            finally:
+                os.close(log)  # SQLite's locks are on other files: this takes none of them away
+        except OSError as error:
+            logger.warning("%s: no space could be reserved for its write-ahead log: %s", self._path, error)
 
     def _die(self, error: BaseException) -> None:
         logger.critical("the thread that writes %s has ended: %r", self._path, error, exc_info=error)
@@ -252,6 +274,17 @@ def _transaction(connection: Connection) -> Iterator[None]:
                 f"a commit failed, and may be found done after a restart: {_reason(error)}"
             ) from error
         raise
+
+
+if sys.platform == "darwin":
+
+    def _take_space(fd: int, size: int) -> None:
+        end = os.lseek(fd, 0, os.SEEK_END)
+        os.pwrite(fd, bytes(max(0, size - end)), end)
+else:
+
+    def _take_space(fd: int, size: int) -> None:
+        os.posix_fallocate(fd, 0, size)
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:

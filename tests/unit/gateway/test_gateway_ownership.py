@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kclient.gateway import Gateway
 from kclient.gateway import gateway as gateway_module
 from kclient.gateway.ownership import take_store
 from kclient.htp import LeaseHeldError, open_store
+from kclient.htp.embedded.files import Files
 from kclient.htp.errors import StorageFullError
 from kclient.htp.port import Lease, Manager
 from kclient.protocol.framing import decode_response
@@ -131,6 +133,26 @@ async def test_one_that_was_followed_removes_nothing_of_its_successors(url: str)
             assert await new.values("t") == [b"a"]
             for wire in (old, new, waiting):
                 await wire.aclose()
+
+
+async def test_a_full_disk_is_told_once_until_something_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Producers try again ten times a second."""
+
+    def full(*_args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
+        await wire.create("t")
+        for length in (0, 1):
+            caplog.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(Files, "write", full)
+                for _ in range(3):
+                    assert (await wire.produce("t", batch_of(b"a"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert caplog.text.count("t-0: no space left, appends are refused until there is") == 1
+            assert (await wire.produce("t", batch_of(b"a"))).base_offset == length
 
 
 async def test_reading_goes_on_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

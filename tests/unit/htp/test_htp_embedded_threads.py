@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -419,3 +420,19 @@ async def test_a_segment_that_was_given_up_is_not_set_aside(tmp_path: Path) -> N
         await (await store.broker.send(TOPIC, [message(0, b"kept")])).synced()
     names = [path.name for path in (tmp_path / "data" / "brk-0" / "topics").rglob("*") if path.is_file()]
     assert not [name for name in names if name.endswith(SET_ASIDE)]
+
+
+async def test_the_database_has_its_space_from_the_start(tmp_path: Path) -> None:
+    """Where messages fill the disk, deletions and retention have to be recorded for space to be made."""
+    async with named_store(f"embedded:{tmp_path / 'data'}") as store:
+        await store.manager.commit({})
+        log = tmp_path / "data" / "mgr" / "mgr.db-wal"
+        taken = log.stat()
+        assert taken.st_size == 8 << 20
+        assert taken.st_blocks * 512 >= 8 << 20
+        for number in range(40):  # 16 MB in all: it begins anew before it has grown
+            await store.manager.commit({"key": bytes([number]) * 400_000})
+        assert log.stat().st_size == taken.st_size
+        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm"))
+    async with named_store(f"embedded:{tmp_path / 'killed'}") as store:
+        assert (await store.manager.get(["key"]))["key"].value == bytes([39]) * 400_000
