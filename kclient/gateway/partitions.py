@@ -31,7 +31,7 @@ from kclient.gateway.config import TopicConfig
 from kclient.gateway.keys import LOG_PREFIX
 from kclient.gateway.log import Append, AppendState, Checkpoint, Duplicate, PartitionLog
 from kclient.gateway.opening import Openings
-from kclient.htp.errors import FencedError, HtpError, StorageFullError, UnknownTopicError
+from kclient.htp.errors import DamagedError, FencedError, HtpError, StorageFullError, UnknownTopicError
 from kclient.htp.port import (
     CAP_NOWAIT,
     CAP_ORDINAL_POSITIONS,
@@ -59,6 +59,8 @@ _SCAN_BYTES: Final = 1 << 20
 """How much recovery reads at a time."""
 _HEADERS_AT_ONCE: Final = 500
 """Batches that recovery takes into account in one turn of the loop."""
+_REFUSAL_S: Final = 1.0
+"""Seconds until a partition that could not be opened is tried again."""
 _TURN_S: Final = 0.002
 """Seconds of one turn of the loop for appends that have waited for the partition."""
 _FEW_PIECES: Final = 4
@@ -159,8 +161,8 @@ class Partition:
 
     __slots__ = (
         "_appends", "_batches", "_bytes", "_checkpointing", "_core", "_full_at", "_idle", "_key", "_opened", "_queue",
-        "_sending", "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index", "log", "name", "place",
-        "saving", "state", "waiters",
+        "_refused_until", "_sending", "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index",
+        "log", "name", "place", "saving", "state", "waiters",
     )  # fmt: skip
 
     def __init__(self, core: Core, record: TopicRecord, index: int) -> None:
@@ -188,6 +190,8 @@ class Partition:
         self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)
         """Held while a checkpoint is written: what was encoded later is written later."""
         self._idle: anyio.Event | None = None
+        self._refused_until: float = 0.0
+        """Until when it is not opened again, since that has failed."""
         self._full_at: int | None = None
         """Where the log ended when it was last told that there is no space."""
 
@@ -246,11 +250,14 @@ class Partition:
         self.wake()
 
     async def _try_to_recover(self) -> KafkaError | None:
+        if self._core.now() < self._refused_until:  # clients ask ten times a second: one try a second will do
+            return KafkaStorageError(f"{self} cannot be opened: see the gateway's log")
         try:
             await self._recover()
         except (KafkaError, ValueError, OSError) as failure:
             if self.state is State.OPENING:
                 logger.error("%s cannot be opened: %s", self, failure, exc_info=not isinstance(failure, HtpError))
+            self._refused_until = self._core.now() + _REFUSAL_S
             return KafkaStorageError(f"{self} cannot be opened: {failure}")
         return None
 
@@ -292,7 +299,11 @@ class Partition:
         status = await opened.status()
         position = max(log.next_offset, status.start)
         while position < status.end:
-            pulled = await opened.pull(position, max_bytes=_SCAN_BYTES)
+            try:
+                pulled = await opened.pull(position, max_bytes=_SCAN_BYTES)
+            except DamagedError as damage:
+                position = await self._behind_damage(opened, position, status.end, damage)
+                continue
             if not pulled.data:
                 break
             await self._read_again(log, pulled.data)
@@ -302,6 +313,25 @@ class Partition:
         if layout(self.config) != layout(config):  # changed meanwhile
             await opened.configure(layout(self.config))
         self.direct = opened if CAP_NOWAIT in self._core.broker.capabilities else None  # type: ignore[assignment]
+
+    async def _behind_damage(self, opened: OpenTopic, position: int, end: int, damage: DamagedError) -> int:
+        """The next offset from which on the log can be read. What lies before it is only missing in what is known of
+        producers: whoever fetches it is told of the damage."""
+        step, found = 1, end
+        while position + step < end:
+            try:
+                await opened.pull(position + step, max_bytes=1)
+            except DamagedError:
+                step *= 2
+            else:
+                found = position + step
+                break
+        logger.error(
+            "%s: what is stored from offset %d on is damaged; opening it goes on at %d, and fetches of what lies "
+            "between are refused. Restore the data directory from a backup, or let consumers seek beyond it (%s)",
+            self, position, found, damage,
+        )  # fmt: skip
+        return found
 
     async def _read_checkpoint(self) -> tuple[Checkpoint | None, bool]:
         """The partition's checkpoint, and whether it is damaged: then the whole log has to tell what it can."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from kclient.htp.errors import (
     ConflictError,
+    DamagedError,
     DomainExistsError,
     FencedError,
     FormatVersionError,
@@ -50,6 +51,7 @@ from kclient.htp.store import open_store
 __all__ = [
     "Broker",
     "ConflictError",
+    "DamagedError",
     "DirectTopic",
     "DomainExistsError",
     "FencedError",

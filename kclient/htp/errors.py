@@ -6,6 +6,7 @@ from kclient.errors import ConfigError, IllegalStateError, KafkaError
 
 __all__ = [
     "ConflictError",
+    "DamagedError",
     "DomainExistsError",
     "FencedError",
     "FormatVersionError",
@@ -31,6 +32,12 @@ class StorageError(HtpError):
     """The store could not keep or read messages; what was not reported as synced is gone."""
 
     retriable = True
+
+
+class DamagedError(StorageError):
+    """What is stored at a position are no messages any more. What follows may be readable."""
+
+    retriable = False
 
 
 class StorageFullError(StorageError):

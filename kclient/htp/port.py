@@ -281,6 +281,7 @@ class OpenTopic(Protocol):
 
         Raises:
             PositionError: If the position lies before the start or after the written end.
+            DamagedError: If what is stored there are no messages.
             StorageError: If reading failed.
         """
         ...

@@ -320,7 +320,7 @@ class EmbeddedBroker:
                 "%s: its checkpoint cannot be read, every message is verified instead; nothing has to be done (%s)",
                 place, error,
             )  # fmt: skip
-            return Checkpoint()
+            return Checkpoint(start=-1)
 
     def _key(self, place: Place) -> str:
         return self._key_of(place.incarnation)

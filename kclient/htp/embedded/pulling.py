@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kclient.htp.embedded import reading
-from kclient.htp.errors import PositionError, StorageError
+from kclient.htp.errors import DamagedError, PositionError
 from kclient.htp.port import Found, Pulled
 
 if TYPE_CHECKING:
@@ -74,14 +74,15 @@ class SegmentRequest(ABC, Generic[T]):
 
         Raises:
             NotCachedError: If `read` reads from the page cache only, and that is not enough.
-            StorageError: If reading failed, or found no messages.
+            StorageError: If reading failed.
+            DamagedError: If what is there are no messages.
         """
         try:
             return self._run(partial(read, self._fd))
         except OSError as error:
             raise self._log.storage_error("could not be read", error) from error
-        except StorageError as error:
-            raise StorageError(f"{self._log.name}, {self._segment.path}: {error.message}") from error
+        except DamagedError as error:
+            raise DamagedError(f"{self._log.name}, {self._segment.path}: {error.message}") from error
 
     @abstractmethod
     def _run(self, read: reading.Read) -> T | None: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from kclient.errors import KafkaError
-from kclient.htp.errors import StorageError
+from kclient.htp.errors import DamagedError
 from kclient.htp.port import Found, Framing, MessageInfo, Pulled
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def pull(
 
     Raises:
         NotCachedError: If `read` did not return enough.
-        StorageError: If what is there are no messages.
+        DamagedError: If what is there are no messages.
     """
     ahead = max_bytes if place is not None else max(_LOOK_BYTES, max_bytes)
     where, expected = index.entry_of(position) if place is None else (place, position)
@@ -139,7 +139,7 @@ def pull(
         if last_ordinal >= bound and not dense:  # else `dense_until` tells how far they are sound
             raise ValueError(f"a message with ordinal {last_ordinal}, though {bound} begins behind it")
     except (ValueError, KafkaError) as error:
-        raise StorageError(f"damaged at byte {where}: {error}") from error
+        raise DamagedError(f"damaged at byte {where}: {error}") from error
     data = window.buffer
     if window.begin != where or window.end != end:
         data = memoryview(data)[where - window.begin : end - window.begin]
@@ -232,7 +232,7 @@ def find_by_timestamp(
                 info = window.inspect(place)
                 _check(info, expected, bound, dense)
             except (ValueError, KafkaError) as error:
-                raise StorageError(f"damaged at byte {place}: {error}") from error
+                raise DamagedError(f"damaged at byte {place}: {error}") from error
             expected = info.last + 1
             if info.last >= start and info.max_timestamp >= timestamp:
                 return Found(info.first, info.last, info.max_timestamp)

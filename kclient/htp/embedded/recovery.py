@@ -45,7 +45,7 @@ class Checkpoint:
     position: int = 0
     """... so many bytes are synced, and all segments before it; more of it may be, if `next` is above its base."""
     start: int = 0
-    """Segments that lie wholly before this were trimmed; some of them may come back."""
+    """Segments that lie wholly before this were trimmed; some of them may come back. -1: nobody knows."""
     limits: dict[int, int] = field(default_factory=dict)
     """Segments, by base, of which only so many bytes count: a sync of what followed failed."""
     fence: int = -1
@@ -132,6 +132,8 @@ class _Recovery:
         sweep_set_aside(self._files, self._directory)
         bases = self._bases()
         trusted = self._first_to_scan(bases)
+        if self._dense and bases and 0 <= self._checkpoint.start < bases[0]:
+            self._tell_missing(self._checkpoint.start, bases[0])
         segments: list[Segment] = []
         reached = self._checkpoint.next
         scanned = False
@@ -184,6 +186,13 @@ class _Recovery:
         logger.error("%s, which held messages, is missing", missing)
         return max((base for base in bases if base < known), default=0)
 
+    def _tell_missing(self, begin: int, end: int) -> None:
+        logger.error(
+            "%s: the messages from %d to %d are missing: the files that held them are gone, or shorter. Restore the "
+            "data directory from a backup; until then, who reads passes over them",
+            self._directory, begin, end - 1,
+        )  # fmt: skip
+
     def _segment(self, fd: int, base: int, size: int) -> Segment:
         segment = Segment.empty(self._directory, base, self._interval)
         index = SegmentIndex.load(self._files.load(segment.index_path), base, self._interval, size)
@@ -203,7 +212,10 @@ class _Recovery:
             size = self._limited(fd, base)
             segment = self._segment(fd, base, size)
             self._extend(fd, segment, size, bound, verify_from=size)
-            if segment.size < size:
+            if segment.size == size:
+                if self._dense and segment.next < bound and base not in self._checkpoint.limits:
+                    self._tell_missing(segment.next, bound)
+            else:
                 logger.error(
                     "%s is damaged at byte %d of %d: the messages up to %d cannot be read",
                     segment.path, segment.size, size, bound,

@@ -10,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.ownership import EPOCH_KEY
-from kclient.htp import open_store
+from kclient.htp import StorageError, open_store
+from kclient.htp.embedded.broker import EmbeddedBroker
+from kclient.records import decode_records
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 
 pytestmark = pytest.mark.anyio
@@ -160,6 +163,67 @@ async def test_a_deletion_that_was_cut_off_before_its_offsets_were_removed(url: 
         assert await wire.committed("g", "a") == -1
         assert list(await gateway.core.manager.scan("group-offset/")) == ["group-offset/g/b/0"]
         assert await gateway.core.manager.scan("kafka/intent/") == {}
+
+
+@pytest.mark.parametrize("byte", [7, 9])
+async def test_a_damaged_batch_after_a_kill(tmp_path: Path, byte: int, caplog: pytest.LogCaptureFixture) -> None:
+    """In a closed segment, and behind the gateway's last checkpoint: the others are served, and appends go on."""
+    async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
+        await wire.create("t", segment_bytes="1048576")
+        for number in range(10):
+            batch = batch_of(b"%d" % number * 400_000, producer_id=7, producer_epoch=0, sequence=number)
+            assert (await wire.produce("t", batch)).base_offset == number
+        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+    segment = sorted((tmp_path / "killed").glob("brk-0/topics/*/*.log"))[1]
+    content = bytearray(segment.read_bytes())
+    content[byte] ^= 0x40
+    segment.write_bytes(content)
+    bad = int(segment.stem)
+    async with running(f"embedded:{tmp_path / 'killed'}") as (_, wire):
+        found = {number: await wire.fetch("t", number, partition_max_bytes=1) for number in range(10)}
+        readable = {number for number, answer in found.items() if not answer.error_code}
+        assert 10 - len(readable) in {1, 2}, "those of its block of the index"
+        assert bad not in readable
+        for number in readable:
+            (record,) = decode_records(found[number].records or b"", "t", 0, start_offset=number)
+            assert (record.offset, record.value[:1]) == (number, b"%d" % number)
+        assert (await wire.offset("t", LATEST)).offset == 10
+        batch = batch_of(b"9" * 400_000, producer_id=7, producer_epoch=0, sequence=9)
+        assert (await wire.produce("t", batch)).base_offset == 9, "it is known what the producer had sent last"
+        batch = batch_of(b"10", producer_id=7, producer_epoch=0, sequence=10)
+        assert (await wire.produce("t", batch)).base_offset == 10
+    assert caplog.text.count(f"t-0: what is stored from offset {bad} on is damaged; opening it goes on at") == 1
+
+
+async def test_a_topic_that_cannot_be_opened_is_tried_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each try may have to read it all, and clients ask ten times a second."""
+    tries = 0
+
+    async def broken(*_args: Any, **_options: Any) -> None:
+        nonlocal tries
+        tries += 1
+        raise StorageError("the disk is on fire")
+
+    async with running(f"embedded:{tmp_path / 'data'}") as (gateway, wire):
+        await wire.create("t")
+        with monkeypatch.context() as patch:
+            patch.setattr(EmbeddedBroker, "open", broken)
+            now = gateway.core.now()
+            patch.setattr(type(gateway.core), "now", lambda _: now)
+            for _ in range(5):
+                assert (await wire.produce("t", batch_of(b"a"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                assert (await wire.offset("t", LATEST)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert tries == 1
+            assert caplog.text.count("cannot be opened") == 1
+            patch.setattr(type(gateway.core), "now", lambda _: now + 1.1)
+            assert (await wire.offset("t", LATEST)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert tries == 2
+        with anyio.fail_after(30):
+            while (await wire.produce("t", batch_of(b"a"))).error_code:
+                await anyio.sleep(0.05)
+        assert await wire.values("t") == [b"a"]
 
 
 async def test_a_topic_whose_places_are_not_there(url: str, caplog: pytest.LogCaptureFixture) -> None:

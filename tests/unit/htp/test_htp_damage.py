@@ -34,8 +34,8 @@ ONE = len(batch(0))
 
 
 @asynccontextmanager
-async def opened(data: Path) -> AsyncIterator[NamedStore]:
-    async with named_store(f"embedded:{data}", settings=DENSE) as store:
+async def opened(data: Path, settings: TopicSettings = DENSE) -> AsyncIterator[NamedStore]:
+    async with named_store(f"embedded:{data}", settings=settings) as store:
         if not await store.manager.list_domains():
             await store.manager.create_domain(TOPIC.domain)
             await store.manager.create_topic(TOPIC)
@@ -192,3 +192,58 @@ async def test_no_gap_is_appended(tmp_path: Path) -> None:
         with pytest.raises(OrderError, match="ordinals 2 to 2 do not follow on 1"):
             await store.broker.send(TOPIC, [batch(2)])
         await send(store, 1)
+
+
+SMALL = TopicSettings(dense=True, index_interval_bytes=300, segment_bytes=5 * ONE)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize(
+    ("number", "rest", "missing"),
+    [(0, None, (0, 4)), (0, 0, (0, 4)), (1, None, (5, 9)), (1, 0, (5, 9)), (2, 2, (12, 14))],
+)
+async def test_a_segment_that_lacks_messages_is_told(
+    tmp_path: Path,
+    killed: bool,
+    number: int,
+    rest: int | None,
+    missing: tuple[int, int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A file that is gone, or shorter, with all its messages whole: who reads passes over a hole."""
+    async with opened(tmp_path / "data", SMALL) as store:
+        for each in range(COUNT):
+            await send(store, each)
+        await store.manager.commit({})  # the checkpoints of before are written by now
+        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm"))
+    data = tmp_path / ("killed" if killed else "data")
+    file = sorted(data.glob("brk-0/topics/*/*.log"))[number]
+    if rest is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[: rest * ONE])
+    first, last = missing
+    start = last + 1 if (number, rest) == (0, None) else 0
+    for attempt in range(2):
+        caplog.clear()
+        async with opened(data, SMALL) as store:
+            told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+            if start and attempt:
+                assert not told, "the log begins there now"
+            else:
+                assert [f"the messages from {first} to {last} are missing" in each for each in told] == [True]
+            assert await offsets(store, start, COUNT) == [n for n in range(COUNT) if not first <= n <= last]
+
+
+async def test_trimming_leaves_no_hole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = tmp_path / "data"
+    async with opened(data, SMALL) as store:
+        for each in range(COUNT):
+            await send(store, each)
+        assert await store.broker.trim(TOPIC, 12) == 10
+    async with opened(data, SMALL) as store:
+        assert await offsets(store, 10, COUNT) == list(range(10, COUNT))
+        assert await store.broker.trim(TOPIC, COUNT) == COUNT
+    async with opened(data, SMALL) as store:
+        assert (await store.broker.status(TOPIC))[:3] == (COUNT, COUNT, COUNT)
+    assert not caplog.records
