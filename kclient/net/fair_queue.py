@@ -37,6 +37,8 @@ _SHORT: Final = 0.0002
 """Seconds that a task takes that was woken to see whether there is something for it."""
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which threads change places while the loop is busy."""
+_LINGERS: Final = 3
+"""The loop stays busy for so many turns after something was granted: it is worked in one of them."""
 _CHARGED: Final = 0.0005
 """Seconds that a flow is charged at most for one time that it works. It may have taken longer because the system let
 other processes run, and one with much to do comes last all the same."""
@@ -206,7 +208,10 @@ class FairQueue:
         self._tiers: tuple[deque[Flow], ...] = (deque(), deque(), deque())
         self._hosts: weakref.WeakValueDictionary[str, _Allowance] = weakref.WeakValueDictionary()
         self._scheduled = False
-        self._switching = False
+        self._lingers = 0
+        """Turns of the loop for which it is busy yet, because something was granted."""
+        self._quick: weakref.finalize[[], FairQueue] | None = None
+        """Ends the quick change of threads; by itself if the loop ended while there was something to do."""
 
     def flow(self, host: str | None = None) -> Flow:
         """A flow of its own.
@@ -246,12 +251,16 @@ class FairQueue:
                 while tier and end - now > part / 2:  # who gets less than half a slice waits for the next turn
                     now = self._serve(tier.popleft(), min(end, now + part))
         self.spent = 0.0
-        busy = bool(self.waiting)
+        self._lingers = _LINGERS if self.granted > 0 else max(self._lingers - 1, 0)
+        busy = self.waiting > 0 or self._lingers > 0
         if busy:
             self._schedule()
-        if busy is not self._switching:
-            self._switching = busy
-            (_switching.begin if busy else _switching.end)()
+        if busy and self._quick is None:
+            _switching.begin()
+            self._quick = weakref.finalize(self, _switching.end)
+        elif self._quick is not None and not busy:
+            self._quick()
+            self._quick = None
 
     def _serve(self, flow: Flow, until: float) -> float:
         """Let a flow work; when it has, with what it was granted."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from functools import partial
 
+import anyio
 import pytest
 
-from kclient.net.fair_queue import SLICE, FairQueue, Flow, Job
+from kclient.concurrency import loop_soon
+from kclient.net.fair_queue import SLICE, FairQueue, Flow, Job, Pace
 
 STEP = 0.0001
 
@@ -157,11 +160,42 @@ def test_a_job_that_fails_is_told_and_does_not_stop_the_others(caplog: pytest.Lo
     assert "a job failed" in caplog.text
 
 
-def test_threads_change_places_more_often_only_while_the_loop_is_busy() -> None:
-    usual = sys.getswitchinterval()
+@pytest.fixture
+def usual() -> float:
+    """The process's own switch interval: queues that other tests left busy have gone."""
+    gc.collect()
+    interval = sys.getswitchinterval()
+    assert interval > 0.001
+    return interval
+
+
+def test_threads_change_places_more_often_only_while_the_loop_is_busy(usual: float) -> None:
     loop = Loop()
     loop.queue.flow().add(loop.work(0.1))
     loop.turn()
     assert sys.getswitchinterval() == pytest.approx(0.0005)
     loop.run()
+    assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+def test_a_loop_that_ends_while_it_is_busy_leaves_the_process_as_it_was(usual: float) -> None:
+    loop = Loop()
+    loop.queue.flow().add(loop.work(0.1))
+    loop.turn()
+    del loop
+    gc.collect()
+    assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+@pytest.mark.anyio
+async def test_threads_change_places_more_often_while_a_coroutine_works_in_slices(usual: float) -> None:
+    """Its turns are granted and over at once, what it does with them is done in between."""
+    pace = Pace(FairQueue(loop_soon()).flow())
+    for _ in range(5):
+        while not pace.over:
+            pass
+        await pace.pause()
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    for _ in range(5):
+        await anyio.lowlevel.checkpoint()
     assert sys.getswitchinterval() == pytest.approx(usual)
