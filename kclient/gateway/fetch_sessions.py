@@ -138,7 +138,8 @@ class FetchSessionCache:
         """Take a request's place in its session.
 
         Raises:
-            FetchSessionIdNotFoundError: There is no such session (any more): the client starts another.
+            FetchSessionIdNotFoundError: There is no such session (any more), or no memory for what the request adds to
+                it: the client starts another.
             InvalidFetchSessionEpochError: The request is not the session's next one.
             FetchSessionTopicIdError: The session goes by names and the request by ids, or the other way round.
         """
@@ -192,6 +193,8 @@ class FetchSessionCache:
     def _go_on(
         self, session: FetchSession, wanted: Sequence[Wanted], forgotten: Iterable[Key], now: float
     ) -> Generator[None, None, Plan]:
+        session.used = now
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         session.busy = True
         try:
             for count, item in enumerate(wanted):
@@ -201,6 +204,7 @@ class FetchSessionCache:
                 else:
                     known.offset, known.max_bytes, known.leader_epoch = item.offset, item.max_bytes, item.leader_epoch
                 if count % _AT_A_TIME == _AT_A_TIME - 1:
+                    self._hold(session, now)
                     yield
             for count, key in enumerate(forgotten):
                 session.partitions.pop(key, None)
@@ -209,14 +213,10 @@ class FetchSessionCache:
         finally:
             session.busy = False
         session.epoch = session.epoch % (_EPOCHS - 1) + 1
-        session.used = now
-        if self._sessions.pop(session.session_id, None) is None:
-            raise FetchSessionIdNotFoundError(f"fetch session {session.session_id} has ended")
+        self._hold(session, now)
         if not session.partitions:
-            self._release(session)
+            self._drop(session.session_id)
             return Plan([], None, incremental=False)
-        self._sessions[session.session_id] = session
-        self._hold(session)
         everything: list[Wanted] = []
         for item in session.partitions.values():
             everything.append(item)
@@ -231,38 +231,57 @@ class FetchSessionCache:
     def _make(
         self, wanted: Sequence[Wanted], now: float, owner: Owner | None, *, by_id: bool
     ) -> Generator[None, None, FetchSession | None]:
-        if not wanted or not self._room(now, _PER_PARTITION * len(wanted)):
+        size = _PER_PARTITION * len(wanted)
+        if not wanted or not self._room(now, size, slots=1):
             return None
         while (session_id := random.randrange(1, _EPOCHS)) in self._sessions:
             pass
         session = FetchSession(session_id, by_id, used=now, owner=owner, busy=True)
         self._sessions[session_id] = session
-        for count, item in enumerate(wanted):
-            session.partitions[item.key] = item
-            if count % _AT_A_TIME == _AT_A_TIME - 1:
-                yield
-        session.busy = False
-        if session_id not in self._sessions:
-            return None  # its connection has ended meanwhile
-        self._hold(session)
+        self._count(session, size)  # before it is made: others are made meanwhile
+        try:
+            for count, item in enumerate(wanted):
+                session.partitions[item.key] = item
+                if count % _AT_A_TIME == _AT_A_TIME - 1:
+                    yield
+                    if session_id not in self._sessions:
+                        return None  # its connection has ended meanwhile
+            session.busy = False
+        finally:
+            if session.busy:
+                self._drop(session_id)
+        self._count(session, session.size)
         return session
 
-    def _room(self, now: float, size: int) -> bool:
-        """Make room for another session, as far as sessions have not been used for long."""
+    def _room(self, now: float, size: int, slots: int) -> bool:
+        """Make room for more, as far as sessions have not been used for long."""
         for session_id, oldest in list(self._sessions.items()):
-            if len(self._sessions) < self._slots and self._held + size <= self._memory:
+            if self._fits(size, slots):
                 return True
-            if now - oldest.used < EVICTION_S:
+            if oldest.busy or now - oldest.used < EVICTION_S:
                 return False
             self._drop(session_id)
-        return len(self._sessions) < self._slots and self._held + size <= self._memory
+        return self._fits(size, slots)
+
+    def _fits(self, size: int, slots: int) -> bool:
+        return len(self._sessions) + slots <= self._slots and self._held + size <= self._memory
 
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._release(session)
 
-    def _hold(self, session: FetchSession) -> None:
+    def _hold(self, session: FetchSession, now: float) -> None:
+        """Count what a session takes now; one that has grown beyond what there is has to end."""
+        if session.session_id not in self._sessions:
+            raise FetchSessionIdNotFoundError(f"fetch session {session.session_id} has ended")
+        more = session.size - session.held
+        if more > 0 and not self._room(now, more, slots=0):
+            self._drop(session.session_id)
+            raise FetchSessionIdNotFoundError(
+                f"fetch session {session.session_id} has ended: there is no memory for {len(session.partitions)} "
+                "partitions of it"
+            )
         self._count(session, session.size)
 
     def _release(self, session: FetchSession) -> None:

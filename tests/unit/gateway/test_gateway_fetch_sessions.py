@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from kclient.errors import (
@@ -84,6 +86,85 @@ def test_a_full_cache_keeps_who_is_busy() -> None:
     with pytest.raises(FetchSessionIdNotFoundError):
         go_on(cache, idle, 1)
     go_on(cache, busy, 2)
+
+
+class Share:
+    """What a connection holds."""
+
+    def __init__(self) -> None:
+        self.kept = 0
+
+    def keep(self, size: int) -> None:
+        self.kept += size
+
+
+MANY = 1000
+SIZE = 300 * MANY
+
+
+def making(cache: FetchSessionCache, owner: Share | None = None, partitions: int = MANY) -> Iterator[None]:
+    wanted = [want(number) for number in range(partitions)]
+    return cache.plan_steps(0, 0, wanted, [], 0.0, by_id=False, owner=owner)
+
+
+def finished(steps: Iterator[None]) -> Plan:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            plan: Plan = end.value
+            return plan
+
+
+def test_sessions_that_are_made_at_once_keep_to_their_memory() -> None:
+    cache = FetchSessionCache(100, memory=2 * SIZE)
+    on_their_way = [making(cache) for _ in range(2)]
+    for steps in on_their_way:
+        next(steps)
+    late = [finished(making(cache)) for _ in range(3)]
+    plans = [finished(steps) for steps in on_their_way]
+    assert [plan.session is not None for plan in plans + late] == [True, True, False, False, False]
+    assert [len(plan.wanted) for plan in plans + late] == [MANY] * 5  # all are served
+
+
+def test_a_session_that_grows_keeps_to_its_memory() -> None:
+    cache = FetchSessionCache(1, memory=2 * SIZE)
+    share = Share()
+    plan = finished(making(cache, share))
+    more = [want(number) for number in range(MANY, 2 * MANY)]
+    assert len(cache.plan(plan.session_id, 1, more, [], 0.0, by_id=False).wanted) == 2 * MANY
+    assert share.kept == 2 * SIZE
+    with pytest.raises(FetchSessionIdNotFoundError, match="no memory for 2048 partitions"):
+        cache.plan(plan.session_id, 2, [want(number) for number in range(5 * MANY)], [], 0.0, by_id=False)
+    assert (len(cache), share.kept) == (0, 0)
+    assert finished(making(cache, share)).session is not None
+
+
+def test_what_is_forgotten_is_given_back_and_repeated_ones_count_once() -> None:
+    cache = FetchSessionCache(1, memory=SIZE)
+    share = Share()
+    plan = cache.plan(0, 0, [want(number // 2) for number in range(MANY)], [], 0.0, by_id=False, owner=share)
+    assert share.kept == SIZE // 2
+    go_on(cache, plan, 1, forget=tuple(key(number) for number in range(100)))
+    assert share.kept == SIZE // 2 - 100 * 300
+    go_on(cache, plan, 2, forget=tuple(key(number) for number in range(MANY)))
+    assert (len(cache), share.kept) == (0, 0)
+
+
+def test_a_session_whose_client_goes_while_it_is_made_leaves_nothing() -> None:
+    discarded: list[object] = []
+    cache = FetchSessionCache(1, memory=SIZE, discard=discarded.append)
+    share = Share()
+    steps = making(cache, share)
+    next(steps)
+    assert (len(cache), share.kept) == (1, SIZE)
+    steps.close()  # type: ignore[attr-defined]
+    assert (len(cache), share.kept, len(discarded)) == (0, 0, 1)
+    steps = making(cache, share)
+    next(steps)
+    cache.drop_all_of(share)
+    assert finished(steps).session is None
+    assert (len(cache), share.kept) == (0, 0)
 
 
 def test_who_was_served_comes_last_the_next_time() -> None:
