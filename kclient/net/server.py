@@ -379,7 +379,8 @@ class Server:
 
     def _close_idle(self, since: float) -> None:
         for connection in list(self.connections):
-            if connection.outstanding == 0 and connection.last_active < since:
+            last = connection.idle_since()
+            if last is not None and last < since:
                 logger.debug("%s was idle for %g s: closed", connection.peer, self.settings.idle_timeout)
                 connection.close()
 

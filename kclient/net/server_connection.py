@@ -99,7 +99,8 @@ class ServerSettings:
     quota: ConnectionQuota = field(default_factory=ConnectionQuota)
     """How many connections there may be, at first."""
     idle_timeout: float | None = 600.0
-    """A connection without requests for so long is closed (`connections.max.idle.ms`); None for never."""
+    """A connection over which nothing has come or gone for so long is closed (`connections.max.idle.ms`), unless an
+    answer is owed to it; None for never."""
     handshake_timeout: float = 10.0
     """A connection that has completed no TLS handshake after so long is closed."""
     send_buffer_bytes: int = -1
@@ -213,8 +214,8 @@ class ServerConnection:
         """Largest request that is taken, in bytes; changed by `limit_frames`."""
         self.closed: bool = False
         self._now = loop_clock()
-        self.last_active: float = self._now()
-        """When the last request came or the last reply left, on the clock of `anyio.current_time`."""
+        self._active = self._now()  # when a request came or a reply left, or bytes were found to have moved
+        self._moved = 0  # what had moved then
         self.stream = stream
         """What it was made on; it belongs to the connection."""
         self.flow: Flow = flow
@@ -260,6 +261,17 @@ class ServerConnection:
     def moved(self) -> int:
         """Bytes that have been received and sent since the beginning."""
         return 0 if self._channel is None else self._channel.received_bytes + self._written - self._unsent
+
+    def idle_since(self) -> float | None:
+        """When something was last received or sent, on the clock of `anyio.current_time`, as far as that was asked for.
+
+        None while it is not the client's turn: a request of it is in work, or waits for memory.
+        """
+        moved = self.moved
+        if moved != self._moved:  # a part of a large request is a sign of life, too
+            self._moved, self._active = moved, self._now()
+        waits = self._slots or self._backlog or self._frame_waits
+        return None if waits else self._active
 
     @property
     def stuck(self) -> bool:
@@ -330,7 +342,7 @@ class ServerConnection:
     # What the channel asks and reports.
 
     def frames_received(self, frames: list[memoryview]) -> None:
-        self.last_active = self._now()
+        self._active = self._now()
         size = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
         if size > UNASKED and self._channel is not None:
             size -= self._channel.take_admitted()
@@ -675,7 +687,7 @@ class ServerConnection:
                 self._reply_bytes -= size
                 self.share.add(-size)
             elif parts and self._channel is not None:
-                self.last_active = self._now()
+                self._active = self._now()
                 self._reply_bytes -= size
                 self._unsent += size
                 self._written += size

@@ -540,6 +540,62 @@ async def test_idle_connections_are_closed() -> None:
         await server.aclose()
 
 
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_parts_of_a_request_and_of_a_reply_are_signs_of_life(kind: str) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve(kind, supervisor)
+
+        async def lives(moved: int) -> None:
+            """That something moves counts, however much is missing yet."""
+            while connection.moved < moved:
+                await anyio.sleep(0.001)
+            before = anyio.current_time()
+            last = connection.idle_since()
+            assert last is not None
+            assert last >= before
+            while anyio.current_time() == before:
+                await anyio.sleep(0.001)
+            assert connection.idle_since() == last  # nothing since
+
+        with anyio.fail_after(20):
+            request = frame(bytes(100_000))
+            whole = b"".join(request)
+            client.channel.write([whole[:10]])
+            await lives(10)
+            client.channel.write([whole[10:50_000]])
+            await lives(50_000)
+            client.channel.write([whole[50_000:]])
+            await client.receive(1)
+            await lives(200_000)
+            client.send(b"task:1")
+            while "1" not in handler.events:
+                await anyio.sleep(0.001)
+            assert connection.idle_since() is None  # it is not the client's turn
+            handler.events["1"].set()
+            await client.receive(2)
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_who_waits_for_memory_is_not_idle() -> None:
+    async with supervised() as supervisor:
+        _, server, client, connection = serve("memory", supervisor, max_memory=4 << 20)
+        budget = server.budget
+        hog = budget.share(lambda: None)
+        assert budget.favours(hog)  # it may go on, the others wait
+        hog.keep(budget.limit)
+        client.send(bytes(500_000))
+        with anyio.fail_after(20):
+            while connection.share not in budget.waiting:
+                await anyio.sleep(0.001)
+            assert connection.idle_since() is None
+            hog.close()
+            assert await client.receive(1) == [bytes(500_000)]
+            assert connection.idle_since() is not None
+        await client.aclose()
+        await server.aclose()
+
+
 async def test_listening_on_tcp() -> None:
     async with supervised() as supervisor:
         server = Server(Handler(), supervisor)
