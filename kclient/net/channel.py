@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from kclient.errors import ProtocolError
 from kclient.net.frames import FrameAssembler
-from kclient.net.streams import ByteStream, CutOffError, SocketStream
+from kclient.net.streams import FAIR_SHARE, ByteStream, CutOffError, SocketStream
 from kclient.types import Buffer
 
 __all__ = ["Channel", "ChannelOwner", "TruncatedError", "Turns"]
@@ -20,6 +20,8 @@ __all__ = ["Channel", "ChannelOwner", "TruncatedError", "Turns"]
 
 WRITE_SHARE = 1024 * 1024
 """Bytes written to one connection before the others have their turn, where they take turns."""
+READ_SHARE = 1024 * 1024
+"""Bytes read from one connection before the others have their turn, where they take turns: a millisecond's worth."""
 
 
 class TruncatedError(ConnectionError):
@@ -201,8 +203,9 @@ class Channel:
 
     def _receive_ready(self, stream: SocketStream) -> bool:
         """Read all that is ready, up to a fair share; False if the channel ended with it."""
+        share = READ_SHARE if self._turns is not None else FAIR_SHARE
         try:
-            ended = stream.fill(self._assembler)
+            ended = stream.fill(self._assembler, share)
         except CutOffError as error:
             self._deliver()
             self.close(error if self._assembler.idle else TruncatedError(f"{error}, {self._assembler.pending}"))

@@ -155,8 +155,8 @@ class SocketStream:
         """Whether received bytes wait in the stream itself: the loop does not tell of them."""
         return False
 
-    def fill(self, assembler: FrameAssembler) -> bool:
-        """Read all that is ready, up to a fair share; does not wait.
+    def fill(self, assembler: FrameAssembler, share: int = FAIR_SHARE) -> bool:
+        """Read all that is ready, up to so many bytes; does not wait.
 
         Returns:
             True if the other side ended the stream.
@@ -167,8 +167,10 @@ class SocketStream:
         """
         total = 0
         try:
-            while total < FAIR_SHARE and len(assembler.frames) < FAIR_FRAMES and not assembler.blocked:
+            while total < share and len(assembler.frames) < FAIR_FRAMES and not assembler.blocked:
                 target = assembler.target()
+                if len(target) > share - total:
+                    target = target[: share - total]
                 count = self.socket.recv_into(target)
                 if count == 0:
                     return True

@@ -52,11 +52,11 @@ class TlsStream(SocketStream):
     def unread(self) -> bool:
         return self._tls.pending() > 0
 
-    def fill(self, assembler: FrameAssembler) -> bool:
+    def fill(self, assembler: FrameAssembler, share: int = FAIR_SHARE) -> bool:
         total = 0
         try:
             # to the very end, whatever a read gives: it never gives more than one record
-            while total < FAIR_SHARE and len(assembler.frames) < FAIR_FRAMES and not assembler.blocked:
+            while total < share and len(assembler.frames) < FAIR_FRAMES and not assembler.blocked:
                 count = self._tls.recv_into(assembler.target())
                 if count == 0:
                     return True

@@ -13,7 +13,7 @@ import pytest
 
 from kclient.concurrency import Supervisor
 from kclient.errors import IllegalStateError, ProtocolError
-from kclient.net.channel import Channel, TruncatedError
+from kclient.net.channel import READ_SHARE, Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
 from kclient.net.frames import FrameAssembler
 from kclient.net.streams import (
@@ -367,3 +367,13 @@ def test_a_sender_that_never_stops_does_not_keep_others_from_their_turn() -> Non
     trickle = Trickle(itertools.repeat(100_000))
     assert not SocketStream(cast("socket.socket", trickle), "peer").fill(FrameAssembler(1 << 30))
     assert trickle.reads <= FAIR_SHARE // 16_384
+
+
+def test_where_connections_take_turns_one_read_brings_no_more_than_its_share() -> None:
+    """However much is ready and however large the frame is: reading it takes time in which nothing else happens."""
+    size = 12 << 20
+    assembler = FrameAssembler(1 << 30, admit=lambda _: True)
+    stream = SocketStream(cast("socket.socket", Trickle(itertools.repeat(size))), "peer")
+    for turn in range(1, 12):
+        assert not stream.fill(assembler, READ_SHARE)
+        assert assembler.received_bytes == turn * READ_SHARE
