@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 
 import anyio
@@ -11,7 +13,12 @@ import pytest
 from kclient.gateway import Gateway
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
-from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+from kclient.protocol.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 from tests.gateway_wire import batch_of, connect, running
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +88,50 @@ async def test_parked_joins_hold_no_memory_of_a_client_that_is_gone() -> None:
         began = time.monotonic()
         assert (await wire.metadata()).brokers
         assert time.monotonic() - began < 5
+
+
+async def test_parked_syncs_hold_no_memory_of_a_client_that_is_gone() -> None:
+    """The same; and who comes back as the same member replaces what waited, and gets the assignment."""
+    async with running(config={"group.initial.rebalance.delay.ms": 1000}) as (gateway, wire):
+        await wire.metadata()
+        server = gateway._running()
+        budget = server.budget
+        before = budget.used
+        members = []
+        for client in (clients := (connect(gateway), connect(gateway))):
+            await client.send(join("g"), 3)
+        for client in clients:
+            members.append((await client.read(join("g"), 3), client))
+        (leader, leaders), (follower, other) = sorted(members, key=lambda each: each[0].leader != each[0].member_id)
+        assert (leader.generation_id, follower.generation_id) == (1, 1)
+        follow = SyncGroupRequest(group_id="g", generation_id=1, member_id=follower.member_id)
+        # what it sends with its sync does not matter, it only takes room
+        follow.assignments = [SyncGroupRequestAssignment(member_id="x", assignment=bytes(100_000))]
+        gone = []
+        for _ in range(5):
+            client = connect(gateway)
+            await client.send(follow, 3)
+            await eventually(lambda: any(each.outstanding for each in server.connections))
+            gone += [weakref.ref(each) for each in server.connections if each.outstanding]
+            await client.aclose()
+            await eventually(lambda: budget.used <= before)
+        assert len(gone) == 5
+        gc.collect()
+        assert sum(ref() is not None for ref in gone) <= 1, "each replaced the one before"
+        client = connect(gateway)
+        await client.send(follow, 3)
+        await eventually(lambda: any(each.outstanding for each in server.connections))
+        lead = SyncGroupRequest(group_id="g", generation_id=1, member_id=leader.member_id)
+        lead.assignments = [
+            SyncGroupRequestAssignment(member_id=each.member_id, assignment=each.member_id.encode())
+            for each in (leader, follower)
+        ]
+        assert bytes((await leaders(lead, 3)).assignment).decode() == leader.member_id
+        assert bytes((await client.read(follow, 3)).assignment).decode() == follower.member_id
+        gc.collect()
+        assert not any(ref() is not None for ref in gone)
+        for each in (client, leaders, other):
+            await each.aclose()
 
 
 async def test_a_session_holds_memory_until_its_client_is_gone() -> None:
