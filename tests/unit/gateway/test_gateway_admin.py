@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import anyio
 import pytest
 
 from kclient.errors import ErrorCode
@@ -265,6 +268,39 @@ async def test_what_is_not_there_is_told_at_once() -> None:
             assert await wire.commit("g", topic, 1, partition) == unknown
             assert (await wire.delete_records(topic, 0, partition)).error_code == unknown
         assert await wire.commit("g", "t", 1, 1) == 0
+
+
+async def test_topics_of_a_request_are_deleted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is durable before the answer; one after the other, a hundred of them take seconds."""
+    async with running() as (gateway, wire):
+        topics = [f"t{number}" for number in range(100)]
+        for topic in topics:
+            await wire.create(topic)
+        manager = gateway.core.manager
+        commit = manager.commit
+        under_way = most = 0
+
+        async def watched(*args: Any, **options: Any) -> int:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                for _ in range(3):
+                    await anyio.lowlevel.checkpoint()
+                return await commit(*args, **options)
+            finally:
+                under_way -= 1
+
+        monkeypatch.setattr(manager, "commit", watched)
+        wanted = ["missing", *topics, "missing as well"]
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in wanted], timeout_ms=30_000)
+        rows = (await wire(request, 6)).responses
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [row.name for row in rows] == wanted
+        assert [row.error_code for row in rows] == [unknown, *[0] * 100, unknown]
+        assert 8 < most <= 32
+        assert not under_way
+        assert not (await wire(MetadataRequest(topics=None), 9)).topics
 
 
 @pytest.mark.parametrize("version", range(1, 7))
