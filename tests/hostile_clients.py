@@ -587,18 +587,27 @@ def unknown_partitions(site: Site) -> Course:
     site.repeat(frame)
 
 
-def _commit(count: int, group: str = "committed") -> bytes:
+def _commit(count: int, group: str = "committed", topic: str = "quiet") -> bytes:
     partitions = [
         offsets_.OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata="")
         for number in range(count)
     ]
-    topic = offsets_.OffsetCommitRequestTopic(name="quiet", partitions=partitions)
-    return framed(OffsetCommitRequest(group_id=group, topics=[topic]), 8)
+    topics = [offsets_.OffsetCommitRequestTopic(name=topic, partitions=partitions)]
+    return framed(OffsetCommitRequest(group_id=group, topics=topics), 8)
 
 
 @attack("OffsetCommit of 200k partitions")
 def commit_many(site: Site) -> Course:
     frame = _commit(site.many(200_000))
+    yield
+    site.repeat(frame)
+
+
+@attack("OffsetCommit of 10,000 partitions that are stored")
+def commit_stored(site: Site) -> Course:
+    count = site.many(10_000)
+    site.create("wide", partitions=count)
+    frame = _commit(count, topic="wide")
     yield
     site.repeat(frame)
 

@@ -131,6 +131,16 @@ class Writer:
             error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
             logger.error("groups and offsets could not be stored: %s", failure)
         finally:
+            await self._finish(deque(batch), error)
+
+    async def _finish(self, batch: deque[Write], error: ErrorCode) -> None:
+        pace = Pace(self._flow)
+        try:
+            while batch:
+                batch.popleft().finish(error)
+                if pace.over and batch:
+                    await pace.pause()
+        finally:
             # cancelled or not: whoever waits must hear of it
             with ExitStack() as stack:
                 for write in reversed(batch):

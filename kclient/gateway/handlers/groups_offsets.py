@@ -56,9 +56,9 @@ _NOTHING = CommittedOffset(-1)
 
 _PER_PARTITION: Final = 120
 """About how many bytes of memory a partition's row of the response takes."""
-_UNDER_WAY: Final = 4
+_UNDER_WAY: Final = 16
 """So many times `_AT_A_TIME` partitions of one request are on their way to the store at a time."""
-_AT_A_TIME: Final = 1000
+_AT_A_TIME: Final = 128
 """Partitions that are handed to the store at a time: others come in between."""
 
 _Response: TypeAlias = OffsetCommitResponse | OffsetDeleteResponse

@@ -1,0 +1,188 @@
+"""How much the gateway does between two looks at the clock, counted and not timed, whatever a client asks for.
+
+Time is what the loop's thread does: calls of functions, each a microsecond. So the slices are the same on every
+machine, and a handler that does not pause is found on a loaded one as well. A call into C counts once, however long it
+takes, and threads that wait for the interpreter's lock are not seen: these are for `benchmarks/neighbours.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kclient.gateway import Gateway
+from kclient.gateway.handlers.fetch import FetchHandler
+from kclient.net import fair_queue
+from kclient.protocol.registry import ApiKey
+from tests.gateway_wire import batch_of, names
+from tests.hostile_clients import ATTACKS, Site
+from tests.neighbour_probe import TOPIC
+
+CALL_S = 1e-6
+"""Seconds that a call counts as."""
+MOST_CALLS = 8_000
+"""Between two looks at the clock: about two milliseconds of a usual machine."""
+SCALE = 0.05
+LARGE = [
+    "metadata of 500k names",
+    "fetch of 200k partitions",
+    "fetch sessions of 200k partitions",
+    "DescribeTopicPartitions of 12k unknown names",
+    "DescribeTopicPartitions of everything, 5,000 topics",
+    "names of settings that nobody knows",
+    "Produce of 10,000 tiny partitions",
+    "Produce to 200k unknown partitions",
+    "OffsetCommit of 200k partitions",
+    "OffsetCommit of 10,000 partitions that are stored",
+    "OffsetFetch over everything, 200k offsets",
+    "OffsetDelete of 200k partitions",
+    "DeleteRecords of 200k partitions",
+    "CreateTopics of 5,000, checked only",
+    "ListOffsets of 200k partitions",
+    "OffsetForLeaderEpoch of 200k partitions",
+    "FindCoordinator of 500k keys",
+    "DescribeConfigs of 5,000 resources",
+    "DescribeGroups and DeleteGroups of 500k names",
+    "ListGroups of 20,000 groups",
+    "LeaveGroup and SyncGroup of 500k members",
+    "incremental fetches of a wide session",
+]
+
+
+_STEP = asyncio.Handle._run.__code__
+"""Runs each of a loop's callbacks."""
+
+
+class Meter:
+    """Counts the calls of one thread, and is its clock."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.longest = 0
+        """Calls between two looks at the clock, within one callback of the loop."""
+        self.where = ""
+        self._looked = 0
+        self._thread = 0
+
+    def attach(self) -> None:
+        """Count the present thread's from now on."""
+        self._thread = threading.get_ident()
+        sys.setprofile(self._count)
+
+    def restart(self) -> None:
+        self.longest = 0
+
+    def _count(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event in ("call", "c_call"):
+            self.calls += 1
+            if frame.f_code is _STEP:
+                self._pause(frame)
+
+    def clock(self) -> float:
+        if threading.get_ident() == self._thread:
+            self._pause(sys._getframe(1))
+        return self.calls * CALL_S
+
+    def _pause(self, frame: FrameType) -> None:
+        done, self._looked = self.calls - self._looked, self.calls
+        if done > self.longest:
+            self.longest, self.where = done, "\n".join(_stack(frame))
+
+
+def _stack(frame: FrameType | None) -> Iterator[str]:
+    while frame is not None:
+        yield f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+        frame = frame.f_back
+
+
+class Host:
+    """A gateway on a thread of its own."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.gateway: Gateway | None = None
+        self._meter = meter
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    async def _run(self) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        settings = {"num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+        try:
+            async with Gateway(f"memory:{next(names)}", listen="127.0.0.1:0", config=settings) as gateway:
+                self.gateway = gateway
+                self._meter.attach()
+                self._ready.set()
+                await self._over.wait()
+                sys.setprofile(None)
+        finally:
+            self._ready.set()
+
+    def start(self) -> Gateway:
+        self._thread.start()
+        assert self._ready.wait(30)
+        assert self.gateway is not None
+        return self.gateway
+
+    def stop(self) -> None:
+        assert self._loop is not None
+        assert self._over is not None
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
+    meter = Meter()
+    monkeypatch.setattr(fair_queue, "time", SimpleNamespace(perf_counter=meter.clock))
+    return meter
+
+
+@pytest.fixture
+def gateway(meter: Meter) -> Iterator[Gateway]:
+    host = Host(meter)
+    yield host.start()
+    host.stop()
+
+
+def eventually(true: Callable[[], bool], what: Callable[[], Any]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end, what()
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_the_clock_is_looked_at_often_and_nothing_stays(name: str, gateway: Gateway, meter: Meter) -> None:
+    scale = SCALE if "k " in name else 0.2  # where it is less to begin with
+    site = Site(int(gateway.bootstrap.rpartition(":")[2]), scale)
+    site.create(TOPIC, partitions=2)
+    site.produce(TOPIC, batch_of(b"x"))
+    course = ATTACKS[name].course(site)
+    next(course)
+    meter.restart()
+    attacker = threading.Thread(target=lambda: list(course), daemon=True)
+    attacker.start()
+    try:
+        eventually(lambda: site.answered >= 2, lambda: f"{site.answered} answers, {site.refused} refused")
+    finally:
+        site.end()
+        attacker.join(20)
+    assert site.refused == 0
+    assert meter.longest < MOST_CALLS, meter.where
+    # what the client's requests and sessions took has been given back
+    budget, fetches = gateway._running().budget, gateway.core.table.handlers[ApiKey.FETCH]
+    assert isinstance(fetches, FetchHandler)
+    eventually(lambda: budget.used == 0, lambda: budget)
+    eventually(lambda: len(fetches.sessions) == 0, lambda: len(fetches.sessions))
+    assert fetches.sessions._held == 0
