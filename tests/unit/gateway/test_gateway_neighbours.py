@@ -1,6 +1,7 @@
 """A hostile client beside a quiet one: the quiet one is served, the gateway's memory stays bounded, and nothing fails.
 
 `python -m benchmarks.neighbours` measures; here the limits are generous, since other tests run at the same time.
+`test_gateway_slices.py` counts instead, which nobody disturbs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from tests.neighbourhood import Outcome, suffer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures in /proc")
 
-MEDIAN_MS, WORST_MS = 200.0, 1500.0
+MEDIAN_MS, P99_MS, WORST_MS = 100.0, 400.0, 1000.0
+"""A quiet machine shows 10, 40 and 100."""
 MEMORY = 900 << 20
 SOME = [
     "metadata of 500k names",
@@ -23,6 +25,8 @@ SOME = [
     "parked fetches of 18 MB on one connection",
     "20 half frames of 12 MiB",
     "acks=0 while partitions open",
+    "names of settings that nobody knows",
+    "OffsetForLeaderEpoch of 200k partitions",
     "2,000 joins of a group",
 ]
 
@@ -32,6 +36,7 @@ def check(name: str, outcome: Outcome) -> None:
     for kind, waited in outcome.waited.items():
         assert waited.count > 3, kind
         assert waited.median < MEDIAN_MS, (kind, waited)
+        assert waited.own_p99 < P99_MS, (kind, waited)
         assert waited.own_worst < WORST_MS, (kind, waited)
     if ATTACKS[name].keeps_memory:
         assert outcome.resident_peak - outcome.resident_before < MEMORY
