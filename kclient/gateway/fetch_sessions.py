@@ -226,6 +226,8 @@ class FetchSessionCache:
                     yield
                 finally:
                     session.busy = False
+                if session.session_id not in self._sessions:  # its partitions are being given up
+                    raise FetchSessionIdNotFoundError(f"fetch session {session.session_id} has ended")
         return Plan(everything, session, incremental=True)
 
     def _make(

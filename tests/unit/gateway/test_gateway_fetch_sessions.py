@@ -167,6 +167,19 @@ def test_a_session_whose_client_goes_while_it_is_made_leaves_nothing() -> None:
     assert (len(cache), share.kept) == (0, 0)
 
 
+def test_a_session_that_ends_while_a_request_of_it_is_read_is_told() -> None:
+    """Its owner's connection has ended, and the request came over another one."""
+    cache = FetchSessionCache(1, discard=dict.popitem)
+    share = Share()
+    plan = finished(making(cache, share))
+    steps = cache.plan_steps(plan.session_id, 1, [], [], 0.0, by_id=False)
+    next(steps)
+    cache.drop_all_of(share)
+    with pytest.raises(FetchSessionIdNotFoundError):
+        finished(steps)
+    assert (len(cache), share.kept) == (0, 0)
+
+
 def test_who_was_served_comes_last_the_next_time() -> None:
     cache = FetchSessionCache(1)
     plan = start(cache, 0, 1, 2)
