@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from functools import cache
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -34,7 +34,12 @@ app.add_typer(pipeline_app, name="pipeline")
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns the exit code. Errors become one sentence on standard error."""
-    return guarded(lambda: app(args=arguments, prog_name="kclient", standalone_mode=False))
+    with _at_the_end:
+        return guarded(lambda: app(args=arguments, prog_name="kclient", standalone_mode=False))
+
+
+_at_the_end = ExitStack()
+"""What a command leaves behind is undone here."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -64,17 +69,12 @@ def _client(
 
 def _admin(bootstrap: str, config: list[str] | None, *, creates: bool = False) -> dict[str, object]:
     settings = {"default.api.timeout.ms": PATIENCE_MS, **_client(bootstrap, config, creates=creates)}
-    _tell_people_of_trouble()
-    return settings
-
-
-@cache
-def _tell_people_of_trouble() -> None:
-    """Who looks on while a command tries to reach the broker sees why it takes so long."""
     from kclient.cli import output
-    from kclient.cli.trouble import listen
+    from kclient.cli.trouble import told
 
-    listen(output.note)
+    # who looks on while the command tries to reach the broker sees why it takes so long
+    _at_the_end.enter_context(told(output.note))
+    return settings
 
 
 # ---- gateway and clients ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import UsageError, sentence_of
-from kclient.cli.trouble import Silence, patiently, told
+from kclient.cli.trouble import patiently, told
 from kclient.errors import CommitFailedError, UnknownTopicOrPartitionError
 from kclient.sync import Consumer
 from kclient.types import TopicPartition
@@ -50,7 +50,7 @@ def consume(
     if group is not None:
         defaults["group.id"] = group
     config = {**{name: value for name, value in defaults.items() if name not in given}, **settings}
-    with told() as trouble, Consumer(config=config) as consumer:
+    with told(), Consumer(config=config) as consumer:
         ends: dict[TopicPartition, int] | None = None
         if group is not None:
             _partitions(consumer, topics, [])  # says so if a topic does not exist
@@ -63,7 +63,7 @@ def consume(
             if to_end and offset is None and not from_beginning and "auto.offset.reset" not in given:
                 output.note("--to-end shows nothing by itself: add --from-beginning or --offset")
             ends = _asked(consumer.end_offsets, assigned) if to_end else None
-        _run(consumer, Silence(trouble, _answers(consumer)), limit, ends, commit=group is not None)
+        _run(consumer, limit, ends, commit=group is not None)
     return 0
 
 
@@ -121,19 +121,11 @@ def _number(offset: str) -> int | str:
     raise UsageError(f"--offset is a number, earliest or latest, not {offset!r}")
 
 
-def _answers(consumer: Consumer) -> Callable[[], float]:
-    """Counts what brokers answered."""
-    return lambda: consumer.metrics()["fetch-total"]
-
-
-def _run(
-    consumer: Consumer, silence: Silence, limit: int | None, ends: dict[TopicPartition, int] | None, *, commit: bool
-) -> None:
+def _run(consumer: Consumer, limit: int | None, ends: dict[TopicPartition, int] | None, *, commit: bool) -> None:
     write = _writer()
     left = limit
     while (left is None or left > 0) and not (ends is not None and _reached(consumer, ends)):
         records = list(consumer.poll(timeout=0.2 if ends is not None else 1.0))
-        silence.look(expected=not records and bool(consumer.assignment()))
         if ends is not None:
             records = [each for each in records if each.offset < ends[TopicPartition(each.topic, each.partition)]]
         if left is not None:

@@ -93,8 +93,6 @@ def report(error: Exception) -> int:
 
 
 def _interrupted(error: BaseException) -> int:
-    for note in getattr(error, "__notes__", ()):  # a producer's: how many records were not sent
-        sys.stderr.write(f"{note}\n")
     return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 
@@ -20,12 +21,19 @@ def line(text: str) -> None:
 def note(text: str) -> None:
     """Tell people something that is no output: on standard error, and only if that is a terminal."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"{text}\n")
+        say(text)
 
 
 def warn(text: str) -> None:
     """Say on standard error what must not be overlooked, also in a pipe."""
-    sys.stderr.write(f"kclient: {text}\n")
+    say(f"kclient: {text}")
+
+
+def say(text: str) -> None:
+    """Write a line to standard error; where nobody can read it, the work goes on all the same."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:

@@ -4,35 +4,100 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import FAILED, Terminated, complain, sentence_of
 from kclient.cli.trouble import told
-from kclient.errors import RecordTooLargeError, SerializationError, UnknownTopicOrPartitionError
+from kclient.errors import (
+    DeliveryError,
+    KafkaError,
+    RecordTooLargeError,
+    SerializationError,
+    UnknownTopicOrPartitionError,
+)
 from kclient.sync import Producer
 
 _REFUSALS = (RecordTooLargeError, SerializationError, UnknownTopicOrPartitionError, TypeError, ValueError)
 """What is wrong with one record; other errors are the topic's or the connection's, whatever the line."""
 _LAST_S = 5.0
 """How long an interrupted command goes on sending what it has read, in seconds."""
+_IN_TROUBLE_S = 0.5
+"""The same where a broker is known not to answer."""
 
 
 def produce(topic: str, settings: dict[str, object]) -> int:
     """Send every line; returns the exit code. What came before a wrong line, Ctrl-C or SIGTERM is sent."""
     started = time.monotonic()
-    count = 0
-    with told(), Producer({"linger.ms": 5, **settings}) as producer:
-        for number, text in enumerate(_lines(producer), 1):
+    lines = _Lines(Producer({"linger.ms": 5, **settings}), topic)
+    with told() as trouble:
+        try:
+            wrong = lines.send_all()
+            lines.close()
+        except (KeyboardInterrupt, Terminated):
+            trouble.mute()  # what is not sent is said once
+            lines.give_up(_IN_TROUBLE_S if trouble.down else _LAST_S)
+            complain(f"interrupted: {lines.acknowledged} records were acknowledged, {lines.rest}")
+            raise
+        except BaseException:
+            lines.give_up(0)
+            raise
+    if wrong or lines.failure:
+        complain("; ".join(filter(None, (wrong, lines.account))))
+        return FAILED
+    output.note(f"{lines.sent} records sent to {topic} in {time.monotonic() - started:.1f} s")
+    return 0
+
+
+class _Lines:
+    """The lines of standard input on their way.
+
+    Args:
+        producer: Sends them; it is closed here.
+        topic: Where to.
+    """
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self.read = 0
+        """Records that were read."""
+        self.sent = 0
+        """Records that the producer took."""
+        self.failed = 0
+        """Records of these that were not acknowledged; known in the end."""
+        self.failure: DeliveryError | None = None
+        self._producer = producer
+        self._topic = topic
+
+    @property
+    def acknowledged(self) -> int:
+        """Records that are stored; known in the end."""
+        return self.sent - self.failed
+
+    @property
+    def account(self) -> str:
+        """What became of the records that the producer took."""
+        if self.failure is not None:
+            return f"{sentence_of(self.failure)} ({self.acknowledged} were acknowledged)"
+        return f"the {self.sent} records before it were sent" if self.sent else "nothing was sent"
+
+    @property
+    def rest(self) -> str:
+        """What became of the others that were read."""
+        lost = self.read - self.acknowledged
+        return f"{lost} were not" + (" (those on their way may arrive all the same)" if self.failed else "")
+
+    def send_all(self) -> str | None:
+        """Send every line; returns what is wrong with the line that ended it, if one did."""
+        for number, text in enumerate(sys.stdin.buffer, 1):
             if not text.strip():
                 continue
             try:
                 line = jsonlines.parse(text)
             except jsonlines.LineError as error:
-                return _stop(producer, f"line {number} {error}", count)
+                return f"line {number} {error}"
+            self.read += 1
             try:
-                producer.send(
-                    topic,
+                self._producer.send(
+                    self._topic,
                     value=line.value,
                     key=line.key,
                     headers=line.headers,
@@ -40,26 +105,23 @@ def produce(topic: str, settings: dict[str, object]) -> int:
                     partition=line.partition,
                 )
             except _REFUSALS as error:
-                return _stop(producer, f"line {number} is refused: {sentence_of(error)}", count)
-            count += 1
-        producer.flush()
-    seconds = time.monotonic() - started
-    output.note(f"{count} records sent to {topic} in {seconds:.1f} s")
-    return 0
+                return f"line {number} is refused: {sentence_of(error)}"
+            except KafkaError as error:
+                return f"line {number} was not sent: {sentence_of(error)}"
+            self.sent += 1
+        return None
 
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until the fate of all is known, or so many seconds."""
+        try:
+            self._producer.close(timeout)
+        except DeliveryError as error:
+            self.failure = error
+            self.failed += error.count
 
-def _stop(producer: Producer, why: str, count: int) -> int:
-    """Send what came before a wrong line, and say which line it was; returns the exit code."""
-    producer.close()
-    sent = f"the {count} records before it were sent" if count else "nothing was sent"
-    complain(f"{why}; {sent}")
-    return FAILED
-
-
-def _lines(producer: Producer) -> Iterator[bytes]:
-    """The lines of standard input; who is interrupted while it waits for one has sent those before it."""
-    try:
-        yield from sys.stdin.buffer
-    except (KeyboardInterrupt, Terminated):
-        producer.close(_LAST_S)
-        raise
+    def give_up(self, timeout: float) -> None:
+        """As `close`; another interruption ends the wait."""
+        try:
+            self.close(timeout)
+        except (KeyboardInterrupt, Terminated):
+            self.close(0)

@@ -1,7 +1,6 @@
-"""Brokers that cannot be reached: said on standard error when it begins and when it is over, while the work goes on.
+"""Brokers that cannot be reached, break off or hang: said on standard error when it begins and when it is over.
 
-The clients go on trying by themselves, and log what happens to each address; this listens to that log. A broker that
-hangs says nothing, so who waits for it is watched by what is heard from it (`Silence`).
+The clients go on trying by themselves; this listens to what they tell of brokers, and to what they warn of.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import TypeVar
 
 from kclient.cli import output
 from kclient.cli.errors import reason_of
-from kclient.cluster.connections import BACK, FAILED, LOST
+from kclient.cluster.news import SILENT_S, BrokerEvent, BrokerNews, listening
 from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError
 
 T = TypeVar("T")
 
 _LOOKUP_S = 10.0
 _PAUSE_S = 0.2
-_SILENT_S = 5.0
 
 
 class Trouble(logging.Handler):
@@ -32,32 +30,39 @@ class Trouble(logging.Handler):
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.WARNING)
         self.down: set[str] = set()
         """The addresses that are in trouble."""
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        arguments = record.args if isinstance(record.args, tuple) else ()
-        if record.msg == BACK:
-            self._is_back(str(arguments[0]))
-        elif record.msg in (FAILED, LOST):
-            address, error = arguments
-            if str(address) not in self.down and isinstance(error, BaseException) and _may_pass(error):
-                self._is_down(str(address), error, lost=record.msg == LOST)
-        elif record.levelno == logging.WARNING and record.name != "kclient.cluster":  # errors are raised
+        """What clients warn of; of brokers there are news, and errors are raised."""
+        if record.levelno == logging.WARNING and record.name != "kclient.cluster":
             self._tell(reason_of(RuntimeError(record.getMessage())))
 
-    def _is_down(self, address: str, error: BaseException, *, lost: bool) -> None:
-        self.down.add(address)
-        reason = _reason(error).removeprefix(f"it broke: the connection to {address} ended: ")
-        what = f"the connection to {address} is lost" if lost else f"{address} cannot be reached"
-        self._tell(f"{what} ({reason}); trying again and again, Ctrl-C ends it")
+    def mute(self) -> None:
+        """Tell nothing any more."""
+        self._tell = lambda text: None
 
-    def _is_back(self, address: str) -> None:
-        if address in self.down:
-            self.down.discard(address)
-            self._tell(f"{address} is reached again")
+    def hear(self, news: BrokerNews) -> None:
+        """What became of a broker."""
+        address, error = news.address, news.error
+        if news.event is BrokerEvent.BACK:
+            if address in self.down:
+                self.down.discard(address)
+                self._tell(f"{address} answers again")
+        elif address not in self.down and (error is None or _may_pass(error)):
+            self.down.add(address)
+            self._tell(f"{_what(news)}; trying again and again, Ctrl-C ends it")
+
+
+def _what(news: BrokerNews) -> str:
+    if news.error is None:
+        return f"{news.address} has not answered for {SILENT_S:g} s"
+    reason = _reason(news.error).removeprefix(f"it broke: the connection to {news.address} ended: ")
+    if news.event is BrokerEvent.LOST:
+        return f"the connection to {news.address} is lost ({reason})"
+    return f"{news.address} cannot be reached ({reason})"
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -77,19 +82,14 @@ def _reason(error: BaseException) -> str:
 @contextmanager
 def told(tell: Callable[[str], None] = output.warn) -> Iterator[Trouble]:
     """While the body runs, trouble with brokers is told."""
-    trouble = listen(tell)
-    try:
-        yield trouble
-    finally:
-        logging.getLogger("kclient").removeHandler(trouble)
-
-
-def listen(tell: Callable[[str], None]) -> Trouble:
-    """From now on trouble with brokers is told."""
     trouble = Trouble(tell)
-    logging.getLogger("kclient").addHandler(trouble)
-    logging.getLogger("kclient.cluster").setLevel(logging.INFO)
-    return trouble
+    logger = logging.getLogger("kclient")
+    logger.addHandler(trouble)
+    try:
+        with listening(trouble.hear):
+            yield trouble
+    finally:
+        logger.removeHandler(trouble)
 
 
 def patiently(ask: Callable[[float], T]) -> T:
@@ -101,31 +101,3 @@ def patiently(ask: Callable[[float], T]) -> T:
             if not error.retriable:
                 raise
             time.sleep(_PAUSE_S)
-
-
-class Silence:
-    """Tells when nothing is heard from the brokers for long, and when they are heard again.
-
-    Args:
-        trouble: What has been told already.
-        heard: Counts answers.
-    """
-
-    def __init__(self, trouble: Trouble, heard: Callable[[], float]) -> None:
-        self._trouble = trouble
-        self._heard = heard
-        self._count = heard()
-        self._since = time.monotonic()
-        self._told = False
-
-    def look(self, *, expected: bool) -> None:
-        """Look whether there was an answer since; nothing is missed where none is expected."""
-        count, now = self._heard(), time.monotonic()
-        if count != self._count or not expected or self._trouble.down:
-            if self._told and count != self._count:
-                output.warn("the broker answers again")
-                self._told = False
-            self._count, self._since = count, now
-        elif not self._told and now - self._since >= _SILENT_S:
-            output.warn(f"the broker has not answered for {_SILENT_S:g} s; waiting for it, Ctrl-C ends it")
-            self._told = True

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
 from kclient.arguments import in_seconds
+from kclient.cluster import news
 from kclient.cluster.asking import first_answer
 from kclient.cluster.backoff import Backoff
 from kclient.cluster.bootstrap import cluster_addresses
@@ -43,7 +45,7 @@ from kclient.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 
     from kclient.cluster.config import ClusterConfig
     from kclient.concurrency import Supervisor, TaskHandle
@@ -71,6 +73,7 @@ class Cluster:
             there (see `TopicInterest`).
         metadata_max_idle: Seconds after which a topic that nobody used is forgotten; None keeps all.
         in_use: The topics that a call waits for, or that records wait to be sent to: they are not forgotten.
+        patience: How many seconds brokers may keep a request by right, by channel; none at all on the others.
         clock: Monotonic time in seconds.
     """
 
@@ -82,6 +85,7 @@ class Cluster:
         allow_auto_topic_creation: bool = True,
         metadata_max_idle: float | None = None,
         in_use: Callable[[], Collection[str]] = tuple,
+        patience: Mapping[str, float] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -96,6 +100,7 @@ class Cluster:
         self.listeners: list[Callable[[], None]] = []
         """Called in the loop's thread after each answer with metadata, and when topics were forgotten."""
         self._supervisor = supervisor
+        self._patience = patience
         self._allow_creation = allow_auto_topic_creation
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
         self._login = login_for(config.sasl_credentials, supervisor)
@@ -106,7 +111,7 @@ class Cluster:
         self._failing_since: float | None = None
         self._started = False
         self._closed = False
-        self._task: TaskHandle | None = None
+        self._tasks: list[TaskHandle] = []
 
     # ------------------------------------------------------------------ life
 
@@ -115,13 +120,15 @@ class Cluster:
         if self._started:
             return
         self._started = True
-        self._task = self._supervisor.spawn(self._keep_fresh, name="metadata")
+        self._tasks.append(self._supervisor.spawn(self._keep_fresh, name="metadata"))
+        if news.anybody_listens():
+            self._tasks.append(self._supervisor.spawn(self._watch, name="silent brokers"))
 
     async def aclose(self) -> None:
         """Close every connection."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._announce()
         for link in self._links.take_all():
             await link.aclose(ClosedError("The client was closed"))
@@ -321,12 +328,21 @@ class Cluster:
             raise BrokerConnectionError(f"{connection.address} knows of no broker yet")
 
     def _announce(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
+        told, self._news = self._news, anyio.Event()
+        told.set()
         for listener in self.listeners:
             listener()
 
     # ------------------------------------------------------------------ connections
+
+    async def _watch(self) -> None:
+        """Tell of brokers that do not answer."""
+        silence = news.Silence()
+        while True:
+            links = [(link, self._patience.get(channel, 0.0)) for channel, link in self._links.by_channel()]
+            for link, event in silence.look(links):
+                news.tell(link.address, event)
+            await anyio.sleep(news.LOOK_S)
 
     def link(self, node_id: int, channel: str = "") -> BrokerLink | None:
         """The link to a broker, made on first use; None if the broker is unknown."""

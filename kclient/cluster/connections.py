@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from kclient.cluster.news import BrokerEvent, tell
 from kclient.errors import AuthenticationError, BrokerConnectionError, ClosedError, KafkaError
 
 if TYPE_CHECKING:
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
     from kclient.net.connection import Connection
 
 logger: logging.Logger = logging.getLogger("kclient.cluster")
-
-FAILED: Final = "connecting to %s failed: %s"
-LOST: Final = "the connection to %s was lost: %s"
-BACK: Final = "connected to %s again"
-"""What is logged with an address, at INFO: when trouble with it begins, and when it is over. FAILED comes at WARNING
-where the broker refuses the client, and at DEBUG for the attempts that follow."""
 
 SILENCE: Final = 1.0
 """Seconds without an answer after which a broker is asked only if no other is at hand."""
@@ -198,11 +193,22 @@ class BrokerLink:
         return Readiness.IDLE if self.link.state is LinkState.IDLE else Readiness.FAILED
 
     @property
+    def connected(self) -> bool:
+        """Whether the connection is open."""
+        return self.usable is not None
+
+    @property
+    def waiting(self) -> float:
+        """Seconds for which the broker has owed an answer, or a connection."""
+        connection = self.usable
+        if connection is not None:
+            return connection.waiting
+        return self._clock() - self._attempt.begun if self._attempt is not None else 0.0
+
+    @property
     def overdue(self) -> bool:
         """Whether the broker has owed an answer for long; once, and again when it is half as long again."""
-        waiting = self._clock() - self._attempt.begun if self._attempt is not None else 0.0
-        if self.usable is not None and self.current is not None:
-            waiting = self.current.waiting
+        waiting = self.waiting
         if waiting < OVERDUE:
             self._overdue_at = OVERDUE
         elif waiting >= self._overdue_at:
@@ -285,7 +291,8 @@ class BrokerLink:
         """The attempt under way has ended."""
         if connection is not None:
             if self.link.failures:
-                logger.info(BACK, self.address)
+                logger.info("connected to %s again", self.address)
+                tell(self.address, BrokerEvent.BACK)
             self.link.connected()
             self.current = connection
             return
@@ -296,14 +303,18 @@ class BrokerLink:
         # a refusal is told here and nowhere else; the attempts that follow at intervals are for the curious
         refused = isinstance(error, AuthenticationError) and not error.retriable
         level = logging.WARNING if refused else logging.INFO
-        logger.log(level if self.link.failures == 1 else logging.DEBUG, FAILED, self.address, error)
+        first = self.link.failures == 1
+        logger.log(level if first else logging.DEBUG, "connecting to %s failed: %s", self.address, error)
+        if first:
+            tell(self.address, BrokerEvent.UNREACHABLE, error)
 
     def _notice_break(self) -> None:
         """Drop a connection that broke since it was last looked at."""
         if self.current is not None and self.current.closed:
             error = self.current.failure("it broke")
             self.current = None
-            logger.info(LOST, self.address, error)
+            logger.info("the connection to %s was lost: %s", self.address, error)
+            tell(self.address, BrokerEvent.LOST, error)
             # a broker that accepts and hangs up must not be asked in a tight loop
             self.link.failed(error, self._clock())
 

@@ -31,6 +31,13 @@ class Links:
     def __iter__(self) -> Iterator[BrokerLink]:
         return iter([*self._links.values(), *self._bootstrap])
 
+    def by_channel(self) -> list[tuple[str, BrokerLink]]:
+        """Every link with its channel."""
+        return [
+            *((channel, link) for (_, channel), link in self._links.items()),
+            *(("", link) for link in self._bootstrap),
+        ]
+
     def to(self, node: Node, channel: str) -> BrokerLink:
         """The link to a broker."""
         found = self._links.get((node.id, channel))

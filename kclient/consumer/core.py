@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -23,10 +24,10 @@ from kclient.cluster import ZERO_ID, ClientState, Cluster, cluster_addresses, to
 from kclient.concurrency import LoopHandle, Supervisor, Wakeup
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
-from kclient.consumer.fetch_driver import FetchDriver
+from kclient.consumer.fetch_driver import FETCH_CHANNELS, FetchDriver
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.group import Complete, ConsumerGroupMetadata, Prepare
-from kclient.consumer.group_driver import GroupDriver
+from kclient.consumer.group_driver import JOIN_CHANNEL, GroupDriver
 from kclient.consumer.lookups import Lookups
 from kclient.consumer.metrics import ConsumerMetrics
 from kclient.consumer.offsets import AutoCommit
@@ -393,6 +394,10 @@ class ConsumerCore:
                 self.config,
                 self.supervisor,
                 allow_auto_topic_creation=self.config.allow_auto_create_topics,
+                patience={
+                    **dict.fromkeys(FETCH_CHANNELS, self.config.fetch_max_wait_ms / 1000),
+                    JOIN_CHANNEL: math.inf,  # the broker waits for the other members
+                },
                 clock=self.clock,
             )
             cluster.listeners.append(self._on_metadata)

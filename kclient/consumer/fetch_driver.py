@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.fetcher")
 
-_CHANNELS = ("fetch", "fetch-2")
+FETCH_CHANNELS = ("fetch", "fetch-2")
 """A connection for each lane: a fetch that waits at the broker for new data delays all behind it."""
 _GRACE = 1.0
 """Seconds that a fetch may take beyond `fetch.max.wait.ms`, where that is not less than `request.timeout.ms`."""
@@ -77,7 +77,7 @@ class FetchDriver:
         if self._fetcher.crowded:
             core.look()  # the next poll makes room
         for plan in plans:
-            link = core.cluster.link(plan.node_id, _CHANNELS[plan.lane])
+            link = core.cluster.link(plan.node_id, FETCH_CHANNELS[plan.lane])
             connection = None if link is None else link.usable
             if connection is not None:
                 self._send(plan, connection)
@@ -90,7 +90,7 @@ class FetchDriver:
         with core.lock:
             requests = self._fetcher.end_sessions(core.clock(), everywhere=everywhere)
         for node_id, lane, request in requests:
-            link = core.cluster.link(node_id, _CHANNELS[lane])
+            link = core.cluster.link(node_id, FETCH_CHANNELS[lane])
             connection = None if link is None else link.usable
             if connection is not None:
                 with suppress(KafkaError):  # they forget it in time by themselves
@@ -98,7 +98,7 @@ class FetchDriver:
 
     async def _connect_and_send(self, plan: FetchPlan) -> None:
         try:
-            connection = await self._core.cluster.connection(plan.node_id, _CHANNELS[plan.lane])
+            connection = await self._core.cluster.connection(plan.node_id, FETCH_CHANNELS[plan.lane])
         except KafkaError as error:
             self._failed(plan, error)
         else:

@@ -22,7 +22,9 @@ logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 CHANNEL = "coordinator"
 """Heartbeats and commits have a connection of their own: brokers answer a connection in order."""
 
-_JOIN_CHANNEL = "join"
+JOIN_CHANNEL = "join"
+"""Where brokers keep a request until the other members have come."""
+
 _COMMITS_FIRST = 1.0
 """Seconds that joining waits for commits on their way: a broker refuses what comes behind the new generation."""
 
@@ -91,7 +93,7 @@ class GroupDriver:
             return await self._core.cluster.ask_any(ask)
         if request.kind is RequestKind.JOIN:
             await self._core.drained(_COMMITS_FIRST)
-        connection = await self._core.cluster.connection(request.node_id, _JOIN_CHANNEL if request.parks else CHANNEL)
+        connection = await self._core.cluster.connection(request.node_id, JOIN_CHANNEL if request.parks else CHANNEL)
         with self._core.lock:
             current = self._coordinator.awaits(request)
         return await ask(connection) if current else None
