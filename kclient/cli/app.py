@@ -369,9 +369,8 @@ def pipeline_archive(
     """Archive topics as Parquet, by topic and UTC date; what earlier runs have archived is left out."""
     from kclient.cli.pipeline import archive
 
-    settings = client_settings(bootstrap, config, refused=("key.deserializer", "value.deserializer"))
     return archive(
-        topics or [], settings, pattern=pattern, destination=destination, master=master,
+        topics or [], bootstrap, config, pattern=pattern, destination=destination, master=master,
         spark_settings=parse_config(spark, "--spark"), allow_data_loss=allow_data_loss,
         restart_recreated=restart_recreated,
     )  # fmt: skip

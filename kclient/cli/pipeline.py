@@ -11,11 +11,12 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from kclient.cli import output
 from kclient.cli.errors import UsageError
+from kclient.cli.settings import client_settings
 from kclient.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ _SPARK_SETTINGS = {
 
 def archive(
     topics: list[str],
-    settings: dict[str, object],
+    bootstrap: str,
+    config: list[str] | None,
     *,
     pattern: str | None,
     destination: str,
@@ -47,9 +49,12 @@ def archive(
     except ModuleNotFoundError as error:
         raise MissingExtraError("pyspark", "spark", "The archive pipeline") from error
     from kclient.spark.pipelines import archive as run
-    from kclient.spark.pipelines.archive import local_folder
+    from kclient.spark.pipelines.archive import check_folder, check_selection
 
-    folder = local_folder(destination)  # said before Spark takes its seconds to start
+    # all that can be wrong is said before a broker is asked, and before Spark takes its seconds to start
+    check_folder(destination)
+    settings = client_settings(bootstrap, config, refused=("key.deserializer", "value.deserializer"))
+    check_selection(settings, topics=topics, pattern=pattern)
     # py4j logs a traceback of its own when a call is interrupted; what is raised is said in one sentence
     logging.getLogger().addHandler(logging.NullHandler())
     # the workers need what this process has installed
@@ -57,12 +62,12 @@ def archive(
     builder = SparkSession.builder.appName("kclient archive").master(master)
     for name, value in {**_SPARK_SETTINGS, **spark_settings}.items():
         builder = builder.config(name, value)
-    with _starting(silent="spark.log.level" not in spark_settings):
+    with _shown("starting Spark"), _starting(silent="spark.log.level" not in spark_settings):
         spark = builder.getOrCreate()
     try:
         with _progress() as progress:
             summary = run(
-                spark, folder, settings, topics=topics, pattern=pattern, fail_on_data_loss=not allow_data_loss,
+                spark, destination, settings, topics=topics, pattern=pattern, fail_on_data_loss=not allow_data_loss,
                 restart_recreated=restart_recreated, progress=progress,
             )  # fmt: skip
     finally:
@@ -128,6 +133,15 @@ def _print(summary: ArchiveSummary) -> None:
     for topic in summary.topics:
         if topic.lost:
             output.warn(f"{topic.topic}: {topic.lost} offsets were gone before they were archived")
+
+
+def _shown(what: str) -> AbstractContextManager[object]:
+    """People see what the body does while it takes its time."""
+    if not output.is_terminal():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console().status(f"{what} …")
 
 
 def _progress() -> Any:

@@ -21,7 +21,7 @@ from kclient.errors import ConfigError
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
-from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained
+from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained, sync
 from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
 from kclient.spark.pipelines.parquet_files import CODECS, write_empty
@@ -102,6 +102,25 @@ def archive(
         spark, local_folder(destination), settings, topics, pattern, fail_on_data_loss, restart_recreated, progress
     )
     return run.run()
+
+
+def check_folder(destination: str | Path) -> None:
+    """Whether `archive` would take the destination, as far as can be said without making anything.
+
+    Raises:
+        ConfigError: it is none that archives can be written to.
+        ArchiveError: it cannot be written.
+    """
+    ArchiveFolder(local_folder(destination)).check()
+
+
+def check_selection(settings: Mapping[str, Any], *, topics: Sequence[str] = (), pattern: str | None = None) -> None:
+    """Whether `archive` would take these, without Spark and without asking a broker.
+
+    Raises:
+        ConfigError: a setting, a name or the pattern is wrong.
+    """
+    _read_options(settings, topics, pattern, fail_on_data_loss=True)
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]")
@@ -271,7 +290,10 @@ def _keep_names_text(destination: Path, manifest: Manifest) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f"_{manifest.run}.tmp")
         write_empty(temporary)
+        sync(temporary)
         temporary.rename(target)
+        for folder in (target.parent, target.parent.parent, destination):
+            sync(folder)
 
 
 def _read_options(

@@ -36,6 +36,9 @@ from typing import IO
 from kclient.spark.pipelines.manifest import ArchiveError, Manifest
 
 _MANIFEST = re.compile(r"(\d{8,})\.json")
+_DATA = re.compile(r"part-\d+-\d+-\d+-[0-9a-f]{16}\.parquet")
+"""What `parquet_files` calls its files; Spark's own are called otherwise."""
+_RUN = re.compile(r"(\d{8,})-([0-9a-f]+)")
 _STAGING = re.compile(r"\d{8,}(-[0-9a-f]+)?")
 MARKER = "run.json"
 
@@ -69,6 +72,20 @@ class ArchiveFolder:
         self._manifests = self._home / "manifests"
         self._staging = self._home / "staging"
         self._published = self._home / "published"
+
+    def check(self) -> None:
+        """Whether it looks as if it could be written; nothing is made.
+
+        Raises:
+            ArchiveError: it is none, or may not be written.
+        """
+        what = f"the archive's folder {self.destination} cannot be used"
+        with explained(what):
+            found = next(path for path in (self.destination, *self.destination.parents) if path.exists())
+        if not found.is_dir():
+            raise ArchiveError(f"{what}: {found} is no folder")
+        if not os.access(found, os.W_OK | os.X_OK):
+            raise ArchiveError(f"{what}: {found} may not be written")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -109,16 +126,41 @@ class ArchiveFolder:
         """The newest committed manifest, if any run was ever committed.
 
         Raises:
-            ArchiveError: it cannot be read, is damaged, or a newer release wrote it.
+            ArchiveError: it cannot be read, is damaged, or a newer release wrote it; or it is gone, and what it says
+                was archived would be archived again.
         """
         with explained("the manifests cannot be read"):
             paths = list(self._manifests.iterdir())
         found = {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
+        newest = max(found, default=0)
+        self._check_newest(newest)
         if not found:
             return None
-        path = found[max(found)]
+        path = found[newest]
         with explained(f"the manifest {path} cannot be read"):
             return Manifest.from_json(path.read_bytes(), path)
+
+    def _check_newest(self, number: int) -> None:
+        """Raises `ArchiveError` where runs are known by what they left, and the manifests of none as new are there."""
+        published = _RUN.fullmatch(self._last_published() or "")
+        if published is not None and int(published[1]) > number:
+            raise self._lost(int(published[1]), f"part-*-{published[2]}.parquet", self._published)
+        if number:
+            return
+        with explained(f"the archive's folder {self.destination} cannot be read"):
+            files = self.destination.glob("topic=*/date=*/part-*.parquet")
+            left = next((path for path in files if _DATA.fullmatch(path.name)), None)
+        if left is not None:
+            raise self._lost(None, str(left.relative_to(self.destination)), None)
+
+    def _lost(self, number: int | None, files: str, mark: Path | None) -> ArchiveError:
+        what = "the manifests are" if number is None else f"the manifest {self._manifest_path(number).name} is"
+        again = f"{files} and {mark}" if mark is not None else "its Parquet files"
+        return ArchiveError(
+            f"{what} gone from {self._manifests}, and what it had archived is there ({files}): another run would archive"
+            " the same records again; restore the manifests from a backup, archive into an empty folder, or delete"
+            f" {again} to have the records archived anew"
+        )
 
     @contextmanager
     def run(self, number: int) -> Iterator[StagedRun]:
@@ -161,8 +203,8 @@ class ArchiveFolder:
             for file in manifest.files:
                 folders.update((staging / file.path).parents[: len(Path(file.path).parents)])
             for folder in folders:
-                _sync(folder)
-            _sync(self._staging)
+                sync(folder)
+            sync(self._staging)
             target = self._manifest_path(manifest.number)
             temporary = target.with_suffix(f".{manifest.run}.tmp")
             try:
@@ -172,7 +214,7 @@ class ArchiveFolder:
                 with contextlib.suppress(OSError):
                     temporary.unlink(missing_ok=True)
         with explained("the manifest could not be forced to disk; run again: it looks what is there, and goes on"):
-            _sync(self._manifests)
+            sync(self._manifests)
 
     def publish(self, manifest: Manifest) -> None:
         """Moves the run's files to where they belong; what a dead run already moved is left as it is.
@@ -184,7 +226,7 @@ class ArchiveFolder:
         """
         staging = self._staging_of(manifest)
         with explained("the run is committed, but its files could not be moved; the next run goes on with that"):
-            if self._is_published(staging.name):
+            if self._last_published() == staging.name:
                 _remove(staging)
                 return
             folders = set()
@@ -200,21 +242,23 @@ class ArchiveFolder:
                         " restore it or archive into an empty folder"
                     )
             for folder in folders | {folder.parent for folder in folders} | {self.destination}:
-                _sync(folder)
+                sync(folder)
             self._mark_published(staging.name)
             _remove(staging)
 
-    def _is_published(self, run: str) -> bool:
-        try:
-            return self._published.read_bytes() == run.encode()
-        except FileNotFoundError:  # no run was yet, or an older release wrote the folder
-            return False
+    def _last_published(self) -> str | None:
+        """The name of the newest run whose files are all in place; None where that is not known."""
+        with explained(f"the mark {self._published} cannot be read"):
+            try:
+                return self._published.read_bytes().decode(errors="replace")
+            except FileNotFoundError:  # no run was yet, or an older release wrote the folder
+                return None
 
     def _mark_published(self, run: str) -> None:
         temporary = self._home / "published.tmp"
         _write(temporary, run)
         temporary.rename(self._published)
-        _sync(self._home)
+        sync(self._home)
 
     def discard_dead(self) -> None:
         """Deletes what runs left behind that died before their commit; call it when the last one is published.
@@ -278,7 +322,7 @@ def _is_alive(folder: Path) -> bool:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, "utf-8")
-    _sync(path)
+    sync(path)
 
 
 def _place(temporary: Path, target: Path) -> None:
@@ -300,7 +344,8 @@ def _remove(staging: Path) -> None:
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Force a file, or what a folder holds, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections import defaultdict
 from collections.abc import Mapping
@@ -9,7 +10,9 @@ from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import crc32c
 
 from kclient.spark.pipelines.columns import stored_schema, tallies_of, unpacked
 from kclient.spark.pipelines.folder import StagedRun
@@ -96,8 +99,9 @@ class _File:
         self._target = folder / path
         self._target.parent.mkdir(parents=True, exist_ok=True)
         self._schema = stored_schema()
+        self._sink = _Sink(self._target)
         self._writer = parquet.ParquetWriter(
-            self._target, self._schema, compression=compression, store_schema=False, write_page_checksum=True
+            self._sink, self._schema, compression=compression, store_schema=False, write_page_checksum=True
         )
         self._writer.add_key_value_metadata(dict(about))
         self._gathered: list[pyarrow.RecordBatch] = []
@@ -120,13 +124,10 @@ class _File:
         """Complete the file and force it to disk."""
         self._write()
         self._writer.close()
-        descriptor = os.open(self._target, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            size = os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
-        return FileReceipt(self._path, self.topic, self._rows, size, tuple(sorted(self._tallies.items())))
+        self._sink.finish()
+        return FileReceipt(
+            self._path, self.topic, self._rows, self._sink.size, self._sink.crc32c, tuple(sorted(self._tallies.items()))
+        )
 
     def abandon(self) -> None:
         """The task failed: the file goes with the staging folder."""
@@ -135,6 +136,8 @@ class _File:
         self._gathered.clear()
         with suppress(OSError, ArrowException):
             self._writer.close()
+        with suppress(OSError):
+            self._sink.close()
 
     def _write(self) -> None:
         import pyarrow
@@ -143,6 +146,37 @@ class _File:
             table = pyarrow.Table.from_batches(self._gathered, self._schema)
             self._writer.write_table(table, row_group_size=self._gathered_rows)
         self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
+
+
+class _Sink(io.RawIOBase):
+    """A new file that knows what was written into it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.size = 0
+        self.crc32c = 0
+        self._file = path.open("wb", buffering=0)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data)
+        size = len(left)
+        self.crc32c = crc32c.crc32c(left, self.crc32c)
+        self.size += size
+        while left:  # a file may take less at a time
+            left = left[self._file.write(left) :]
+        return size
+
+    def finish(self) -> None:
+        """Force the file to disk, and close it."""
+        os.fsync(self._file.fileno())
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def write_empty(path: Path) -> None:

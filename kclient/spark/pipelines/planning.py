@@ -15,6 +15,8 @@ from kclient.types import TopicPartition
 
 _ATTEMPTS = 3
 _PAUSE_S = 0.2
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""How Hive, and all who read folders as it does, write null as a part of a path."""
 _SHOWN = 3
 """So many partitions are named in an error; the others are counted."""
 
@@ -37,11 +39,12 @@ def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, resta
     Raises:
         UnknownTopicOrPartitionError: a topic does not exist.
         ArchiveError: a topic was created again since it was archived, and `restart_recreated` is not set; or the
-            brokers know no topic ids, so that this could not be seen.
+            brokers know no topic ids, so that this could not be seen; or a topic's name would read back as null.
         DataLossError: records are gone that no run archived, and `failOnDataLoss` is true.
     """
     for _ in range(_ATTEMPTS):
         topics = selected_topics(cluster, options.selection)
+        _check_names(topics)
         _check_ids(topics)
         _check_recreated(topics, last, restart_recreated)
         partitions = selected_partitions(topics, options.selection)
@@ -55,6 +58,15 @@ def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, resta
             return found
         time.sleep(_PAUSE_S)
     raise ArchiveError("topics are deleted and created again all the time; nothing was archived, run again later")
+
+
+def _check_names(topics: Collection[str]) -> None:
+    if _NO_VALUE in topics:
+        raise ArchiveError(
+            f"the topic {_NO_VALUE!r} cannot be archived: readers of Parquet take a folder of that name for one without"
+            " a topic, and its records would come back with null; nothing was archived, leave it out (a pattern such as"
+            " '(?!__HIVE).*' does)"
+        )
 
 
 def _check_ids(topics: Mapping[str, KnownTopic]) -> None:

@@ -10,14 +10,20 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import crc32c
 
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, ArchiveError
 from kclient.spark.ranges import OffsetRange
 from kclient.types import TopicPartition
 
 _WRAP = 1 << 64
+_READERS = 4
+"""Threads that read what was staged; other systems' disks answer late rather than slowly."""
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class FileReceipt:
     topic: str
     rows: int
     size: int
+    crc32c: int
+    """Of its bytes, as they were written."""
     tallies: tuple[tuple[int, Tally], ...]
     """By partition."""
 
@@ -144,8 +152,6 @@ def _check_records(
 
 def _check_files(files: Sequence[FileReceipt], folder: Path) -> None:
     """Every file is where this process sees it, whole."""
-    from pyarrow import ArrowException, parquet
-
     missing = [file for file in files if not (folder / file.path).is_file()]
     if missing:
         raise ArchiveError(
@@ -153,17 +159,36 @@ def _check_files(files: Sequence[FileReceipt], folder: Path) -> None:
             f" {len(missing)} of them are not in {folder} as this process sees it, such as {missing[0].path}:"
             " driver and workers must share the archive's folder; nothing was archived"
         )
-    for file in files:
-        path = folder / file.path
-        size = path.stat().st_size
-        if size != file.size:
-            raise _refused(f"{path} has {size} bytes, and {file.size} were written")
-        try:
-            rows = parquet.read_metadata(path).num_rows
-        except (ArrowException, OSError) as error:
-            raise _refused(f"{path} is no Parquet file: {error}") from error
-        if rows != file.rows:
-            raise _refused(f"{path} has {rows} records, and {file.rows} were written")
+    with ThreadPoolExecutor(_READERS) as pool:
+        for _ in pool.map(lambda file: _check_file(file, folder / file.path), files):
+            pass
+
+
+def _check_file(file: FileReceipt, path: Path) -> None:
+    from pyarrow import ArrowException, parquet
+
+    size = path.stat().st_size
+    if size != file.size:
+        raise _refused(f"{path} has {size} bytes, and {file.size} were written")
+    try:
+        rows = parquet.read_metadata(path).num_rows
+        checksum = _checksum_of(path)
+    except (ArrowException, OSError) as error:
+        raise _refused(f"{path} is no Parquet file: {error}") from error
+    if rows != file.rows:
+        raise _refused(f"{path} has {rows} records, and {file.rows} were written")
+    if checksum != file.crc32c:
+        raise _refused(
+            f"{path} holds other bytes than were written (its CRC-32C is {checksum:08x}, not {file.crc32c:08x})"
+        )
+
+
+def _checksum_of(path: Path) -> int:
+    checksum = 0
+    with path.open("rb", buffering=0) as opened:
+        while piece := opened.read(_PIECE):
+            checksum = crc32c.crc32c(piece, checksum)
+    return checksum
 
 
 def _refused(why: str) -> ArchiveError:

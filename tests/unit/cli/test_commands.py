@@ -225,6 +225,34 @@ def test_errors_are_one_sentence(shell: Shell, arguments: list[str], code: int, 
     assert outcome.out == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["t", "--to", "s3://bucket/x"], 2, "an archive cannot be written to s3://bucket/x"),
+        (["t", "--to", "here/file/x"], 1, "here/file is no folder"),
+        (["t", "--to", "x", "-c", "isolation.lvel=x", "-b", "127.0.0.1:1"], 2, "did you mean isolation.level?"),
+        (["--pattern", "(", "--to", "x", "-b", "127.0.0.1:1"], 2, "pattern"),
+        (["t,u", "--to", "x", "-b", "127.0.0.1:1"], 2, "one by one"),
+    ],
+)
+def test_an_archives_arguments_are_judged_before_anything_is_asked_or_made(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/file").touch()
+
+    def session(*arguments: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", session)
+    outcome = shell("pipeline", "archive", *([] if "-b" in arguments else ["-b", "embedded:typo"]), *arguments)
+    assert outcome.code == code
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "here"]
+
+
 def test_no_broker(shell: Shell) -> None:
     outcome = shell("topics", "list", "--bootstrap", "127.0.0.1:1", "--config", "default.api.timeout.ms=500",
                     "--config", "request.timeout.ms=400")  # fmt: skip

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import pyarrow
 import pytest
 from hypothesis import given
@@ -110,6 +111,7 @@ def test_files_hold_what_was_read_and_the_receipts_say_so(tmp_path: Path) -> Non
         assert files.receipts[1].tallies == ((0, Tally(1, 9, 9, 9)), (4, Tally(1, 3, 3, 3)))
         paths = [staged.folder / receipt.path for receipt in files.receipts]
         assert [receipt.size for receipt in files.receipts] == [path.stat().st_size for path in paths]
+        assert [receipt.crc32c for receipt in files.receipts] == [crc32c.crc32c(path.read_bytes()) for path in paths]
         found = pyarrow.concat_tables(parquet.read_table(path, partitioning=None) for path in paths)
         metadata = parquet.read_metadata(paths[0])
     assert found.column("offset").to_pylist() == [7, 9, 3, 4]

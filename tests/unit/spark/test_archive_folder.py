@@ -99,6 +99,58 @@ def test_without_a_mark_files_that_are_there_are_published(folder: ArchiveFolder
     assert (folder.destination / "_kclient/published").exists()
 
 
+def published(folder: ArchiveFolder, count: int) -> Path:
+    """So many runs; returns where the manifests are."""
+    for number in range(1, count + 1):
+        folder.publish(commit(folder, number, f"topic=t/date=a/part-00000-{number}-0-{number:016x}.parquet"))
+    return folder.destination / "_kclient/manifests"
+
+
+def test_the_newest_manifest_is_missed(folder: ArchiveFolder) -> None:
+    manifests = published(folder, 2)
+    kept = (manifests / "00000002.json").read_bytes()
+    (manifests / "00000002.json").unlink()
+    with pytest.raises(ArchiveError, match=r"00000002\.json is gone from .* archive the same .* restore") as raised:
+        folder.last()
+    assert f"delete part-*-{json.loads(kept)['run']}.parquet and " in str(raised.value)
+    (manifests / "00000002.json").write_bytes(kept)
+    assert folder.last() is not None
+
+
+def test_an_older_manifest_is_not_missed(folder: ArchiveFolder) -> None:
+    """Each holds all positions."""
+    (published(folder, 2) / "00000001.json").unlink()
+    last = folder.last()
+    assert last is not None
+    assert last.number == 2
+
+
+def test_a_run_whose_files_are_not_moved_yet_is_not_missed(folder: ArchiveFolder) -> None:
+    published(folder, 1)
+    made = commit(folder, 2, "topic=t/date=a/part-9.parquet")
+    assert folder.last() == made
+
+
+def test_data_of_others_is_none_of_a_lost_run(folder: ArchiveFolder) -> None:
+    path = folder.destination / "topic=t/date=a/part-00000-d3b07384-d9a0-4e9b-8f3e-7c5d6e5b9a10-c000.snappy.parquet"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert folder.last() is None
+
+
+@pytest.mark.parametrize("gone", ["_kclient/manifests", "_kclient/manifests/*", "_kclient"])
+def test_data_without_any_manifest_is_not_archived_again(folder: ArchiveFolder, gone: str) -> None:
+    published(folder, 1)
+    for path in list(folder.destination.glob(gone)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder.destination / "_kclient/manifests").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(ArchiveError, match=r"gone from .* would archive the same records again; restore"):
+        folder.last()
+    shutil.rmtree(folder.destination / "topic=t")
+    (folder.destination / "_kclient/published").unlink(missing_ok=True)
+    assert folder.last() is None
+
+
 def test_a_death_between_the_mark_and_the_cleaning_is_gone_on_from(
     folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +261,7 @@ def test_a_file_that_somebody_deleted_is_named(folder: ArchiveFolder) -> None:
         folder.publish(made)
 
 
-@pytest.mark.parametrize("call", ["sync", "write", "link"])
+@pytest.mark.parametrize("call", ["sync", "_write", "link"])
 def test_a_full_disk_commits_nothing(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
@@ -218,7 +270,7 @@ def test_a_full_disk_commits_nothing(folder: ArchiveFolder, monkeypatch: pytest.
         if call == "link":
             patched.setattr(os, "link", full)
         else:
-            patched.setattr(folders, f"_{call}", full)
+            patched.setattr(folders, call, full)
         with pytest.raises(ArchiveError, match=r"nothing was archived: No space left on device \(somewhere\)"):
             commit(folder, 1, "topic=t/date=a/1.parquet")
     assert folder.last() is None

@@ -142,3 +142,11 @@ def test_positions_of_one_topic_are_never_those_of_another() -> None:
     cluster.ids = {"b": "id of a"}
     found = planned(cluster, archived((0, 20)), topics="a,b")
     assert [(each.topic, each.start, each.end) for each in found.ranges] == [("a", 20, 30), ("b", 0, 50)]
+
+
+@pytest.mark.parametrize("topics", ["__HIVE_DEFAULT_PARTITION__", "a,__HIVE_DEFAULT_PARTITION__"])
+def test_a_name_that_readers_take_for_null_is_refused(topics: str) -> None:
+    cluster = FakeCluster({A0: (0, 5), TopicPartition("__HIVE_DEFAULT_PARTITION__", 0): (0, 5)})
+    with pytest.raises(ArchiveError, match="'__HIVE_DEFAULT_PARTITION__' cannot be archived: .* leave it out"):
+        planned(cluster, topics=topics)
+    assert planned(cluster).ranges

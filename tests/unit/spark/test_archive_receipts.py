@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import crc32c
 import pyarrow
 import pytest
 from hypothesis import given
@@ -46,7 +47,7 @@ def staged(folder: Path) -> list[Receipt]:
         path = folder / name
         path.parent.mkdir(parents=True)
         parquet.write_table(pyarrow.table({"offset": range(rows)}), path)
-        receipts.append(FileReceipt(name, "t", rows, path.stat().st_size, tallies))
+        receipts.append(FileReceipt(name, "t", rows, path.stat().st_size, crc32c.crc32c(path.read_bytes()), tallies))
     return receipts
 
 
@@ -134,6 +135,17 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
         verified_files(PLANNED, receipts, tmp_path)
 
 
+def test_a_file_of_other_bytes_is_refused(tmp_path: Path) -> None:
+    """Neither its size nor its footer tells."""
+    receipts = staged(tmp_path)
+    path = tmp_path / "topic=t/date=2024-01-02/b.parquet"
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1  # in the first page
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError, match=r"b\.parquet holds other bytes than were written .* run again"):
+        verified_files(PLANNED, receipts, tmp_path)
+
+
 def test_a_file_of_other_rows_is_refused(tmp_path: Path) -> None:
     receipts = staged(tmp_path)
     path = tmp_path / "topic=t/date=2024-01-01/a.parquet"
@@ -151,6 +163,6 @@ def test_receipts_travel_unchanged(first: Tally, second: Tally) -> None:
     total = first + second
     for receipt in (
         ReadReceipt(OffsetRange("t", 3, 5, 7, "id"), total, ((5, 6), (6, 7))),
-        FileReceipt("a/b", "t", total.rows, 17, ((0, first), (1, second), (2, total))),
+        FileReceipt("a/b", "t", total.rows, 17, 0xFFFFFFFF, ((0, first), (1, second), (2, total))),
     ):
         assert from_text(to_text(receipt)) == receipt
