@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from kclient.cli.errors import UsageError, guarded
 from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Config
@@ -15,6 +16,21 @@ from kclient.cli.settings import client_settings, parse_config
 
 PATIENCE_MS = 15_000
 """How long commands wait for a broker, in milliseconds; `--config` overrides it."""
+
+
+class _Command(TyperCommand):
+    """A command that takes each option once, unless it says otherwise: of several values all but one are ignored."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        seen = set[str]()
+        for option in given:
+            name = option.opts[0]
+            if name in seen and not getattr(option, "multiple", False) and not getattr(option, "is_flag", False):
+                raise UsageError(f"{name} is given twice; see {ctx.command_path} --help")
+            seen.add(name)
+        return super().parse_args(ctx, args)
+
 
 app: typer.Typer = typer.Typer(
     name="kclient",
@@ -80,7 +96,7 @@ def _admin(bootstrap: str, config: list[str] | None, *, creates: bool = False) -
 # ---- gateway and clients ------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(cls=_Command)
 def gateway(
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Directory that holds everything.")],
     listen: Annotated[
@@ -109,7 +125,7 @@ def gateway(
     return serve(data, listen, advertise, durability, parse_config(config), log_level)
 
 
-@app.command()
+@app.command(cls=_Command)
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -122,7 +138,7 @@ def produce(
     return work(topic, {"max.block.ms": PATIENCE_MS, **_client(bootstrap, config, creates=True, refused=own)})
 
 
-@app.command()
+@app.command(cls=_Command)
 def consume(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Where from.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -160,7 +176,7 @@ def consume(
     )  # fmt: skip
 
 
-@app.command()
+@app.command(cls=_Command)
 def info(
     bootstrap: Annotated[
         str | None,
@@ -181,7 +197,7 @@ def info(
 # ---- topics -------------------------------------------------------------------------------------------------
 
 
-@topics_app.command("list")
+@topics_app.command("list", cls=_Command)
 def topics_list(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     internal: Annotated[bool, typer.Option("--internal", help="Also Kafka's own topics.")] = False,
@@ -193,7 +209,7 @@ def topics_list(
     return topics.list_topics(_admin(bootstrap, config), internal=internal)
 
 
-@topics_app.command("create")
+@topics_app.command("create", cls=_Command)
 def topics_create(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -217,7 +233,7 @@ def topics_create(
     )  # fmt: skip
 
 
-@topics_app.command("delete")
+@topics_app.command("delete", cls=_Command)
 def topics_delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -229,7 +245,7 @@ def topics_delete(
     return topics.delete(names, _admin(bootstrap, config))
 
 
-@topics_app.command("describe")
+@topics_app.command("describe", cls=_Command)
 def topics_describe(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -241,7 +257,7 @@ def topics_describe(
     return topics.describe(names, _admin(bootstrap, config))
 
 
-@topics_app.command("alter")
+@topics_app.command("alter", cls=_Command)
 def topics_alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -268,7 +284,7 @@ def topics_alter(
 # ---- groups -------------------------------------------------------------------------------------------------
 
 
-@groups_app.command("list")
+@groups_app.command("list", cls=_Command)
 def groups_list(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     state: Annotated[
@@ -282,7 +298,7 @@ def groups_list(
     return groups.list_groups(_admin(bootstrap, config), states=state or [])
 
 
-@groups_app.command("describe")
+@groups_app.command("describe", cls=_Command)
 def groups_describe(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -294,7 +310,7 @@ def groups_describe(
     return groups.describe(group, _admin(bootstrap, config))
 
 
-@groups_app.command("reset")
+@groups_app.command("reset", cls=_Command)
 def groups_reset(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -322,7 +338,7 @@ def groups_reset(
     )  # fmt: skip
 
 
-@groups_app.command("delete")
+@groups_app.command("delete", cls=_Command)
 def groups_delete(
     names: Annotated[list[str], typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -342,7 +358,7 @@ def _pipelines() -> None:
     """Jobs that run on Spark."""
 
 
-@pipeline_app.command("archive")
+@pipeline_app.command("archive", cls=_Command)
 def pipeline_archive(
     destination: Annotated[
         str, typer.Option("--to", metavar="DIR", help="Folder for the Parquet files, which Spark's workers share.")

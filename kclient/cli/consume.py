@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import UsageError, sentence_of
+from kclient.cli.settings import check_group
 from kclient.cli.trouble import patiently, told
 from kclient.errors import CommitFailedError, UnknownTopicOrPartitionError
 from kclient.sync import Consumer
@@ -18,6 +19,18 @@ EARLIEST, LATEST = "earliest", "latest"
 
 _REQUEST_MS = "10000"
 """Who watches wants to know sooner that a broker hangs than the client's 30 seconds; `--config` overrides it."""
+
+_OWN = {
+    "enable.auto.commit": "with --group what was written is committed, and nothing else",
+    "auto.commit.interval.ms": "with --group what was written is committed at once",
+    "allow.auto.create.topics": "consume creates no topics",
+}
+_OF_GROUPS = frozenset(
+    {
+        "group.instance.id", "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "max.poll.interval.ms",
+        "partition.assignment.strategy", "session.timeout.ms",
+    }
+)  # fmt: skip
 
 
 def consume(
@@ -39,8 +52,7 @@ def consume(
     given = {name.replace("_", ".") for name in settings}
     if from_beginning and "auto.offset.reset" in given:
         raise UsageError("--from-beginning and --config auto.offset.reset both say where to begin: give one of them")
-    if "group.id" in given:
-        raise UsageError("--group names the group, not --config group.id")
+    _check_config(given, group)
     place = None if offset is None else _number(offset)
     reset = "earliest" if from_beginning else "latest"
     defaults = {
@@ -53,7 +65,9 @@ def consume(
     with told(), Consumer(config=config) as consumer:
         ends: dict[TopicPartition, int] | None = None
         if group is not None:
-            _partitions(consumer, topics, [])  # says so if a topic does not exist
+            found = _partitions(consumer, topics, [])  # says so if a topic does not exist
+            if from_beginning:
+                _tell_of_commits(consumer, found, group)
             consumer.subscribe(topics)
         else:
             assigned = _partitions(consumer, topics, partitions)
@@ -65,6 +79,31 @@ def consume(
             ends = _asked(consumer.end_offsets, assigned) if to_end else None
         _run(consumer, limit, ends, commit=group is not None)
     return 0
+
+
+def _check_config(given: set[str], group: str | None) -> None:
+    """Settings that would have no effect, or break what the command does, are refused."""
+    if group is not None:
+        check_group(group)
+    if "group.id" in given:
+        raise UsageError("--group names the group, not --config group.id")
+    for name in sorted(given & _OWN.keys()):
+        raise UsageError(f"--config {name} has no place here: {_OWN[name]}")
+    if group is None:
+        for name in sorted(given & _OF_GROUPS):
+            raise UsageError(f"--config {name} is for groups: name one with --group")
+
+
+def _tell_of_commits(consumer: Consumer, partitions: list[TopicPartition], group: str) -> None:
+    """Say where --from-beginning is not where the group begins."""
+    committed = patiently(lambda timeout: consumer.committed(partitions, timeout=timeout))
+    places = sum(place is not None for place in committed.values())
+    if places:
+        which = "all partitions" if places == len(partitions) else f"{places} of {len(partitions)} partitions"
+        output.warn(
+            f"the group {group} goes on where it stopped in {which}, not at the beginning; kclient groups reset moves"
+            " it"
+        )
 
 
 def _asked(

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 FAILED = 1
@@ -29,9 +29,10 @@ class Terminated(BaseException):
 
 
 def complain(sentence: str) -> None:
-    """Write one sentence to standard error."""
-    sys.stderr.write(f"kclient: {sentence}\n")
-    sys.stderr.flush()
+    """Write one sentence to standard error; where that cannot be written, the exit code has to tell."""
+    with suppress(OSError):
+        sys.stderr.write(f"kclient: {sentence}\n")
+        sys.stderr.flush()
 
 
 def guarded(command: Callable[[], object]) -> int:
@@ -78,7 +79,7 @@ def _pipe_closed() -> int:
 
 def report(error: Exception) -> int:
     """Say what went wrong; returns the exit code."""
-    from kclient.errors import ConfigError, MissingExtraError
+    from kclient.errors import MissingExtraError, NotYetSupportedError
 
     shown = getattr(error, "format_message", None)  # errors of the option parser
     if shown is not None:
@@ -89,7 +90,10 @@ def report(error: Exception) -> int:
     if type(error).__name__ == "Abort":  # what the option parser makes of Ctrl-C
         return _interrupted(error.__context__ or error)
     complain(sentence_of(error))
-    return USAGE if isinstance(error, UsageError | ConfigError | MissingExtraError) else FAILED
+    if isinstance(error, UsageError | MissingExtraError | NotYetSupportedError):
+        return USAGE
+    # what clients refuse of their arguments and settings
+    return USAGE if isinstance(error, ValueError | TypeError) else FAILED
 
 
 def _interrupted(error: BaseException) -> int:
@@ -98,7 +102,8 @@ def _interrupted(error: BaseException) -> int:
 
 def _complain_of_usage(error: Exception, text: str) -> None:
     if text.startswith("Usage:"):  # a command that only has sub-commands shows its help
-        sys.stderr.write(f"{text}\n")
+        with suppress(OSError):
+            sys.stderr.write(f"{text}\n")
         return
     context = getattr(error, "ctx", None)
     path = "kclient" if context is None else context.command_path

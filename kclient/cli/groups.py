@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from kclient.admin import OffsetReset, OffsetSpec, PartitionLag
 from kclient.cli import output
 from kclient.cli.errors import UsageError
+from kclient.cli.settings import check_group
 from kclient.errors import UnknownTopicOrPartitionError
 from kclient.sync import Admin
 from kclient.types import TopicPartition
@@ -79,6 +80,7 @@ def reset(
     execute: bool,
 ) -> int:
     """Print where the group would go, and with `execute` move it there."""
+    check_group(group_id)
     if sum((earliest, latest, offset is not None, time is not None)) != 1:
         raise UsageError("say where to: one of --to-earliest, --to-latest, --to-offset and --to-time")
     moment = None if time is None else _milliseconds(time)

@@ -71,7 +71,7 @@ def parse(text: str | bytes) -> Line:
         LineError: If it is no record.
     """
     try:
-        fields = json.loads(text)
+        fields = json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise LineError(f"is no JSON ({error}): a line is {_EXAMPLE}") from None
     if not isinstance(fields, dict):
@@ -79,13 +79,13 @@ def parse(text: str | bytes) -> Line:
     unknown = sorted(fields.keys() - _KNOWN)
     if unknown:
         raise LineError(f"has the unknown field {unknown[0]!r}; known are key, value, headers, timestamp, partition")
-    timestamp = _integer(fields, "timestamp", least=-1)
+    timestamp = _integer(fields, "timestamp", least=-1, bits=63)
     return Line(
         _bytes(fields.get("key"), "key"),
         _bytes(fields.get("value"), "value"),
         _headers(fields.get("headers")),
         None if timestamp == -1 else timestamp,  # a record that was never stamped
-        _integer(fields, "partition", least=0),
+        _integer(fields, "partition", least=0, bits=31),
     )
 
 
@@ -128,10 +128,10 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
     return headers
 
 
-def _integer(fields: dict[str, Any], name: str, *, least: int) -> int | None:
+def _integer(fields: dict[str, Any], name: str, *, least: int, bits: int) -> int | None:
     value = fields.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << bits:
         raise LineError(f"has a {name} that is no number of the kind")
     return value

@@ -44,6 +44,8 @@ def archive(
     """Archive what no earlier run has archived, and print a summary."""
     if bool(topics) == (pattern is not None):
         raise UsageError("say what to archive: topics, or --pattern")
+    if "spark.master" in spark_settings:
+        raise UsageError("--master says where Spark runs, not --spark spark.master")
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:

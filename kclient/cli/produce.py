@@ -7,6 +7,7 @@ import time
 
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import FAILED, Terminated, complain, sentence_of
+from kclient.cli.settings import check_topic_name
 from kclient.cli.trouble import told
 from kclient.errors import (
     DeliveryError,
@@ -27,6 +28,7 @@ _IN_TROUBLE_S = 0.5
 
 def produce(topic: str, settings: dict[str, object]) -> int:
     """Send every line; returns the exit code. What came before a wrong line, Ctrl-C or SIGTERM is sent."""
+    check_topic_name(topic)
     started = time.monotonic()
     lines = _Lines(Producer({"linger.ms": 5, **settings}), topic)
     with told() as trouble:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
+from kclient.arguments import shown
 from kclient.cli.errors import UsageError
 from kclient.errors import BrokerConnectionError
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def parse_config(given: list[str] | None, option: str = "--config") -> dict[str, str]:
@@ -50,6 +54,18 @@ def client_settings(
     if not creates:
         check_directory(bootstrap)
     return {"bootstrap.servers": bootstrap, "client.id": "kclient-cli", **given}
+
+
+def check_group(group: str) -> None:
+    """Raises `UsageError` where no group can have the name."""
+    if not group:
+        raise UsageError("a group's name is empty")
+
+
+def check_topic_name(topic: str) -> None:
+    """Raises `UsageError` where no topic can have the name."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise UsageError(f"a topic's name is 1 to 249 ASCII letters, digits, '.', '_' or '-', not {shown(topic)}")
 
 
 def check_directory(bootstrap: str) -> None:

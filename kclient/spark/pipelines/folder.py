@@ -157,8 +157,8 @@ class ArchiveFolder:
         what = "the manifests are" if number is None else f"the manifest {self._manifest_path(number).name} is"
         again = f"{files} and {mark}" if mark is not None else "its Parquet files"
         return ArchiveError(
-            f"{what} gone from {self._manifests}, and what it had archived is there ({files}): another run would archive"
-            " the same records again; restore the manifests from a backup, archive into an empty folder, or delete"
+            f"{what} gone from {self._manifests}, and what it had archived is there ({files}): another run would"
+            " archive the same records again; restore the manifests from a backup, archive into an empty folder, or delete"
             f" {again} to have the records archived anew"
         )
 

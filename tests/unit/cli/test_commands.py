@@ -128,6 +128,23 @@ def test_a_group_goes_on_where_it_stopped(shell: Shell) -> None:
     assert [int(record["value"]) for record in first.records + second.records] == list(range(10))
 
 
+def test_a_group_that_does_not_begin_at_the_beginning_says_so(shell: Shell) -> None:
+    shell.ok("topics", "create", "t", "-p", "2")
+    shell.ok("produce", "t", stdin="".join(f'{{"value": "{number}", "partition": 0}}\n' for number in range(3)))
+    assert shell.ok("consume", "t", "--group", "g", "--from-beginning", "--limit", "1").err == ""
+    again = shell.ok("consume", "t", "--group", "g", "--from-beginning", "--limit", "1")
+    assert [record["value"] for record in again.records] == ["1"]
+    assert "the group g goes on where it stopped in 1 of 2 partitions, not at the beginning" in again.err
+    assert shell.ok("consume", "t", "--group", "g", "--limit", "1").err == ""
+
+
+@pytest.mark.parametrize("words", [["bogus"], ["consume", "t", "-o", "x"], ["topics"]], ids=" ".join)
+def test_the_exit_code_tells_also_where_nothing_can_be_written(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "kclient", *words], stdout=full, stderr=full, check=False)
+    assert done.returncode == 2
+
+
 def test_a_wrong_line_says_which_and_what_was_sent(shell: Shell) -> None:
     outcome = shell("produce", "t", stdin='{"value": "fine"}\nnot json\n{"value": "later"}\n')
     assert outcome.code == 1
@@ -201,6 +218,23 @@ def test_what_was_read_before_ctrl_c_is_sent(shell: Shell, monkeypatch: pytest.M
         (["groups", "reset", "g", "--to-time", "-1", "-t", "t"], 2, "--to-time is ISO 8601"),
         (["groups", "reset", "g", "--to-time", "1969-12-31T23:59:59.999", "-t", "t"], 2, "is a time since 1970"),
         (["groups", "reset", "g", "--to-time", "1970-01-01T00:59+01:00", "-t", "t"], 2, "is a time since 1970"),
+        (["consume", "t", "-g", ""], 2, "a group's name is empty"),
+        (["consume", "t", "-g", "g", "-c", "enable.auto.commit=true"], 2, "what was written is committed"),
+        (
+            ["consume", "t", "-g", "g", "-c", "auto_commit_interval_ms=5"],
+            2,
+            "auto.commit.interval.ms has no place here",
+        ),
+        (["consume", "t", "-c", "allow.auto.create.topics=true"], 2, "consume creates no topics"),
+        (["consume", "t", "-c", "group.instance.id=i"], 2, "group.instance.id is for groups"),
+        (["consume", "t", "-n", "1", "-n", "2"], 2, "--limit is given twice; see kclient consume --help"),
+        (["topics", "list", "-b", "a:1", "--bootstrap=b:1"], 2, "--bootstrap is given twice"),
+        (["topics", "create", "u", "-p", "-5"], 2, "a new topic's number of partitions is from 1"),
+        (["produce", "a b"], 2, "not 'a b'"),
+        (["produce", ""], 2, "not ''"),
+        (["produce", "t", "-c", "transactional.id=x"], 2, "not supported yet"),
+        (["groups", "reset", "", "--to-latest", "-t", "t"], 2, "a group's name is empty"),
+        (["pipeline", "archive", "t", "--to", "x", "--spark", "spark.master=local"], 2, "--master says where"),
         (["consume"], 2, "Missing argument 'TOPIC'; see kclient consume --help"),
         (["frobnicate"], 2, "No such command 'frobnicate'; see kclient --help"),
         (["topics", "create", "t", "--partitons", "3"], 2, "see kclient topics create --help"),

@@ -76,6 +76,8 @@ def test_a_line_may_say_little() -> None:
         ('{"headers": [["a"]]}', "no pair"),
         ('{"headers": [["a", 1]]}', "header 'a'"),
         ('{"partition": -1}', "a partition that is no number"),
+        ('{"partition": 2147483648}', "a partition that is no number"),
+        ('{"timestamp": 9223372036854775808}', "a timestamp that is no number"),
         ('{"timestamp": "now"}', "a timestamp that is no number"),
         ('{"timestamp": true}', "a timestamp that is no number"),
     ],
@@ -83,3 +85,10 @@ def test_a_line_may_say_little() -> None:
 def test_lines_that_are_no_records(text: str, message: str) -> None:
     with pytest.raises(LineError, match=message):
         parse(text)
+
+
+def test_lines_are_utf_8_with_or_without_a_mark() -> None:
+    assert parse('{"value": "é"}'.encode("utf-8-sig")).value == "é".encode()
+    for encoding in ("utf-16-le", "latin-1"):
+        with pytest.raises(LineError, match="is no JSON"):
+            parse('{"value": "é"}'.encode(encoding))

@@ -147,6 +147,6 @@ def test_positions_of_one_topic_are_never_those_of_another() -> None:
 @pytest.mark.parametrize("topics", ["__HIVE_DEFAULT_PARTITION__", "a,__HIVE_DEFAULT_PARTITION__"])
 def test_a_name_that_readers_take_for_null_is_refused(topics: str) -> None:
     cluster = FakeCluster({A0: (0, 5), TopicPartition("__HIVE_DEFAULT_PARTITION__", 0): (0, 5)})
-    with pytest.raises(ArchiveError, match="'__HIVE_DEFAULT_PARTITION__' cannot be archived: .* leave it out"):
+    with pytest.raises(ArchiveError, match=r"'__HIVE_DEFAULT_PARTITION__' cannot be archived: .* leave it out"):
         planned(cluster, topics=topics)
     assert planned(cluster).ranges
