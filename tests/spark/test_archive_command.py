@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,21 @@ def test_an_interruption_while_spark_starts_ends_its_java(tmp_path: Path, gatewa
         # Java has these pipes too: they end when it has ended
         assert process.communicate(timeout=60) == (b"", b"")
     assert process.returncode == 130
+
+
+def test_people_see_that_spark_starts(tmp_path: Path, gateway: str) -> None:
+    require_java()
+    terminal, end = pty.openpty()
+    words = command("there-is-no-such-topic", "--to", tmp_path, gateway=gateway)
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=end, stderr=end) as process:
+        os.close(end)
+        shown = b""
+        with suppress(OSError):  # how a terminal ends
+            while piece := os.read(terminal, 1 << 16):
+                shown += piece
+        os.close(terminal)
+    assert process.returncode == 1
+    assert 0 <= shown.find(b"starting Spark") < shown.find(b"no such topic: there-is-no-such-topic")
 
 
 def children(pid: int) -> list[int]:

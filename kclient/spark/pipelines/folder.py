@@ -158,8 +158,8 @@ class ArchiveFolder:
         again = f"{files} and {mark}" if mark is not None else "its Parquet files"
         return ArchiveError(
             f"{what} gone from {self._manifests}, and what it had archived is there ({files}): another run would"
-            " archive the same records again; restore the manifests from a backup, archive into an empty folder, or delete"
-            f" {again} to have the records archived anew"
+            " archive the same records again; restore the manifests from a backup, archive into an empty folder, or"
+            f" delete {again} to have the records archived anew"
         )
 
     @contextmanager
