@@ -1,10 +1,11 @@
 """What to fetch from whom, and what was fetched: bookkeeping without I/O or clock.
 
-Each broker is asked for the partitions it leads, in up to two requests at a time: while one waits at the broker
-for quiet partitions, a busy partition is fetched by the other, on a connection of its own. A partition is fetched
-ahead until it has more than `max.partition.fetch.bytes` buffered; `FetchBudget` divides `fetch.max.bytes` among the
-brokers. Brokers and partitions take turns: who has waited longest comes first. What arrives waits as undecoded chunks,
-in order of arrival, for `poll`. That of a paused partition is kept for as long as nobody else needs its room.
+Each broker is asked for the partitions it leads, in up to two requests at a time: while one waits at the broker for
+quiet partitions, a busy partition is fetched by the other, which is kept for that, on a connection of its own. A
+partition is fetched ahead until it has more than `max.partition.fetch.bytes` buffered; `FetchBudget` divides
+`fetch.max.bytes` among the brokers. Brokers and partitions take turns: who has waited longest comes first. What
+arrives waits as undecoded chunks, in order of arrival, for `poll`. That of a paused partition is kept for as long
+as nobody else needs its room.
 """
 
 from __future__ import annotations
@@ -237,9 +238,14 @@ class Fetcher:
     def _plan_node(
         self, node: int, states: list[PartitionState], snapshot: ClusterSnapshot, brokers: int
     ) -> FetchPlan | None:
-        lane = next((lane for lane in range(LANES) if (node, lane) not in self._busy), None)
-        if lane is None:
+        free = [lane for lane in range(LANES) if (node, lane) not in self._busy]
+        if len(free) == 1:
+            # it is kept for those that have something: the quiet ones would let it wait at the broker like the others,
+            # so they wait here for the next answer, which will not be long, and go on with those it brings
+            states = [state for state in states if not self._is_quiet(state, node)]
+        if not free or not states:
             return None
+        lane = free[0]
         size = self._budget.allowance(node, len(states), brokers)
         if not size:
             return None
@@ -273,6 +279,12 @@ class Fetcher:
             state.attempt = plan
         return plan
 
+    def _is_quiet(self, state: PartitionState, node: int) -> bool:
+        """Whether a broker has answered last that there is nothing to read. (What has just brought something may have
+        more at any moment.)"""
+        end = state.last_stable_offset if self.settings.read_committed else state.high_watermark
+        return state.quiet_at == node and end is not None and state.fetch_offset >= end
+
     def _ask(self, state: PartitionState, snapshot: ClusterSnapshot) -> Asked:
         epoch = snapshot.leader_epoch(state.tp)
         return Asked(
@@ -289,6 +301,8 @@ class Fetcher:
         """The answer to a planned fetch."""
         current = set(plan.current)
         self._done(plan).answered(response)
+        for state in current:
+            state.quiet_at = plan.node_id
         self.fetches += 1
         news = FetchNews()
         if response.error_code:
@@ -338,6 +352,8 @@ class Fetcher:
         now: float,
     ) -> None:
         """Keep what was fetched of one partition."""
+        if data.error_code or data.records:
+            state.quiet_at = None
         if data.error_code:
             self._refused(state, offset, data, news, now)
             return

@@ -67,6 +67,7 @@ class PartitionState:
         "position",
         "preferred_replica",
         "preferred_until",
+        "quiet_at",
         "retry_at",
         "state",
         "topic_id",
@@ -93,6 +94,8 @@ class PartitionState:
         self.attempt: object | None = None
         """The fetch or the search for a position that is under way; what any other one brings comes too late. Or the
         error behind which nothing is fetched."""
+        self.quiet_at: int | None = None
+        """The broker that has answered last, if that brought nothing."""
         self.turn: int = 0
         """When it last brought records: the one that waits longest is asked for first."""
         self.buffered: int = 0

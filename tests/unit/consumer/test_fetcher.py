@@ -114,6 +114,43 @@ def test_a_busy_partition_does_not_wait_for_a_request_that_is_parked_for_quiet_o
     assert next(record for record in box.take() if record[0] == 1) == (1, 0)
 
 
+def test_quiet_partitions_that_were_asked_for_apart_leave_a_way_for_a_busy_one() -> None:
+    """Their requests wait at the broker; the busy one would wait with them each time that it is read to its bound."""
+    box = FetchBox(Logs(partitions=3, batches=40), max_partition_bytes=1500)
+    for number in (1, 2):
+        box.logs.batches[number] = []
+    t2 = box.partitions[2]
+    box.subscriptions.pause([t2])
+    box.fetch()
+    first = box.plan()[0]  # for partitions 0 and 1, of which the next answer brings 0 to its bound
+    box.answer(first)
+    (parked,) = box.plan()
+    assert set(parked.asked) == {T1}
+    box.subscriptions.resume([t2])
+    (second,) = box.plan()
+    assert set(second.asked) == {t2}, "nobody knows yet whether there is something"
+    box.answer(second)
+    assert box.plan() == [], "it waits here, not at the broker"
+    box.take()
+    (busy,) = box.plan()
+    assert set(busy.asked) == {T0}
+    box.answer(busy)
+    box.answer(parked)
+    (both,) = box.plan()
+    assert {T1, t2} <= set(both.asked)
+
+
+def test_a_partition_that_was_just_read_to_its_end_does_not_wait_for_the_quiet_ones() -> None:
+    box = FetchBox(Logs(partitions=2, batches=1), max_partition_bytes=100)
+    box.logs.batches[1] = []
+    box.fetch()
+    (parked,) = box.plan()
+    assert set(parked.asked) == {T1}
+    box.take()
+    (again,) = box.plan()
+    assert set(again.asked) == {T0}
+
+
 def test_paused_partitions_are_neither_fetched_nor_handed_out_and_keep_what_is_there() -> None:
     box = FetchBox(Logs())
     box.fetch()
