@@ -484,9 +484,13 @@ class ConsumerCore:
     # ------------------------------------------------------------------ the loop: news
 
     def complain(self, error: KafkaError) -> None:
-        """Under the lock: have the next poll raise an error, unless it has one to raise already."""
-        if not self.errors:
-            self.errors.append(error)
+        """Under the lock: have the poll that waits raise an error, or the next, unless it has one to raise already."""
+        if self.errors:
+            return
+        self.errors.append(error)
+        self.attention = True
+        self.waits.changed()
+        self.notify()
 
     async def settled(self, commit: Commit, until: float) -> bool:
         """Wait until a commit is through, whatever its outcome; False if it was not by a time."""

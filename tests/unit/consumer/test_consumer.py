@@ -643,9 +643,9 @@ async def test_a_partition_that_does_not_exist_is_named(address: str) -> None:
     async with reading(address) as consumer:
         consumer.assign([("t", 99)])
         with pytest.raises(KafkaTimeoutError, match="No leader is known for t-99"):
-            await consumer.position(("t", 99), timeout=1.0)
+            await consumer.position(("t", 99), timeout=0.3)
         with pytest.raises(KafkaTimeoutError, match="t-99"):
-            await consumer.end_offsets([("t", 99)], timeout=1.0)
+            await consumer.end_offsets([("t", 99)], timeout=0.3)
 
 
 async def test_who_seeks_is_not_told_that_there_was_no_position(address: str) -> None:
@@ -662,6 +662,27 @@ async def test_who_seeks_is_not_told_that_there_was_no_position(address: str) ->
             await consumer.poll(10.0)
 
 
+async def test_who_waits_is_told_at_once_that_there_is_no_position(address: str) -> None:
+    await fill(address, 1)
+
+    async with reading(address, auto_offset_reset="none") as consumer:
+
+        async def takes_another() -> None:
+            await anyio.wait_all_tasks_blocked()
+            consumer.assign([("t", 1)])
+
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 1)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(takes_another)
+                with pytest.raises(NoOffsetForPartitionError, match="t-1"):
+                    await consumer.poll(60.0)
+            consumer.assign([("t", 2)])
+            with pytest.raises(NoOffsetForPartitionError, match="t-2"):
+                await consumer.position(("t", 2), timeout=60.0)
+
+
 async def test_beginning_at_a_duration_before_now(address: str) -> None:
     await fill(address, 3)  # stamped in 1970
     async with kclient.Producer(bootstrap_servers=address) as producer:
@@ -675,9 +696,9 @@ async def test_beginning_at_a_duration_before_now(address: str) -> None:
 async def test_no_broker_is_named_with_what_was_tried() -> None:
     async with kclient.Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
         with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1"):
-            await consumer.partitions_for("t", timeout=1.0)
+            await consumer.partitions_for("t", timeout=0.3)
         with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1"):
-            await consumer.committed([("t", 0)], timeout=1.0)
+            await consumer.committed([("t", 0)], timeout=0.3)
         consumer.assign([("t", 0)])
         assert not await consumer.poll(0.05)
         with pytest.raises(KafkaTimeoutError):
