@@ -91,6 +91,13 @@ class _Partition:
     batches: list[bytes] = field(default_factory=list)
     end: int = 0
     producers: dict[int, _Producer] = field(default_factory=dict)
+    watchers: set[anyio.Event] = field(default_factory=set)
+    """Set when there is something new: records, or another leader."""
+
+    def ring(self) -> None:
+        """Wake who waits for news."""
+        for event in self.watchers:
+            event.set()
 
     def knows(self, data: bytes) -> bool:
         """Whether the batch is stored already."""
@@ -112,6 +119,7 @@ class _Partition:
         base = self.end
         self.batches.append(data)
         self.end += header.count
+        self.ring()
         if header.producer_id >= 0:
             last = (header.base_sequence + header.count - 1) & 0x7FFFFFFF
             self.producers[header.producer_id].batches.append((header.base_sequence, last, base))
@@ -174,6 +182,11 @@ class FakeBroker:
     def paused(self) -> bool:
         return self._paused is not None
 
+    async def runs(self) -> None:
+        """Wait until it is not paused."""
+        while self._paused is not None:
+            await self._paused.wait()
+
     def connected(self, connection: ServerConnection) -> None:
         self.connections.add(connection)
         self.connects += 1
@@ -203,12 +216,12 @@ class FakeBroker:
             return None
         if isinstance(reply, ApiMessage):
             return encode_response(reply, header.api_version, header.correlation_id)
-        return _later(reply, header.api_version, header.correlation_id)
+        return self._later(reply, header.api_version, header.correlation_id)
 
-
-async def _later(reply: Awaitable[ApiMessage | None], version: int, correlation_id: int) -> Any:
-    message = await reply
-    return None if message is None else encode_response(message, version, correlation_id)
+    async def _later(self, reply: Awaitable[ApiMessage | None], version: int, correlation_id: int) -> Any:
+        message = await reply
+        await self.runs()
+        return None if message is None else encode_response(message, version, correlation_id)
 
 
 class FakeKafka:
@@ -298,6 +311,7 @@ class FakeKafka:
         found = self.partitions[TopicPartition(topic, partition)]
         found.leader = leader
         found.epoch += 1
+        found.ring()
 
     def values(self, topic: str = "t", partition: int = 0) -> list[Any]:
         """The values that are stored."""

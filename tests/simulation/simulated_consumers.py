@@ -17,16 +17,10 @@ from kclient.consumer.states import MemberState
 from kclient.errors import BrokerConnectionError, ErrorCode, KafkaError
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.events import GroupSettings as BrokerSettings
-from kclient.gateway.groups.events import GroupSnapshot, Join, JoinResult, Leave, Reply, Store, Sync, Token
-from kclient.protocol.messages import (
-    FindCoordinatorResponse,
-    HeartbeatResponse,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-    LeaveGroupResponse,
-    SyncGroupResponse,
-)
+from kclient.gateway.groups.events import GroupSnapshot, Leave, Reply, Store, Token
+from kclient.protocol.messages import FindCoordinatorResponse, HeartbeatResponse, LeaveGroupResponse
 from kclient.types import TopicPartition
+from tests.simulation.group_messages import NOT_COORDINATOR, join_event, join_response, sync_event, sync_response
 
 
 class SimulatedConsumer:
@@ -343,7 +337,7 @@ class World:
         elif request.node_id in self.hung:
             self._swallow(consumer, request)
         elif request.node_id != self.coordinator:
-            answer(_NOT_COORDINATOR[request.kind])
+            answer(NOT_COORDINATOR[request.kind])
         elif request.kind is RequestKind.HEARTBEAT:
             code = self.group.heartbeat(message.member_id, message.group_instance_id, message.generation_id, self.now)
             answer(HeartbeatResponse(error_code=code))
@@ -353,7 +347,7 @@ class World:
             answer(LeaveGroupResponse())
         else:
             token = Token()
-            wrap = _join_response if request.kind is RequestKind.JOIN else _sync_response
+            wrap = join_response if request.kind is RequestKind.JOIN else sync_response
 
             def reply(result: Any) -> None:
                 if result is None:
@@ -363,9 +357,9 @@ class World:
 
             self._waiting[token] = reply
             if request.kind is RequestKind.JOIN:
-                self._perform(self.group.join(_join(message, consumer.name), token, self.now))
+                self._perform(self.group.join(join_event(message, consumer.name), token, self.now))
             else:
-                self._perform(self.group.sync(_sync(message), token, self.now))
+                self._perform(self.group.sync(sync_event(message), token, self.now))
 
     def _perform(self, actions: Sequence[Reply | Store]) -> None:
         for action in actions:
@@ -382,62 +376,3 @@ class World:
         if group is self.group:
             self._stored = store.snapshot
             self._perform(group.stored(store.ticket, ErrorCode.NONE, self.now))
-
-
-_NOT_COORDINATOR: dict[RequestKind, Any] = {
-    RequestKind.JOIN: JoinGroupResponse(error_code=ErrorCode.NOT_COORDINATOR),
-    RequestKind.SYNC: SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR),
-    RequestKind.HEARTBEAT: HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR),
-    RequestKind.LEAVE: LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR),
-}
-
-
-def _join(message: Any, client_id: str) -> Join:
-    return Join(
-        message.member_id,
-        message.group_instance_id,
-        client_id,
-        "/sim",
-        message.session_timeout_ms,
-        message.rebalance_timeout_ms,
-        message.protocol_type,
-        tuple((protocol.name, protocol.metadata) for protocol in message.protocols),
-        require_member_id=message.group_instance_id is None,
-        can_skip_assignment=True,
-    )
-
-
-def _sync(message: Any) -> Sync:
-    return Sync(
-        message.member_id,
-        message.group_instance_id,
-        message.generation_id,
-        {item.member_id: item.assignment for item in message.assignments},
-        message.protocol_type,
-        message.protocol_name,
-    )
-
-
-def _join_response(result: JoinResult) -> JoinGroupResponse:
-    return JoinGroupResponse(
-        error_code=result.error,
-        generation_id=result.generation,
-        protocol_type=result.protocol_type,
-        protocol_name=result.protocol_name,
-        leader=result.leader,
-        skip_assignment=result.skip_assignment,
-        member_id=result.member_id,
-        members=[
-            JoinGroupResponseMember(member_id=member, group_instance_id=instance, metadata=metadata)
-            for member, instance, metadata in result.members
-        ],
-    )
-
-
-def _sync_response(result: Any) -> SyncGroupResponse:
-    return SyncGroupResponse(
-        error_code=result.error,
-        assignment=result.assignment,
-        protocol_type=result.protocol_type,
-        protocol_name=result.protocol_name,
-    )

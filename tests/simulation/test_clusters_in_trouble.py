@@ -8,8 +8,7 @@ has a healthy leader waits longer than one request timeout.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -17,139 +16,31 @@ import pytest
 
 from kclient.cluster import Cluster
 from kclient.concurrency import Supervisor, loop_clock
-from kclient.config import AdminConfig, ProducerConfig
-from kclient.errors import KafkaError
-from kclient.producer import Producer
-from kclient.producer.core import ProducerCore
+from kclient.config import AdminConfig
 from kclient.protocol.messages import InitProducerIdRequest
 from kclient.types import TopicPartition
-from tests.fake_kafka import FakeKafka
+from tests.simulation.trouble import (
+    BLOCK,
+    BROKERS,
+    PARTITIONS,
+    REQUEST_TIMEOUT,
+    SEEDS,
+    SESSION,
+    Scenario,
+    TimedProducer,
+    Trouble,
+    Watch,
+    passing,
+    sweep,
+)
+from tests.simulation.troubled_kafka import TroubledKafka
 from tests.simulation.virtual_time import BACKENDS, run_virtually
-
-SEEDS = [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 15))]
-BLOCK = 500
-"""How many seeds a test of a sweep has."""
-PARTITIONS = 6
-BROKERS = 3
-SECONDS = 150.0
-"""How long the trouble lasts."""
-REQUEST_TIMEOUT = 30.0
-SESSION = 9.0
-"""How long a broker may be silent before the cluster takes its leaderships away."""
-
-Scenario = Callable[[int], Awaitable[None]]
-
-
-class Trouble:
-    """Does things to a cluster, and knows what a real one would make of them."""
-
-    def __init__(self, kafka: FakeKafka, seed: int) -> None:
-        self.kafka = kafka
-        self.random = random.Random(seed)
-        self.over = False
-        self.slow = self.random.choice([0.0, 0.01, 1.0, 12.0])
-        """How long connecting takes at most."""
-        for broker in kafka.brokers.values():
-            broker.connect_seconds = lambda: 0.0 if self.over else self.random.random() * self.slow
-
-    async def run(self) -> None:
-        """Trouble, until its time is over; then all is well again."""
-        end = anyio.current_time() + SECONDS
-        async with anyio.create_task_group() as group:
-            while anyio.current_time() < end:
-                group.start_soon(self._one, self.random.choice(list(self.kafka.brokers)))
-                await anyio.sleep(self.random.choice([0.01, 1.0, 5.0, 20.0]) * self.random.random())
-        self.over = True
-
-    async def _one(self, node: int) -> None:
-        broker = self.kafka.brokers[node]
-        kind = self.random.choice(["move", "move", "hang up", "pause", "kill", "black hole", "unlist"])
-        if kind == "move":
-            self._give_away(node, self.random.random())
-            return
-        if kind == "hang up":
-            broker.hang_up()
-            return
-        if broker.paused or broker.down or broker.black_hole or not broker.listed or self._healthy() <= 1:
-            return
-        length = self.random.choice([0.5, 3.0, 12.0, 45.0]) * self.random.random()
-        if kind == "pause":
-            broker.pause()
-        elif kind == "kill":
-            broker.down = True
-            broker.hang_up()
-        elif kind == "black hole":  # only for those who connect anew; who is connected gets no more answers
-            broker.black_hole = True
-            broker.pause()
-        else:  # the controller takes it for dead though it answers
-            length = min(length, 3.0)
-            broker.listed = False
-            self._give_away(node, 1.0)
-        fenced = kind in {"pause", "kill"} and length > SESSION
-        await anyio.sleep(SESSION if fenced else length)
-        if fenced:
-            broker.listed = False
-            self._give_away(node, 1.0)
-            await anyio.sleep(length - SESSION)
-        broker.listed, broker.down, broker.black_hole = True, False, False
-        broker.resume()
-
-    def healthy(self, node: int) -> bool:
-        """Whether a broker works, and the metadata say so."""
-        broker = self.kafka.brokers[node]
-        return broker.listed and not (broker.paused or broker.down or broker.black_hole)
-
-    def _healthy(self) -> int:
-        return sum(map(self.healthy, self.kafka.brokers))
-
-    def _give_away(self, node: int, share: float) -> None:
-        """Others lead what a broker leads."""
-        others = [n for n, broker in self.kafka.brokers.items() if n != node and broker.listed and not broker.down]
-        for tp, partition in self.kafka.partitions.items():
-            if others and partition.leader == node and self.random.random() < share:
-                self.kafka.move(tp.topic, tp.partition, self.random.choice(others))
-
-
-class Watch:
-    """Looks that no partition is starved: acknowledgements come while its leader is well, and stays the leader."""
-
-    def __init__(self, trouble: Trouble) -> None:
-        self.trouble = trouble
-        self.acknowledged = [0.0] * PARTITIONS
-        self.longest = 0.0
-        """Seconds that a partition waited."""
-
-    async def run(self) -> None:
-        kafka = self.trouble.kafka
-        since: dict[int, tuple[int, float]] = {}
-        while not self.trouble.over:
-            now = anyio.current_time()
-            for number in range(PARTITIONS):
-                leader = kafka.partitions[TopicPartition("t", number)].leader
-                if not self.trouble.healthy(leader):
-                    since.pop(number, None)
-                    continue
-                if since.get(number, (-1, 0.0))[0] != leader:
-                    since[number] = leader, now
-                self.longest = max(self.longest, now - max(since[number][1], self.acknowledged[number]))
-            assert self.longest <= REQUEST_TIMEOUT + 2 + self.trouble.slow, f"partition starved for {self.longest} s"
-            await anyio.sleep(0.5)
-
-
-class TimedProducer(Producer):
-    """A producer that goes by the loop's clock."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._core = ProducerCore(ProducerConfig.parse(**settings), loop_clock())
-        self._fast = self._core.accumulator.appender.append
 
 
 async def produce(seed: int) -> None:
     random.seed(seed)
-    async with FakeKafka({"t": PARTITIONS}, brokers=BROKERS) as kafka:
+    async with TroubledKafka({"t": PARTITIONS}, brokers=BROKERS) as kafka:
         trouble = Trouble(kafka, seed)
-        kafka.announce_leaders = trouble.random.random() < 0.5
         sent: dict[int, list[tuple[int, Any]]] = {number: [] for number in range(PARTITIONS)}
         settings: dict[str, Any] = {
             "bootstrap_servers": kafka.bootstrap,
@@ -161,11 +52,10 @@ async def produce(seed: int) -> None:
         }
         async with TimedProducer(**settings) as producer:
             watch = Watch(trouble)
-            watch.acknowledged = [anyio.current_time()] * PARTITIONS
 
             def told(metadata: Any, error: Any) -> None:
                 assert error is None
-                watch.acknowledged[metadata.partition] = anyio.current_time()
+                watch.moved(metadata.partition)
 
             async def send() -> None:
                 number = 0
@@ -191,20 +81,10 @@ async def produce(seed: int) -> None:
                 assert metadata.offset < 0 or stored[metadata.offset] == number
 
 
-@contextmanager
-def passing() -> Iterator[None]:
-    """Failures are fine that another attempt may cure."""
-    try:
-        yield
-    except KafkaError as error:
-        if not error.retriable:
-            raise
-
-
 async def ask(seed: int) -> None:
     """Many callers ask the cluster for this and that; each is answered, or told why not, within its time."""
     random.seed(seed)
-    async with FakeKafka({"t": PARTITIONS}, brokers=BROKERS) as kafka, Supervisor("client") as supervisor:
+    async with TroubledKafka({"t": PARTITIONS}, brokers=BROKERS) as kafka, Supervisor("client") as supervisor:
         trouble = Trouble(kafka, seed)
         cluster = Cluster(AdminConfig.parse(bootstrap_servers=kafka.bootstrap), supervisor, clock=loop_clock())
         await cluster.start()
@@ -251,7 +131,7 @@ async def ask(seed: int) -> None:
 
 async def hang() -> None:
     """A leader hangs, and nobody sends anything that would fail sooner than with the request's timeout."""
-    async with FakeKafka({"t": PARTITIONS}, brokers=BROKERS) as kafka:
+    async with TroubledKafka({"t": PARTITIONS}, brokers=BROKERS) as kafka:
         settings = {"bootstrap_servers": kafka.bootstrap, "request_timeout_ms": int(REQUEST_TIMEOUT * 1000)}
         async with TimedProducer(**settings) as producer:
             for partition in range(PARTITIONS):
@@ -287,9 +167,4 @@ def test_trouble(seed: int, scenario: Scenario, backend: str) -> None:
 @pytest.mark.parametrize("scenario", [produce, ask])
 @pytest.mark.parametrize("first", range(1000, 3000, BLOCK))
 def test_much_trouble(first: int, scenario: Scenario, backend: str) -> None:
-    for seed in range(first, first + BLOCK):
-        try:
-            run_virtually(backend, scenario, seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    sweep(backend, scenario, range(first, first + BLOCK))
