@@ -36,6 +36,7 @@ PASSING = [
 T0, T9 = TopicPartition("t", 0), TopicPartition("t", 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [
@@ -102,4 +103,13 @@ async def test_what_a_coordinator_gets_over_is_asked_for_again_and_the_rest_is_n
             else:
                 await admin.delete_group_offsets("g", partitions)
         assert isinstance(caught.value.failures["t-1"], UnknownMemberIdError)
+        assert codes == []
+
+
+@pytest.mark.anyio
+async def test_an_offset_in_a_topic_that_was_just_created_is_committed_as_soon_as_the_coordinator_knows_it() -> None:
+    async with FakeKafka({"t": 2}, versions={**VERSIONS, **GROUPS}) as kafka, administering(kafka) as admin:
+        codes: list[list[int]] = [[0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], [0, 0]]
+        scripted(kafka, codes)
+        await admin.alter_group_offsets("g", {("t", 0): 0, ("t", 1): 0})
         assert codes == []

@@ -160,7 +160,11 @@ async def test_commits_of_one_partition_keep_their_order(store: str) -> None:
     ],
 )
 async def test_a_failed_commit_is_not_visible(
-    store: str, failure: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+    store: str,
+    failure: Exception,
+    code: ErrorCode,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with coordinator(store) as box:
         await committed(box, "g", a=1)
@@ -174,6 +178,8 @@ async def test_a_failed_commit_is_not_visible(
             deleted = box.groups.delete("g")
             assert isinstance(deleted, Write)
             assert await deleted.wait() is code
+        told = [record.getMessage() for record in caplog.records if str(failure) in record.getMessage()]
+        assert told == [f"groups and offsets could not be stored: {failure}"] * 2, "once for each write"
         offsets = box.groups.offsets("g")  # the group is still there, as it is in the store
         assert offsets is not None
         assert offsets.get("a", 0) is not None
