@@ -20,6 +20,7 @@ del client
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "started"),
     [

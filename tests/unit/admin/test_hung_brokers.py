@@ -22,7 +22,7 @@ from kclient.types import TopicPartition
 from tests.fake_kafka import FakeBroker, FakeKafka
 from tests.unit.admin.scripted import KRAFT, VERSIONS, Controller, administering
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def cluster(brokers: int = 3, topics: dict[str, int] | None = None) -> FakeKafka:

@@ -96,6 +96,7 @@ def test_records_go_through_two_topics_unchanged(shell: Shell) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_where_to_begin_and_to_stop(shell: Shell) -> None:
     shell.ok("produce", "t", stdin="".join(f'{{"value": "{number}"}}\n' for number in range(10)))
 
@@ -410,6 +411,7 @@ def test_only_what_writes_makes_a_directory(
     assert [path.name for path in tmp_path.rglob("*")] == ["other"]
 
 
+@pytest.mark.slow
 def test_what_writes_makes_a_directory(tmp_path: Path) -> None:
     for words in (["topics", "create", "t"], ["produce", "u"]):
         address = f"embedded:{tmp_path / words[0]}"

@@ -83,6 +83,7 @@ def test_nothing_is_said_of_consumers_that_were_closed_not_started_or_not_made(a
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_child_says_nothing_of_its_parents_consumer(address: str) -> None:
     told = run(
@@ -156,6 +157,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_ends_without_closing(name: str) -> None:
     told = run(PROGRAMS[name])

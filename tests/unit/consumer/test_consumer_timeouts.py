@@ -158,6 +158,7 @@ class Told(RebalanceListener):
         self.told.append("lost")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["silent", "loading", "hung"])
 async def test_a_commit_before_a_rebalance_keeps_to_the_time_of_the_poll(trouble: str) -> None:
     """Polls return empty-handed until it is through, or the group need not wait longer."""

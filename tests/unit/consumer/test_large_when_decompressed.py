@@ -86,6 +86,7 @@ def test_one_by_one(bomb: str) -> None:
         assert [next(records).offset for _ in range(COUNT)] == list(range(COUNT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 7, 500])
 def test_all_kinds_by_turns(bomb: str, most: int) -> None:
     """Each goes on where the other stopped, in the middle of what was fetched."""

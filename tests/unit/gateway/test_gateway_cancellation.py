@@ -49,6 +49,7 @@ async def test_a_life_cut_off_at_any_point() -> None:
     assert await at_every_checkpoint(scenario) > 10
 
 
+@pytest.mark.slow
 async def test_a_start_cut_off_at_any_point_lets_go_of_the_directory(tmp_path: Path) -> None:
     store = f"embedded:{tmp_path / 'data'}"
 

@@ -293,6 +293,7 @@ print(producer.send("t", b"x").result().offset)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_closes_nothing_leaves_all_in_order(embedded: str) -> None:
     assert run_child(FORGETFUL, embedded) == "0\n"
     directory = Path(embedded.removeprefix("embedded:"))
@@ -324,6 +325,7 @@ def test_the_next_process_takes_over_when_the_owner_is_killed(embedded: str) -> 
     close_all()
 
 
+@pytest.mark.slow
 def test_a_forked_child_joins_and_does_not_keep_the_gateway_alive(embedded: str, memory: str) -> None:
     code = f"""
 import os, sys, signal, kclient.sync

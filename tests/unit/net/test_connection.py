@@ -385,6 +385,7 @@ async def test_what_cannot_be_encoded_changes_nothing() -> None:
         await connection.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAST)
 async def test_idle_connection_is_closed(kind: str) -> None:
     async with supervised() as supervisor:

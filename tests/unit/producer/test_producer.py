@@ -274,6 +274,7 @@ async def test_interceptors_see_records_and_outcomes(caplog: pytest.LogCaptureFi
     assert "ProducerRecord; not None" in caplog.text
 
 
+@pytest.mark.slow
 async def test_interceptors_are_told_once_of_each_record_whatever_becomes_of_it() -> None:
     """As in the Java client: also where `send` raises, so that who counts comes to the right sum."""
     counting = Counting()
@@ -533,6 +534,7 @@ async def test_send_waits_for_room() -> None:
         assert producer.metrics()["buffer-available-bytes"] == 3000
 
 
+@pytest.mark.slow
 async def test_no_room_in_time_is_an_error_that_names_the_settings() -> None:
     settings = {"buffer_memory": 1000, "batch_size": 500, "max_block_ms": 1500}
     async with FakeKafka() as kafka, producing(kafka, **settings) as producer:

@@ -111,6 +111,7 @@ def run(code: str, *arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["forgotten", "kept", "woken", "admin", "at once"])
 def test_a_loop_that_ends_is_one_warning_and_one_line(how: str) -> None:
     told = run(LOOP_ENDS, how)

@@ -369,6 +369,7 @@ def test_figures(kafka: FakeKafka) -> None:
         assert [info.partition for info in producer.partitions_for("four")] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_after_a_fork_the_old_one_refuses_and_a_new_one_works() -> None:
     code = """
