@@ -57,6 +57,7 @@ class _Fetch:
         "by_id",
         "context",
         "errors",
+        "full",
         "hurried",
         "lacking",
         "least",
@@ -79,6 +80,8 @@ class _Fetch:
         self.lacking = False
         """Whether some are not there at all."""
         self.size = 0
+        self.full = False
+        """Whether there is more of a partition that the client would take, and no room for it in this answer."""
         self.least = 0
         """Bytes of memory without which nothing can be read: those of a large batch."""
         self.hurried = False
@@ -88,21 +91,23 @@ class _Fetch:
     def clear(self) -> None:
         """What was read is not needed: it is read again when there is more."""
         self.rows, self.errors = {}, {}
-        self.lacking = False
+        self.lacking = self.full = False
         self.size = 0
 
-    def add(self, number: int, partition: Partition, pulled: Pulled, most: int) -> int:
-        """What was read of a partition, if it fits; how many bytes it is."""
+    def add(self, number: int, partition: Partition, pulled: Pulled, most: int) -> None:
+        """What was read of a partition, at most so many bytes, if it fits."""
         size = len(pulled.data)
+        fits = size <= most or not self.size
+        if (not fits or pulled.last + 1 < partition.log.high_watermark) and most < self.plan.wanted[number].max_bytes:
+            self.full = True
         # One message is always pulled, however large; only the response's first records may exceed a limit (KIP-74).
-        if not size or (size > most and self.size):
-            return 0
+        if not size or not fits:
+            return
         answer = self.rows[number] = FetchResponsePartitionData(partition_index=partition.index)
         _put_state(answer, partition)
         answer.records = pulled.data
         answer.high_watermark = max(answer.high_watermark, pulled.last + 1)
         self.size += size
-        return size
 
     def fail(self, number: int, error: KafkaError) -> None:
         """A partition cannot be read."""
@@ -262,7 +267,9 @@ class FetchHandler(Handler):
             else:
                 try:
                     most = _check(partition, item, limit - fetch.size, first=not fetch.size)
-                    if most >= 0:
+                    if most < 0:
+                        fetch.full = fetch.full or item.offset < partition.log.high_watermark
+                    else:
                         pulled = partition.direct.pull_nowait(item.offset, max_bytes=most)
                         if pulled is None:
                             return None
@@ -287,7 +294,9 @@ class FetchHandler(Handler):
                 if partition.state is not State.OPEN:
                     await partition.ready()
                 most = _check(partition, wanted, limit - fetch.size, first=not fetch.size)
-                if most >= 0:
+                if most < 0:
+                    fetch.full = fetch.full or wanted.offset < partition.log.high_watermark
+                else:
                     fetch.add(number, partition, await self._pull(partition, wanted.offset, most), most)
             except KafkaError as error:
                 fetch.fail(number, error)
@@ -301,6 +310,10 @@ class FetchHandler(Handler):
 
     def _limit(self, fetch: _Fetch) -> int:
         return max(0, min(fetch.request.max_bytes, self.core.config.get_int("fetch.max.bytes")))
+
+    def _least(self, fetch: _Fetch) -> int:
+        """Bytes that are waited for: as many as the client asks for, but no more than an answer may hold."""
+        return min(fetch.request.min_bytes, self._limit(fetch), _MOST_AT_ONCE * len(fetch.plan.wanted))
 
     def _find(self, key: Key, *, by_id: bool) -> Partition | None:
         topics = self.core.topics
@@ -321,7 +334,8 @@ class FetchHandler(Handler):
             fetch.lacking
             or bool(fetch.errors)
             or fetch.hurried
-            or fetch.size >= request.min_bytes
+            or fetch.full
+            or fetch.size >= self._least(fetch)
             or request.max_wait_ms <= 0
             or not fetch.plan.wanted
             or self.core.closing
@@ -354,7 +368,7 @@ class FetchHandler(Handler):
         late = False
         place.when_next(fetch.wake)
         while not connection.gone:
-            waiter = fetch.waiter = Waiter(fetch.request.min_bytes)
+            waiter = fetch.waiter = Waiter(self._least(fetch))
             try:
                 if not place.is_next:  # no answer could leave
                     await waiter.wait()

@@ -306,3 +306,48 @@ async def test_a_gateway_that_closes_answers_long_polls() -> None:
         with anyio.fail_after(10):
             response = await wire.read(request, 11)
         assert response.responses[0].partitions[0].error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("min_bytes", "max_bytes", "partition_max_bytes", "arrives_late"),
+    [
+        (6 << 20, 50 << 20, 20 << 20, False),  # more than is read of one partition at once
+        (6 << 20, 50 << 20, 20 << 20, True),
+        (3 << 20, 1 << 20, 20 << 20, False),  # more than the answer may hold: Kafka waits for as much as it may
+        (3 << 20, 1 << 20, 20 << 20, True),
+        (2**31 - 1, 2**31 - 1, 2**31 - 1, False),
+    ],
+)
+async def test_a_fetch_waits_for_no_more_than_an_answer_holds(
+    min_bytes: int, max_bytes: int, partition_max_bytes: int, arrives_late: bool
+) -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        request = fetch_request(
+            "t", 0, max_wait_ms=120_000, min_bytes=min_bytes, max_bytes=max_bytes,
+            partition_max_bytes=partition_max_bytes,
+        )  # fmt: skip
+        reader = connect(gateway)
+        if arrives_late:
+            await reader.send(request, 11)
+        for _ in range(8):
+            await wire.produce("t", batch_of(bytes(900_000)))
+        if not arrives_late:
+            await reader.send(request, 11)
+        with anyio.fail_after(30):
+            answer = (await reader.read(request, 11)).responses[0].partitions[0]
+        assert len(answer.records) > min(max_bytes, 4 << 20) - 1_000_000
+        await reader.aclose()
+
+
+async def test_a_fetch_waits_for_more_than_a_partition_may_give() -> None:
+    """As in Kafka: what `partition_max_bytes` leaves out does not count."""
+    async with running() as (_, wire):
+        await wire.create("t")
+        for _ in range(4):
+            await wire.produce("t", batch_of(bytes(900_000)))
+        request = fetch_request("t", 0, max_wait_ms=300, min_bytes=3 << 20, partition_max_bytes=1 << 20)
+        began = anyio.current_time()
+        answer = (await wire(request, 11)).responses[0].partitions[0]
+        assert anyio.current_time() - began >= 0.29
+        assert 900_000 < len(answer.records) < 1 << 20
