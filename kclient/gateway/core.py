@@ -56,8 +56,14 @@ class ConnectionContext:
     _when_gone: dict[Callable[[], object], None] = field(default_factory=dict)
 
     def when_gone(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the client has gone; it must not raise. `unless_gone` takes it back."""
-        self._when_gone[callback] = None
+        """Call `callback` when the client has gone, at once if it has; it must not raise.
+
+        `unless_gone` takes it back.
+        """
+        if self.gone:
+            callback()
+        else:
+            self._when_gone[callback] = None
 
     def unless_gone(self, callback: Callable[[], object]) -> None:
         """Do not call `callback` any more."""

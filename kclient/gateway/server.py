@@ -49,6 +49,7 @@ class RequestServer:
         connection.context = ConnectionContext(
             connection.peer, _client_host(connection.peer), advertised, connection.flow, connection.share
         )
+        connection.on_deserted(connection.context.end)
         logger.debug("%s connected", connection.peer, extra=self.core.extra())
 
     def disconnected(self, connection: ServerConnection) -> None:

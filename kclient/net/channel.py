@@ -127,6 +127,19 @@ class Channel:
     def frame_limit(self, limit: int) -> None:
         self._assembler.limit = limit
 
+    @property
+    def undelivered(self) -> bool:
+        """Whether there are whole frames that the owner has not been told of yet."""
+        return bool(self._assembler.frames)
+
+    @property
+    def deserted(self) -> bool:
+        """Whether the other side has ended the stream, as far as that can be told without reading on to its end.
+
+        Of streams that are neither sockets nor in memory that is known when all that came before has been read.
+        """
+        return False
+
     def take_admitted(self) -> int:
         """See `FrameAssembler.take_admitted`."""
         return self._assembler.take_admitted()

@@ -79,6 +79,10 @@ class LoopChannel(Channel):
             self._read_on()
         super().resume()
 
+    @property
+    def deserted(self) -> bool:
+        return self._stream.deserted
+
     def poll(self) -> None:
         if not self.closed and not self.paused:
             self._receive_ready(self._stream)
@@ -186,6 +190,10 @@ class MemoryChannel(Channel):
     def resume(self) -> None:
         super().resume()
         self._changed()
+
+    @property
+    def deserted(self) -> bool:
+        return self._memory.deserted
 
     def poll(self) -> None:
         if not self.closed and not self.paused:
@@ -372,6 +380,10 @@ class SocketChannel(_TaskChannel):
             if not self._pending and not self.closed:
                 self._owner.write_drained()
 
+    @property
+    def deserted(self) -> bool:
+        return self._stream.deserted
+
     def poll(self) -> None:
         if not self.closed and not self.paused:
             self._receive_ready(self._stream)
@@ -433,11 +445,11 @@ class StreamChannel(_TaskChannel):
 
     async def _read_all(self) -> None:
         while not self.closed:
-            await self._wait_resumed()
             data = await self.stream.receive()
             if not data:
                 self._ended()
                 return
+            await self._wait_resumed()  # one piece ahead, so that an end is seen
             async with self._turn():
                 try:
                     self._assembler.feed(data)

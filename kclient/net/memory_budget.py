@@ -79,7 +79,7 @@ class Share:
         """Bytes that one connection may hold."""
         return self._budget.most
 
-    def take(self, size: int, *, request: bool = False, last: bool = False) -> bool:
+    def take(self, size: int, *, request: bool = False, last: bool = False, over: bool = False) -> bool:
         """Hold so many bytes more; False if they have to be waited for: `wake` is called when to ask again.
 
         Args:
@@ -87,6 +87,8 @@ class Share:
             request: Whether they are of a request that is being received.
             last: Whether nothing that the connection holds comes free before they are had: then it is no use to wait
                 for its own share.
+            over: Whether they may go beyond the connection's part while there is room for all: what it holds for its
+                next requests comes free only when this one has ended.
 
         Raises:
             TooMuchMemoryError: One connection may not hold so much, ever.
@@ -95,7 +97,7 @@ class Share:
             return True
         if last and self.held + size > self._budget.most:
             raise self._budget.too_much(self.held + size)
-        if not self._budget.admits(self, size, request):
+        if not self._budget.admits(self, size, request, over):
             return False
         self.add(size, requests=size if request else 0)
         return True
@@ -181,16 +183,19 @@ class MemoryBudget:
 
     # What shares call
 
-    def admits(self, share: Share, size: int, request: bool) -> bool:
+    def admits(self, share: Share, size: int, request: bool, over: bool) -> bool:
         """Whether a share may hold `size` bytes more."""
         if size > self.most:
             raise self.too_much(size)
         if share.held + size <= ALLOWANCE:
             return True
+        fits = self.used + size <= self.limit
         if share.held + size <= self.most:
             requests_fit = not request or self._requests_limit is None or self.requests < self._requests_limit
-            if (requests_fit and self.used + size <= self.limit) or self.favours(share):
+            if (requests_fit and fits) or self.favours(share):
                 return True
+        elif over and fits:
+            return True
         self.wait(share)
         return False
 
@@ -209,7 +214,8 @@ class MemoryBudget:
 
     def freed(self, share: Share) -> None:
         """A share holds less."""
-        if self.favoured is share and share.held - share.kept <= ALLOWANCE:
+        # one that always has something to do may not stay in favour for ever
+        if self.used <= self.limit or (self.favoured is share and share.held - share.kept <= ALLOWANCE):
             self.favoured = None
         if self.waiting:
             self._wake_some()

@@ -38,6 +38,8 @@ logger: logging.Logger = logging.getLogger("kclient.net.server")
 _ACCEPT_AT_ONCE = 16
 _MUCH = 256 * 1024
 """Bytes of memory that are worth closing a connection for that is stuck; who moves so many meanwhile is not."""
+_LOOK_AFTER = 1.0
+"""Seconds after which a connection that is not read is asked whether its client is still there."""
 _NO_MORE = (*OUT_OF_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -119,6 +121,8 @@ class Server:
         self._supervisor = supervisor
         self._guard: TaskHandle | None = None
         self._relief: TaskHandle | None = None
+        self._paused: set[ServerConnection] = set()
+        self._looking_after: TaskHandle | None = None
         self._emptied: anyio.Event | None = None
         self._handshakes: dict[TaskHandle, socket.socket] = {}
 
@@ -203,8 +207,9 @@ class Server:
         if self._queue is None:
             self._queue = FairQueue(loop_soon())
         connection = ServerConnection(
-            stream, self.handler, self._supervisor, self.settings, label, self._queue.flow(host), self.budget
-        )
+            stream, self.handler, self._supervisor, self.settings, label, self._queue.flow(host), self.budget,
+            self._connection_paused,
+        )  # fmt: skip
         connection.start()
         if not connection.closed:
             self.connections.add(connection)
@@ -230,8 +235,9 @@ class Server:
                 with anyio.move_on_after(grace):
                     await self._wait_empty()
         finally:
-            if self._guard is not None:
-                self._guard.cancel()
+            for task in (self._guard, self._looking_after):
+                if task is not None:
+                    task.cancel()
             handshakes = list(self._handshakes)
             for task in handshakes:
                 task.cancel()
@@ -384,6 +390,24 @@ class Server:
                 logger.debug("%s was idle for %g s: closed", connection.peer, self.settings.idle_timeout)
                 connection.close()
 
+    def _connection_paused(self, connection: ServerConnection) -> None:
+        """A connection is not read for now: the loop does not tell when its client goes."""
+        self._paused.add(connection)
+        if self._looking_after is None and self._supervisor.running:
+            self._looking_after = self._supervisor.spawn(self._look_after_paused, name="paused connections")
+
+    async def _look_after_paused(self) -> None:
+        try:
+            while self._paused:
+                await anyio.sleep(_LOOK_AFTER)
+                for connection in list(self._paused):
+                    if connection.closed or not connection.paused:
+                        self._paused.discard(connection)
+                    else:
+                        connection.look_after()
+        finally:
+            self._looking_after = None
+
     def _memory_short(self) -> None:
         """Connections have to wait for memory."""
         if self.on_memory_short is not None:
@@ -424,6 +448,7 @@ class Server:
 
     def _forget(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
+        self._paused.discard(connection)
         if not self.connections and self._emptied is not None:
             self._emptied.set()
 

@@ -114,7 +114,7 @@ class ServerSettings:
 class Place:
     """A request's place in the order of replies, and the memory that is held for it."""
 
-    __slots__ = ("_connection", "_on_next", "_taken", "done", "frame", "held", "reply")
+    __slots__ = ("_connection", "_on_next", "_wanted", "done", "frame", "held", "reply", "taken")
 
     def __init__(self, connection: ServerConnection, frame: int) -> None:
         self.frame: int = frame
@@ -124,7 +124,9 @@ class Place:
         self.done: bool = False
         self.reply: Reply | None = None
         self._connection = connection
-        self._taken = 0
+        self.taken: int = 0
+        """Of `held`, what `take` was asked for and is not given back."""
+        self._wanted = 0  # what it was asked for in vain
         self._on_next: Callable[[], object] | None = None
 
     @property
@@ -132,29 +134,43 @@ class Place:
         """Whether the reply can leave as soon as it is there: those before it have left."""
         return self._connection.is_next(self)
 
+    @property
+    def hurried(self) -> bool:
+        """Whether the connection goes on only when it holds less: what waits for the client's sake is answered now."""
+        return self._connection.crowded
+
     def when_next(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when `is_next` may have become true, or there may be memory to `take`."""
+        """Call `callback` when `is_next` or `hurried` may have become true, or there may be memory to `take`."""
         self._on_next = callback
 
     def told_next(self) -> None:
         """It is the connection's first place now, or there may be memory. Called by the connection."""
+        if self._wanted:
+            self.take(self._wanted)  # now: whoever is told asks later than the others
         if self._on_next is not None:
             self._on_next()
 
     def take(self, size: int) -> bool:
-        """Hold memory for the reply; False if it has to be waited for. It is given back when the reply is there."""
-        if not self._connection.share.take(size):
+        """Hold memory for the reply; False if it has to be waited for. It is given back when the reply is there.
+
+        What has to be waited for is held as soon as it can be had; then `taken` tells, and the callback is called.
+        """
+        connection = self._connection
+        if not connection.share.take(size, over=connection.is_first(self)):
+            self._wanted = size
             return False
+        self._wanted = 0
         self.held += size
-        self._taken += size
+        self.taken += size
         return True
 
     def give_back(self, but: int = 0) -> None:
         """Give back what was taken, but so many bytes of it."""
-        if self._taken > but:
-            self._connection.share.add(but - self._taken)
-            self.held -= self._taken - but
-            self._taken = but
+        self._wanted = 0
+        if self.taken > but:
+            self._connection.share.add(but - self.taken)
+            self.held -= self.taken - but
+            self.taken = but
 
 
 class _Course:
@@ -203,6 +219,7 @@ class ServerConnection:
         label: object,
         flow: Flow,
         budget: MemoryBudget,
+        on_pause: Callable[[ServerConnection], object],
     ) -> None:
         self.peer: str = stream.peer
         """The client's address, for logs."""
@@ -223,6 +240,7 @@ class ServerConnection:
         self.share: Share = budget.share(self._memory_freed)
         """What it holds of the server's memory: the handler adds what it keeps for the client."""
         self._clock = flow.clock
+        self._on_pause = on_pause
         self._handler = handler
         self._supervisor = supervisor
         self._settings = settings
@@ -247,10 +265,12 @@ class ServerConnection:
         self._batching = False
         self._draining = False
         self._closing = False
+        self._deserted = False  # the client has gone; what it had sent may still begin, and no reply is kept
         self._parted: _Parted | None = None
         self._tasks: set[TaskHandle] = set()
         self._working = 0  # of these, those that have not answered
         self._close_callbacks: list[Callable[[ServerConnection], object]] = []
+        self._deserted_callbacks: list[Callable[[], object]] = []
 
     @property
     def outstanding(self) -> int:
@@ -275,11 +295,30 @@ class ServerConnection:
 
     @property
     def stuck(self) -> bool:
-        """Whether it is the client's turn: to send the rest of a request, or to read replies."""
+        """Whether others' memory does not help it: the client has to send the rest of a request, or to read replies, or
+        there are requests before one that needs memory, and they wait for something."""
         channel = self._channel
-        if channel is None or self._parted is not None:
+        if channel is None:
             return False
-        return bool(self._unsent or (channel.amid_frame and not self._frame_waits))
+        if self.crowded:
+            return True
+        return self._parted is None and bool(self._unsent or (channel.amid_frame and not self._frame_waits))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether something of it waits until the connection itself holds less."""
+        share = self.share
+        held, most = share.held, share.most
+        if self._backlog and held >= most:
+            return True
+        if self._frame_waits and held + self._frame_waits > most:
+            return True
+        return any(held + course.owed > most for course in self._hungry)
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is not read at present."""
+        return self._channel is not None and self._channel.paused
 
     def start(self) -> None:
         """Begin to read."""
@@ -303,6 +342,19 @@ class ServerConnection:
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
         """Call `callback(connection)` when the connection has ended; it must not raise."""
         self._close_callbacks.append(callback)
+
+    def on_deserted(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` when the client turns out to have gone; it must not raise.
+
+        That may be before the connection has ended: what the client had sent begins nevertheless.
+        """
+        self._deserted_callbacks.append(callback)
+
+    def look_after(self) -> None:
+        """While it is not read: find out whether the client has gone."""
+        if self._channel is not None and not self._deserted and self._channel.deserted:
+            self._desert()
+            self._begin_now_or_soon()
 
     def close(self) -> None:
         """Close at once; requests that have begun go on, their replies are dropped."""
@@ -328,8 +380,7 @@ class ServerConnection:
         if self._parted is not None:
             self._regulate()
             return
-        if self._channel is not None:
-            self._channel.pause()
+        self._pause()
         self._close_if_drained()
 
     async def wait_closed(self) -> None:
@@ -362,7 +413,26 @@ class ServerConnection:
         self._frame_waits = 0
         self.share.add(-self._unsent)
         self._unsent = 0
+        self._desert()
         self._begin_soon()
+
+    def _desert(self) -> None:
+        """The client has gone: nobody waits for its replies, but what it had sent begins."""
+        if self._deserted:
+            return
+        self._deserted = True
+        for slot in self._slots:
+            if slot.done:
+                self._reply_bytes -= slot.held
+                self.share.add(-slot.held)
+                slot.reply, slot.held = None, 0
+        callbacks, self._deserted_callbacks = self._deserted_callbacks, []
+        for callback in callbacks:
+            callback()
+        for course in list(self._courses):
+            if not course.lasting and course is not self._running and course in self._courses:
+                self._give_up(course)
+                course.then(course.slot, None)
 
     def _end(self, cause: BaseException | None) -> None:
         """Nothing of it begins any more."""
@@ -388,6 +458,7 @@ class ServerConnection:
             logger.info("%s: %s", self.peer, str(cause))
         elif cause is not None:
             logger.debug("%s: the connection ended: %s", self.peer, str(cause))
+        self._deserted_callbacks = []
         callbacks, self._close_callbacks = self._close_callbacks, []
         try:
             self._handler.disconnected(self)
@@ -402,7 +473,7 @@ class ServerConnection:
             self._tell_next()
         elif self._draining:
             self._close_if_drained()
-        if self._backlog or self._paused:
+        if self._backlog or self.paused:
             self._begin_now_or_soon()
 
     def _progressed(self) -> None:
@@ -410,15 +481,18 @@ class ServerConnection:
         self._count_unsent()
         self._tell_next()
 
-    @property
-    def _paused(self) -> bool:
-        return self._channel is not None and self._channel.paused
+    def _pause(self) -> None:
+        """Read no further for now: what becomes of the client is looked after meanwhile."""
+        if self._channel is not None and not self._channel.paused:
+            self._channel.pause()
+            self._on_pause(self)
 
     # Memory.
 
     def _admit(self, size: int) -> bool:
         """Whether a large request may be received now."""
-        alone = not (self._slots or self._backlog or self._unsent)  # then what it keeps is all that it holds
+        # without any of these, what it keeps is all that it holds
+        alone = not (self._slots or self._backlog or self._unsent or self._undelivered)
         try:
             taken = self.share.take(size, request=True, last=alone)
         except TooMuchMemoryError as error:
@@ -428,9 +502,18 @@ class ServerConnection:
             self._frame_waits = 0
             return True
         self._frame_waits = size
-        if self._channel is not None:
-            self._channel.pause()
+        self._pause()
+        self._hurry()
         return False
+
+    @property
+    def _undelivered(self) -> bool:
+        return self._channel is not None and self._channel.undelivered
+
+    def _hurry(self) -> None:
+        """Something waits for memory: the first answer may be all that it waits for."""
+        if self.crowded:
+            self._tell_next()
 
     def _memory_freed(self) -> None:
         if not self._woken and not self.closed:
@@ -522,13 +605,19 @@ class ServerConnection:
     def _may_begin(self) -> bool:
         """Whether one of the backlog may begin."""
         share = self.share
-        return not self._full() and (share.held <= ALLOWANCE or share.may_begin())
+        if self._full():
+            return False
+        if share.held <= ALLOWANCE or share.may_begin():
+            return True
+        return not self._slots and share.held >= share.most  # nothing comes free before it has begun
 
     def _full(self) -> bool:
         settings = self._settings
         assert self._channel is not None
         if self._parted is not None:
             return self._begun is not None
+        if self._deserted:
+            return self._begun is not None or self._working >= _MOST_TASKS
         return (
             self._begun is not None
             or self._working >= _MOST_TASKS
@@ -551,8 +640,9 @@ class ServerConnection:
         if self._backlog and not self._draining and self._may_begin():
             self._begin_soon()  # only its time was over
         if blocked or self._full():
-            if not channel.paused:
-                channel.pause()
+            self._pause()
+            if self._backlog:
+                self._hurry()
         elif channel.paused:
             channel.resume()
 
@@ -657,6 +747,8 @@ class ServerConnection:
         self.flow.add(partial(self._go_on, course))
 
     def _place(self, slot: Place, reply: Reply | None) -> None:
+        if self._deserted:
+            reply = None
         slot.done, slot.reply = True, reply
         self._undone -= 1
         size = 0 if reply is None else sum(map(len, reply))
@@ -683,10 +775,7 @@ class ServerConnection:
                 if slot.reply is not None:
                     parts.extend(slot.reply)
                     size += slot.held
-            if self._parted is not None:
-                self._reply_bytes -= size
-                self.share.add(-size)
-            elif parts and self._channel is not None:
+            if parts and self._channel is not None:
                 self._active = self._now()
                 self._reply_bytes -= size
                 self._unsent += size
@@ -701,14 +790,18 @@ class ServerConnection:
 
     def is_next(self, slot: Place) -> bool:
         """See `Place.is_next`."""
-        channel = self._channel
-        before = self._reply_bytes + (0 if channel is None else channel.pending_bytes)
-        return (
-            not self.closed
-            and not slot.done
-            and (self._undone == 1 or self._slots[0] is slot)
-            and before < self._settings.max_unsent_bytes
-        )
+        if self.closed or slot.done:
+            return False
+        before = 0 if self._channel is None else self._channel.pending_bytes
+        if self._slots[0] is not slot:
+            if self._undone > 1:
+                return False
+            before += self._reply_bytes
+        return before < self._settings.max_unsent_bytes
+
+    def is_first(self, slot: Place) -> bool:
+        """Whether the replies behind this request wait for its own."""
+        return bool(self._slots) and self._slots[0] is slot
 
     def _tell_next(self) -> None:
         if self._slots and not self._slots[0].done:
@@ -732,6 +825,7 @@ class ServerConnection:
                 if course.owed:
                     if not self._may_take(course):
                         self._hungry.append(course)
+                        self._hurry()
                         return False
                     course.slot.held += course.owed
                     course.owed = 0
@@ -764,12 +858,14 @@ class ServerConnection:
         return False
 
     def _may_take(self, course: _Course) -> bool:
-        first = bool(self._slots) and self._slots[0] is course.slot
-        return self.share.take(course.owed, last=first or course.slot.held + course.owed > self.share.most)
+        alone = course.slot.held + course.owed > self.share.most  # whatever else comes free
+        return self.share.take(course.owed, last=alone, over=self.is_first(course.slot))
 
     def _give_up(self, course: _Course) -> None:
         """Nobody waits for these steps any more."""
         self._courses.discard(course)
+        if course in self._hungry:
+            self._hungry.remove(course)
         course.hold_off.end()
         if course is not self._running:  # else it sees it itself
             course.work.close()

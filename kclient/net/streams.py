@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -155,6 +156,14 @@ class SocketStream:
         """Whether received bytes wait in the stream itself: the loop does not tell of them."""
         return False
 
+    @property
+    def deserted(self) -> bool:
+        """Whether the other side has ended or broken the stream, also where bytes that came before are still unread."""
+        try:
+            return _is_deserted(self.socket)
+        except (OSError, ValueError):  # ValueError: this side has closed it
+            return True
+
     def fill(self, assembler: FrameAssembler, share: int = FAIR_SHARE) -> bool:
         """Read all that is ready, up to so many bytes; does not wait.
 
@@ -238,6 +247,17 @@ class SocketStream:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.peer}{' closed' if self._closed else ''}>"
+
+
+def _is_deserted(sock: socket.socket) -> bool:
+    if hasattr(select, "poll"):
+        watch = select.poll()
+        watch.register(sock, getattr(select, "POLLRDHUP", 0))  # that it broke or hung up is told in any case
+        return bool(watch.poll(0))
+    try:  # the method of the class: that of a TLS socket takes no flags
+        return not socket.socket.recv(sock, 1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
 
 
 @contextlib.contextmanager
@@ -350,6 +370,11 @@ class MemoryStream:
             pipe.size += len(chunk)
             pipe.notify()
         return True
+
+    @property
+    def deserted(self) -> bool:
+        """Whether the other side has closed its end, also where bytes that came before are still unread."""
+        return self._incoming.ended
 
     def watch(self, changed: Callable[[], object]) -> None:
         """Call `changed()` when something arrived, ended, or made room; it must neither raise nor use the stream."""

@@ -153,3 +153,30 @@ def test_who_needs_nothing_any_more_lets_the_next_ask() -> None:
         waiting[asked].share.asked()
         asked += 1
     assert all(client.woken == 1 for client in waiting)
+
+
+def test_who_always_has_something_to_do_does_not_stay_in_favour() -> None:
+    budget = MemoryBudget(16 * MB)
+    hogs = [Client(budget) for _ in range(3)]
+    for hog, size in zip(hogs, (4, 4, 3), strict=True):
+        assert hog.share.take(size * MB)
+    busy, late = Client(budget), Client(budget)
+    assert busy.share.take(2 * MB), "in favour"
+    assert not late.share.take(4 * MB)
+    hogs[2].share.close()
+    assert late.woken
+    assert late.share.take(4 * MB), "its turn"
+    assert not busy.share.take(MB)
+    assert budget.used <= budget.total
+
+
+def test_one_may_go_beyond_its_part_while_there_is_room_for_all() -> None:
+    budget = MemoryBudget(16 * MB)
+    client, other = Client(budget), Client(budget)
+    assert client.share.take(4 * MB)
+    assert not client.share.take(MB)
+    assert client.share.take(4 * MB, over=True)
+    assert not client.share.take(4 * MB, over=True), "not into what is kept back"
+    assert other.share.take(4 * MB)
+    with pytest.raises(TooMuchMemoryError):
+        client.share.take(4 * MB + 1, over=True)

@@ -25,7 +25,7 @@ from kclient.net.channel_kinds import open_channel
 from kclient.net.connection import Connection
 from kclient.net.connectors import connect
 from kclient.net.server import Server, ServerConnection, ServerSettings
-from kclient.net.server_connection import Steps
+from kclient.net.server_connection import Place, Steps
 from kclient.net.streams import ByteStream, memory_pair
 from kclient.protocol.framing import decode_request, encode_response
 from kclient.protocol.messages import MetadataResponse
@@ -816,5 +816,228 @@ async def test_who_closes_a_connection_begins_no_more_of_it() -> None:
                 await anyio.sleep(0.001)
         assert handler.begun == [b"1"]
         assert handler.log == ["connected", "disconnected"]
+        await client.aclose()
+        await server.aclose()
+
+
+async def until(true: Callable[[], object]) -> None:
+    with anyio.fail_after(20):
+        while not true():
+            await anyio.sleep(0.001)
+
+
+def parked_for_the_client(connection: ServerConnection) -> Any:
+    """An answer that waits until the client has gone."""
+    gone = anyio.Event()
+    connection.on_deserted(gone.set)
+    return _after(gone)
+
+
+async def _after(event: anyio.Event) -> None:
+    await event.wait()
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [(kind, 64) for kind in KINDS]
+    + [(kind, 500) for kind in KINDS if "chopped" not in kind and kind != "small-memory"],
+)
+async def test_a_client_that_goes_while_it_is_not_read_is_noticed(kind: str, count: int) -> None:
+    """Also behind bytes that have not been read; those begin, since they may be of requests with `acks=0`."""
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve(kind, supervisor)
+        handler.special = lambda _, connection: parked_for_the_client(connection)
+        client.send(*(b"%04d" % number for number in range(64)))
+        await until(lambda: len(handler.begun) == 64)
+        await until(lambda: connection.paused)
+        assert client.channel.pending_bytes == 0
+        handler.special = lambda *_: None
+        client.send(*(b"%04d" % number for number in range(64, count)))
+        await until(lambda: not client.channel.pending_bytes)
+        await client.aclose()
+        await until(lambda: not server.connections)
+        assert handler.begun == [b"%04d" % number for number in range(count)]
+        assert handler.log == ["connected", "disconnected"]
+        assert server.budget.used == 0
+        await server.aclose()
+
+
+async def test_a_reset_is_noticed_while_the_connection_is_not_read() -> None:
+    async with supervised() as supervisor:
+        handler = Handler()
+        server = Server(handler, supervisor)
+        handler.special = lambda _, connection: parked_for_the_client(connection)
+        listener = await server.listen_tcp()
+        with socket.create_connection((listener.address.host, listener.address.port)) as client:
+            client.sendall(b"".join(frame(b"x")) * 100)
+            await until(lambda: len(handler.begun) == 64)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await until(lambda: not server.connections)
+        await server.aclose()
+
+
+async def test_replies_are_not_kept_for_a_client_that_has_gone() -> None:
+    """What it had sent begins even if that needs the memory of replies that wait for one that never comes."""
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve("tcp", supervisor, max_memory=4 << 20)
+        finished: list[bytes] = []
+
+        def work(body: bytes) -> Any:
+            yield 700_000
+            finished.append(body)
+
+        def begin(body: bytes, connection: ServerConnection) -> Any:
+            if body == b"first":
+                return Completion()
+            return frame(bytes(500_000)) if body == b"reply" else Steps(work(body), lasting=True)
+
+        handler.special = begin
+        client.send(b"first", b"reply", b"large", b"next")
+        await until(lambda: connection.crowded)
+        await client.aclose()
+        await until(lambda: not server.connections)
+        assert finished == [b"large", b"next"]
+        assert server.budget.used == 0
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "tcp"])
+async def test_who_waits_without_need_is_hurried_when_the_connection_is_short_of_memory(kind: str) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve(kind, supervisor, max_memory=4 << 20)
+
+        async def park(place: Place) -> list[bytes]:
+            while not (place.is_next and place.hurried):
+                told = anyio.Event()
+                place.when_next(told.set)
+                await told.wait()
+            return frame(b"hurried")
+
+        def work() -> Any:
+            yield 700_000
+            return frame(b"large")
+
+        def begin(body: bytes, connection: ServerConnection) -> Any:
+            if body == b"poll":
+                assert connection.beginning is not None
+                return park(connection.beginning)
+            return frame(bytes(400_000)) if body == b"reply" else Steps(work())
+
+        handler.special = begin
+        client.send(b"poll", b"reply", b"large")
+        assert await client.receive(3) == [b"hurried", bytes(400_000), b"large"]
+        await until(lambda: not server.budget.used)
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_who_holds_memory_for_replies_that_wait_is_closed_while_others_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve("memory", supervisor, max_memory=4 << 20, stall_timeout=0.2)
+
+        def work() -> Any:
+            yield 700_000
+            return frame(b"large")
+
+        answers = {b"first": Completion(), b"reply": frame(bytes(500_000)), b"large": Steps(work())}
+        handler.special = lambda body, _: answers.get(body) or frame(b"ok")
+        client.send(b"first", b"reply", b"large")
+        await until(lambda: connection.crowded)
+        hog = server.budget.share(lambda: None)
+        hog.keep(server.budget.limit)
+        assert server.budget.favours(hog)
+        mine, theirs = LINKS["memory"]()
+        server.attach(theirs)
+        other = Client(mine, supervisor)
+        other.send(bytes(500_000))
+        await client.ended()
+        assert "memory that others wait for" in caplog.text
+        hog.close()
+        assert await other.receive(1) == [b"ok"]
+        await other.aclose()
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_replies_behind_an_answer_do_not_keep_it_back() -> None:
+    """However much they are: they leave after it."""
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("memory", supervisor, max_unsent_bytes=100_000)
+        ready = anyio.Event()
+
+        async def park(place: Place) -> list[bytes]:
+            await ready.wait()
+            return frame(b"next" if place.is_next else b"not next")
+
+        def begin(body: bytes, connection: ServerConnection) -> Any:
+            assert connection.beginning is not None
+            return park(connection.beginning) if body == b"first" else frame(bytes(200_000))
+
+        handler.special = begin
+        client.send(b"first", b"reply")
+        await until(lambda: len(handler.begun) == 2)
+        ready.set()
+        assert await client.receive(2) == [b"next", bytes(200_000)]
+        await client.aclose()
+        await server.aclose()
+
+
+async def test_large_requests_wait_for_those_before_them() -> None:
+    """Also for one that has come whole and that nobody has been told of yet."""
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor, ServerSettings(max_memory=4 << 20))
+        mine, theirs = memory_pair()
+        body = bytes(900_000)
+        data = b"".join(frame(body) * 3)
+        await mine.send([data[:500_000]])
+        await mine.send([data[500_000:910_000]])  # the end of the first, the beginning of the second
+        server.attach(theirs)
+        client = Client(mine, supervisor)
+        client.channel.write([data[910_000:]])
+        assert [len(frame) for frame in await client.receive(3)] == [900_000] * 3
+        await until(lambda: not server.budget.used)
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("size", [20_000, 200_000])
+async def test_more_than_a_connection_may_hold_comes_at_once(size: int) -> None:
+    """Through memory frames are not asked for one by one."""
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor, ServerSettings(max_memory=4 << 20))
+        mine, theirs = memory_pair(limit=100 << 20)
+        for _ in range(100):
+            await mine.send(frame(bytes(size)))
+        server.attach(theirs)
+        client = Client(mine, supervisor)
+        assert len(await client.receive(100)) == 100
+        await until(lambda: not server.budget.used)
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("large", [400_000, 900_000])
+async def test_a_request_may_need_the_memory_that_those_behind_it_hold(
+    large: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """But not more than a connection may hold, if there were none."""
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("memory", supervisor, max_memory=4 << 20)
+
+        def work() -> Any:
+            yield large
+            return frame(b"done")
+
+        handler.special = lambda *_: Steps(work())
+        client.channel.write(frame(bytes(400_000)) * 2)
+        if large == 400_000:
+            assert await client.receive(2) == [b"done"] * 2
+            assert not caplog.records
+        else:
+            await client.ended()
+            assert "asks for too much" in caplog.text
+        await until(lambda: not server.budget.used)
         await client.aclose()
         await server.aclose()
