@@ -45,6 +45,8 @@ _MOST_AT_ONCE: Final = 4 << 20
 """Bytes of one partition that are read at once, so that nobody waits for long; one batch comes, however large."""
 _AT_A_TIME: Final = 1 << 20
 """Bytes that are read before others have their turn."""
+_PATIENCE: Final = 10.0
+"""Seconds beyond `max_wait_ms` that a fetch waits for memory to read a batch into that is there."""
 _MANY: Final = 5_000
 _SESSIONS_SHARE: Final = 8
 """One part in so many of the memory for clients may be taken by fetch sessions."""
@@ -85,7 +87,7 @@ class _Fetch:
         self.least = 0
         """Bytes of memory without which nothing can be read: those of a large batch."""
         self.hurried = False
-        """Whether memory is short, so that it does not wait any longer."""
+        """Whether it was told to wait no longer."""
         self.waiter: Waiter | None = None
 
     def clear(self) -> None:
@@ -246,7 +248,11 @@ class FetchHandler(Handler):
             paused = True
             yield None
             number = self._read_some(fetch, number, limit)
-        return number is not None and (paused or fetch.size <= fetch.context.connection.share.room)
+        if number is None:
+            return False
+        if not paused:
+            return fetch.size <= fetch.context.connection.share.room
+        return fetch.size <= limit or fetch.context.place.take(fetch.size - limit)
 
     def _read_some(self, fetch: _Fetch, number: int, limit: int) -> int | None:
         """Read partitions from a number on, until others should have their turn.
@@ -331,13 +337,15 @@ class FetchHandler(Handler):
     def _enough(self, fetch: _Fetch) -> bool:
         request = fetch.request
         return (
-            fetch.lacking
-            or bool(fetch.errors)
-            or fetch.hurried
-            or fetch.full
-            or fetch.size >= self._least(fetch)
+            fetch.size >= request.min_bytes
             or request.max_wait_ms <= 0
+            or fetch.lacking
+            or bool(fetch.errors)
+            or fetch.full
             or not fetch.plan.wanted
+            or fetch.size >= self._least(fetch)
+            or fetch.hurried
+            or fetch.context.place.hurried
             or self.core.closing
         )
 
@@ -365,7 +373,6 @@ class FetchHandler(Handler):
     async def _until_enough(self, fetch: _Fetch, pace: Pace) -> None:
         connection, place = fetch.context.connection, fetch.context.place
         deadline = anyio.current_time() + max(0, fetch.request.max_wait_ms) / 1000
-        late = False
         place.when_next(fetch.wake)
         while not connection.gone:
             waiter = fetch.waiter = Waiter(self._least(fetch))
@@ -377,18 +384,21 @@ class FetchHandler(Handler):
                 with HoldOff() if len(fetch.plan.wanted) > _MANY else nullcontext():
                     await self._wait_for(fetch, waiter, pace)
                     fits = await self._read_into_memory(fetch, pace)
+                now = anyio.current_time()
+                until = deadline
                 if not fits:
-                    if late or fetch.hurried or self.core.closing:
-                        return  # with nothing: the client asks again
-                elif late or self._enough(fetch):
+                    # the client asks again, for the same: it gets on only if it waits for its turn
+                    until += _PATIENCE
+                    if now >= until or place.hurried or self.core.closing:
+                        return  # with nothing
+                elif now >= deadline or self._enough(fetch):
                     return
                 else:
                     waiter.arrived(fetch.size)
                     fetch.clear()
                     place.give_back()
-                with anyio.move_on_after(max(deadline - anyio.current_time(), 0.0)) as patience:
+                with anyio.move_on_after(until - now):
                     await waiter.wait()
-                late = patience.cancelled_caught
             finally:
                 waiter.close()
                 fetch.waiter = None
@@ -397,9 +407,12 @@ class FetchHandler(Handler):
     async def _read_into_memory(self, fetch: _Fetch, pace: Pace) -> bool:
         """Read, if there is memory for it; else its coming wakes the fetch."""
         place = fetch.context.place
-        room = max(min(self._limit(fetch), _room(fetch.context.connection.share)), fetch.least)
-        if not place.take(room):
-            return False
+        if place.taken:  # it was waited for
+            room = place.taken
+        else:
+            room = max(min(self._limit(fetch), _room(fetch.context.connection.share)), fetch.least)
+            if room and not place.take(room):
+                return False
         with anyio.CancelScope(shield=True):
             await self._read(fetch, pace, room)
         if fetch.size > room and not place.take(fetch.size - room):

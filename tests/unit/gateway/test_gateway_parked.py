@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from kclient.gateway import Gateway
+from kclient.protocol.framing import encode_response
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
 from kclient.protocol.messages.groups import (
@@ -19,6 +20,7 @@ from kclient.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from kclient.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.gateway_wire import batch_of, connect, running
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +51,7 @@ def waiters(gateway: Gateway, topic: str) -> int:
 async def test_a_parked_fetch_ends_with_its_client() -> None:
     async with running() as (gateway, wire):
         await wire.create("t")
-        for count in (1, 5):
+        for count in (1, 5, 70):  # with the last it is not read any more
             client = connect(gateway)
             for _ in range(count):
                 await client.send(long_poll("t"), 11)
@@ -160,3 +162,60 @@ async def test_consumers_of_many_partitions_fit_into_the_least_memory(count: int
             answer = await wire(request, 11)
             assert len(answer.responses[0].partitions) == count
         await eventually(lambda: gateway._running().budget.used == 0)
+
+
+async def test_a_fetch_that_is_short_of_its_own_memory_is_answered() -> None:
+    """Replies that wait behind a long poll hold what the next request needs."""
+    async with running(config={"connections.max.memory.bytes": 16 << 20}) as (gateway, wire):
+        await wire.create("t")
+        await wire.create("big", partitions=2000)
+        size = len(await _metadata_frame(gateway))
+        client = connect(gateway)
+        await client.send(long_poll("t"), 11)
+        count = (4 << 20) // size + 1
+        wanted = MetadataRequest(topics=[MetadataRequestTopic(name="big")])
+        for _ in range(count):
+            await client.send(wanted, 12)
+        with anyio.fail_after(60):
+            answer = await client.read(long_poll("t"), 11)
+            assert not answer.responses[0].partitions[0].records
+            for _ in range(count):
+                assert len((await client.read(wanted, 12)).topics[0].partitions) == 2000
+        assert (await wire.produce("t", batch_of(bytes(200_000)))).error_code == 0
+        await client.aclose()
+
+
+async def _metadata_frame(gateway: Gateway) -> bytes:
+    wanted = MetadataRequest(topics=[MetadataRequestTopic(name="big")])
+    client = connect(gateway)
+    answer = await client(wanted, 12)
+    await client.aclose()
+    return b"".join(encode_response(answer, 12, 1))
+
+
+async def test_a_fetch_waits_for_memory_rather_than_bring_nothing() -> None:
+    """Who asks again would find it used up again."""
+    async with running(config={"connections.max.memory.bytes": 16 << 20}) as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(bytes(800_000)))
+        budget = gateway._running().budget
+        await eventually(lambda: not budget.used)
+        hog, much = budget.share(lambda: None), budget.limit
+        hog.keep(much)
+        assert budget.favours(hog)
+        request = long_poll("t")
+        request.max_wait_ms = 50
+        for count in (1, 100):
+            request.topics[0].partitions = request.topics[0].partitions[:1] * count
+            client = connect(gateway)
+            await client.send(request, 11)
+            await eventually(lambda: any(each.outstanding for each in gateway._running().connections))
+            await anyio.sleep(0.5)  # longer than it would wait for data
+            hog.keep(-much)
+            answer = (await client.read(request, 11)).responses[0].partitions[0]
+            assert len(answer.records) > 800_000
+            await client.aclose()
+            await eventually(lambda: not budget.used)
+            hog.keep(much)
+            assert budget.favours(hog)
+        hog.close()
