@@ -161,7 +161,7 @@ class Partition:
 
     __slots__ = (
         "_appends", "_batches", "_bytes", "_checkpointing", "_core", "_full_at", "_idle", "_key", "_opened", "_queue",
-        "_refused_until", "_sending", "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index",
+        "_refusal", "_sending", "_start_key", "_stored_in", "_unsent", "config", "direct", "dirty", "index",
         "log", "name", "place", "saving", "state", "waiters",
     )  # fmt: skip
 
@@ -190,8 +190,8 @@ class Partition:
         self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)
         """Held while a checkpoint is written: what was encoded later is written later."""
         self._idle: anyio.Event | None = None
-        self._refused_until: float = 0.0
-        """Until when it is not opened again, since that has failed."""
+        self._refusal: tuple[float, str] = 0.0, ""
+        """Until when it is not opened again, since that has failed, and why."""
         self._full_at: int | None = None
         """Where the log ended when it was last told that there is no space."""
 
@@ -250,15 +250,17 @@ class Partition:
         self.wake()
 
     async def _try_to_recover(self) -> KafkaError | None:
-        if self._core.now() < self._refused_until:  # clients ask ten times a second: one try a second will do
-            return KafkaStorageError(f"{self} cannot be opened: see the gateway's log")
+        until, reason = self._refusal
+        if self._core.now() < until:  # clients ask ten times a second: one try a second will do
+            return KafkaStorageError(reason)
         try:
             await self._recover()
         except (KafkaError, ValueError, OSError) as failure:
             if self.state is State.OPENING:
                 logger.error("%s cannot be opened: %s", self, failure, exc_info=not isinstance(failure, HtpError))
-            self._refused_until = self._core.now() + _REFUSAL_S
-            return KafkaStorageError(f"{self} cannot be opened: {failure}")
+            reason = f"{self} cannot be opened: {failure}"
+            self._refusal = self._core.now() + _REFUSAL_S, reason
+            return KafkaStorageError(reason)
         return None
 
     async def _take_queued(self) -> None:
