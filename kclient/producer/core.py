@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, check_topic, in_seconds, shown
+from kclient.arguments import AS_LONG_AS_IT_TAKES, INT32_MAX, check_timeout, check_topic, in_seconds, shown
 from kclient.cluster import (
     ClientState,
     Cluster,
@@ -613,12 +613,13 @@ def check_partition(partition: Any) -> int:
 
     Raises:
         TypeError: It is no whole number.
-        ValueError: It is negative.
+        ValueError: It is negative, or larger than any that Kafka knows.
     """
     if not isinstance(partition, int):
         raise TypeError(f"a partition is a whole number, or None for the partitioner's choice; not {shown(partition)}")
-    if partition < 0:
-        raise ValueError(f"a partition's number is 0 or more, or None for the partitioner's choice: {shown(partition)}")
+    if not 0 <= partition <= INT32_MAX:
+        text = f"a partition's number is from 0 to {INT32_MAX}, or None for the partitioner's choice"
+        raise ValueError(f"{text}: {shown(partition)}")
     return partition
 
 

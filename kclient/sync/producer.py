@@ -200,7 +200,7 @@ class Producer:
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
             TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called.
-            ValueError: The partition or the timestamp is negative.
+            ValueError: The partition or the timestamp is negative, or larger than Kafka's numbers are.
         """
         return self._send(topic, value, key, partition, timestamp, headers, on_delivery)
 

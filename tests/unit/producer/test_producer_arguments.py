@@ -106,15 +106,34 @@ async def test_times_before_the_epoch_are_refused(timestamp: int, open_batch: bo
         assert kafka.values() == [b"first", b"v"][not open_batch :]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"timestamp": -1}, {"timestamp": "now"}, {"partition": -1}, {"partition": "0"}, {"headers": 5}]
-)
+WRONG = [
+    {"timestamp": -1},
+    {"timestamp": "now"},
+    {"partition": -1},
+    {"partition": "0"},
+    {"partition": 2**31},
+    {"partition": 2**63},
+    {"headers": 5},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 async def test_what_is_wrong_anyway_waits_for_nobody(wrong: dict[str, Any]) -> None:
     async with FakeKafka() as kafka:
         kafka.brokers[1].down = True
         async with Producer(bootstrap_servers=kafka.bootstrap, max_block_ms=60_000) as producer:
             with anyio.fail_after(10), pytest.raises((TypeError, ValueError), match=f"{next(iter(wrong))}"):
                 await producer.send("t", b"v", **wrong)
+
+
+@pytest.mark.parametrize("partition", [-1, 2**31, 2**63])
+async def test_a_number_that_no_partition_has_is_not_waited_for(partition: int) -> None:
+    async with FakeKafka() as kafka, Producer(bootstrap_servers=kafka.bootstrap, max_block_ms=60_000) as producer:
+        await producer.send("t", b"v")  # the topic is known: it might get that partition later
+        with anyio.fail_after(10), pytest.raises(ValueError, match="from 0 to 2147483647"):
+            await producer.send("t", b"v", partition=partition)
+        with anyio.fail_after(10), pytest.raises(ValueError, match="from 0 to 2147483647"):
+            await producer.send_batch("t", [b"v"], partition=partition)
 
 
 @pytest.mark.parametrize("choice", [-1, 2, None, "0"])
