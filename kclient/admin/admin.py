@@ -127,6 +127,7 @@ class Admin(GroupOperations, ConfigOperations):
 
     async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
         """The cluster's id, brokers and controller."""
+        ends = self._cluster.clock() + self._seconds(timeout)
         try:
             response = await self._ask_any(
                 DescribeClusterRequest(),
@@ -136,14 +137,14 @@ class Admin(GroupOperations, ConfigOperations):
                 check=lambda answer: check_code(answer.error_code, "The cluster", answer.error_message),
             )
         except UnsupportedVersionError:
-            return await self._describe_cluster_by_metadata(timeout)
+            return await self._describe_cluster_by_metadata(max(ends - self._cluster.clock(), 0.0))
         nodes = {
             broker.broker_id: Node(broker.broker_id, broker.host, broker.port, broker.rack)
             for broker in response.brokers
         }
         return ClusterDescription(response.cluster_id, nodes.get(response.controller_id), tuple(nodes.values()))
 
-    async def _describe_cluster_by_metadata(self, timeout: float | None) -> ClusterDescription:
+    async def _describe_cluster_by_metadata(self, timeout: float) -> ClusterDescription:
         """Brokers before Kafka 2.8 tell by Metadata."""
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         response = await self._ask_any(request, MetadataResponse, timeout=timeout, what="Describing the cluster")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import anyio
@@ -67,6 +68,25 @@ class AdminBase:
 
     # ------------------------------------------------------------------ attempts
 
+    def _seconds(self, timeout: float | None) -> float:
+        """The time of a whole call."""
+        check_timeout(timeout)
+        return self._config.default_api_timeout_ms / 1000 if timeout is None else timeout
+
+    @contextmanager
+    def _steps(self, timeout: float | None, what: str) -> Iterator[Callable[[], float]]:
+        """The time of a call that makes several others in turn: gives each of them what is left.
+
+        Raises:
+            KafkaTimeoutError: one of them did not succeed in what was left to it; the text names the whole call first.
+        """
+        seconds = self._seconds(timeout)
+        ends = self._cluster.clock() + seconds
+        try:
+            yield lambda: max(ends - self._cluster.clock(), 0.0)
+        except KafkaTimeoutError as error:
+            raise KafkaTimeoutError(f"{what} did not succeed within {in_seconds(seconds)}: {error}") from error
+
     async def _retrying(self, attempt: Callable[[Trial], Awaitable[T]], timeout: float | None, what: str) -> T:
         """Makes attempts until one succeeds or fails for good, within the time and the `retries` of one call.
 
@@ -74,9 +94,8 @@ class AdminBase:
             KafkaTimeoutError: none succeeded in time; it names the brokers that were tried, and why each failed.
             KafkaError: an error that another attempt cannot cure, or the last one when `retries` is used up.
         """
-        check_timeout(timeout)
+        seconds = self._seconds(timeout)
         self._check()
-        seconds = self._config.default_api_timeout_ms / 1000 if timeout is None else timeout
         trial = Trial()
         attempts = 0
         with anyio.move_on_after(seconds):
@@ -92,7 +111,7 @@ class AdminBase:
                         await self._cluster.refresh()
                 attempts += 1
                 await anyio.sleep(self._cluster.retry_backoff.seconds(attempts))
-        reason = f"tried {trial}" if trial else self._cluster.error
+        reason = f"tried {trial}" if trial else self._cluster.trouble
         text = f"{what} did not succeed within {in_seconds(seconds)}"
         raise KafkaTimeoutError(f"{text}: {reason}" if reason else text) from trial.cause or self._cluster.error
 
@@ -219,7 +238,7 @@ class AdminBase:
                 raise NotControllerError("The cluster has no controller at the moment")
             connection = await self._cluster.connection(controller.id, trial=trial)
             others = False
-        seconds = self._config.default_api_timeout_ms / 1000 if timeout is None else timeout
+        seconds = self._seconds(timeout)
         with anyio.move_on_after(max(seconds / 2, _SHORTEST) if others else None), trial.asking(connection.address):
             return await self._cluster.request_on(connection, message(connection), response=response)
         text = f"no answer within {in_seconds(max(seconds / 2, _SHORTEST))}"

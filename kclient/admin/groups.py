@@ -306,7 +306,7 @@ class GroupOperations(TopicOperations):
                 where there is none); or an offset for each partition.
             partitions: which; the default is all that the group has committed and that exist.
             dry_run: say what would be done and do nothing.
-            timeout: seconds for each step; the default is `default.api.timeout.ms`.
+            timeout: seconds for all of it; the default is `default.api.timeout.ms`.
 
         Returns:
             The offsets before and after.
@@ -320,19 +320,20 @@ class GroupOperations(TopicOperations):
         check_group(group_id)
         place = as_target(target)
         chosen = None if partitions is None else as_partitions(partitions)
-        if not dry_run:
-            await self._check_empty(group_id, timeout)
-        before = await self.list_group_offsets(group_id, timeout=timeout)
-        if chosen is None and not isinstance(place, dict):
-            chosen = await self._existing(before, timeout)
-        after = await self._targets(place, chosen or (), timeout)
-        if not dry_run:
-            await self.alter_group_offsets(group_id, after, timeout=timeout)
+        with self._steps(timeout, f"Resetting the offsets of group {shown(group_id)}") as left:
+            if not dry_run:
+                await self._check_empty(group_id, left())
+            before = await self.list_group_offsets(group_id, timeout=left())
+            if chosen is None and not isinstance(place, dict):
+                chosen = await self._existing(before, left())
+            after = await self._targets(place, chosen or (), left)
+            if not dry_run:
+                await self.alter_group_offsets(group_id, after, timeout=left())
         return {
             tp: OffsetReset(before[tp].offset if tp in before else None, offset) for tp, offset in sorted(after.items())
         }
 
-    async def _check_empty(self, group_id: str, timeout: float | None) -> None:
+    async def _check_empty(self, group_id: str, timeout: float) -> None:
         try:
             description = await self._describe_group(group_id, timeout)
         except GroupIdNotFoundError:
@@ -348,16 +349,16 @@ class GroupOperations(TopicOperations):
         self,
         target: OffsetSpec | int | dict[TopicPartition, int],
         partitions: Iterable[TopicPartition],
-        timeout: float | None,
+        left: Callable[[], float],
     ) -> dict[TopicPartition, int]:
         if isinstance(target, dict):
             return target
-        found = await self.list_offsets(dict.fromkeys(partitions, target), timeout=timeout)
+        found = await self.list_offsets(dict.fromkeys(partitions, target), timeout=left())
         beyond = [tp for tp, place in found.items() if place is None]
-        ends = await self.list_offsets(dict.fromkeys(beyond, OffsetSpec.LATEST), timeout=timeout) if beyond else {}
+        ends = await self.list_offsets(dict.fromkeys(beyond, OffsetSpec.LATEST), timeout=left()) if beyond else {}
         return {tp: place.offset for tp, place in {**found, **ends}.items() if place is not None}
 
-    async def _existing(self, partitions: Iterable[TopicPartition], timeout: float | None) -> list[TopicPartition]:
+    async def _existing(self, partitions: Iterable[TopicPartition], timeout: float) -> list[TopicPartition]:
         """Those of the partitions that exist: a group may have committed offsets of others before they were deleted."""
         wanted = list(partitions)
 
@@ -377,13 +378,14 @@ class GroupOperations(TopicOperations):
             NotYetSupportedError: it is a share group, which commits no offsets.
         """
         check_group(group_id)
-        description = await self._describe_group(group_id, timeout)
-        _check_has_offsets(description)
-        owners = {tp: member for member in description.members for tp in member.assignment}
-        committed = await self.list_group_offsets(group_id, timeout=timeout)
-        partitions = sorted({*owners, *committed})
-        existing = await self._existing(partitions, timeout)
-        ends = await self.list_offsets(dict.fromkeys(existing, OffsetSpec.LATEST), timeout=timeout)
+        with self._steps(timeout, f"Finding the lag of group {shown(group_id)}") as left:
+            description = await self._describe_group(group_id, left())
+            _check_has_offsets(description)
+            owners = {tp: member for member in description.members for tp in member.assignment}
+            committed = await self.list_group_offsets(group_id, timeout=left())
+            partitions = sorted({*owners, *committed})
+            existing = await self._existing(partitions, left())
+            ends = await self.list_offsets(dict.fromkeys(existing, OffsetSpec.LATEST), timeout=left())
         lags: dict[TopicPartition, PartitionLag] = {}
         for tp in partitions:
             end, position = ends.get(tp), committed.get(tp)

@@ -108,6 +108,8 @@ class Cluster:
         self._wake = anyio.Event()
         self._news = anyio.Event()
         self._error: KafkaError | None = None
+        self._trial = Trial()
+        """Whom the last request for metadata was sent to."""
         self._failing_since: float | None = None
         self._started = False
         self._closed = False
@@ -144,6 +146,13 @@ class Cluster:
     def error(self) -> KafkaError | None:
         """Why the last request for metadata failed; None if it was answered."""
         return self._error
+
+    @property
+    def trouble(self) -> str:
+        """What keeps metadata from coming: why the last request failed, or who does not answer; empty for nothing."""
+        if self._error is not None:
+            return str(self._error)
+        return f"tried {self._trial}" if self._trial else ""
 
     def request_update(self, *, urgent: bool = False) -> None:
         """Have the metadata fetched anew in the background."""
@@ -238,7 +247,7 @@ class Cluster:
                 await self._news.wait()
         if met(self.metadata.snapshot):
             return self.metadata.snapshot
-        reason = f": {self._error}" if self._error is not None else ""
+        reason = f": {self.trouble}" if self.trouble else ""
         raise KafkaTimeoutError(f"{what} did not arrive within {in_seconds(seconds)}{reason}") from self._error
 
     async def _keep_fresh(self) -> None:
@@ -272,6 +281,7 @@ class Cluster:
         self._wake = anyio.Event()
         cache = self.metadata
         cache.begin_update(self.clock())
+        self._trial = Trial()
         asked = None if cache.all_topics else cache.topics
         try:
             response = await self._ask_metadata(asked)
@@ -283,6 +293,7 @@ class Cluster:
                 logger.log(logging.DEBUG if cache.failures > 1 else logging.WARNING, "metadata: %s", error)
         else:
             self._error = None
+            self._trial = Trial()  # who was slower than the one that answered is in nobody's way
             self._failing_since = None
             cache.update(response, self.clock(), asked=asked)
             for link, reason in self._links.drop_moved(cache.snapshot.nodes):
@@ -314,7 +325,7 @@ class Cluster:
             found.topics = [topic for answer in answers for topic in answer.topics]
             return found
 
-        return await self.ask_any(ask)
+        return await self.ask_any(ask, trial=self._trial)
 
     def _check_metadata(self, response: MetadataResponse, connection: Connection) -> None:
         if (

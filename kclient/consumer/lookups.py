@@ -37,12 +37,14 @@ class Lookups:
 
     def late(self, what: str, timeout: float, cause: BaseException | None = None) -> KafkaTimeoutError:
         """What was asked for did not come in time; the text says why, as far as that is known."""
-        reason = cause or self._core.cluster.error or self.problem
+        cluster = self._core.cluster
+        cause = cause or cluster.error or self.problem
+        reason = cluster.trouble if cause is None else str(cause)
         text = (
             f"{what} did not succeed within {in_seconds(timeout)} (default.api.timeout.ms or the timeout of the call)"
         )
-        error = KafkaTimeoutError(f"{text}: {reason}" if reason is not None else text)
-        error.__cause__ = reason
+        error = KafkaTimeoutError(f"{text}: {reason}" if reason else text)
+        error.__cause__ = cause
         return error
 
     async def coordinator(self, timeout: float) -> int:

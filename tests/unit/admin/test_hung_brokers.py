@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
 import anyio
 import pytest
 
-from kclient.admin import OffsetSpec
+import kclient
+from kclient.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kclient.cluster.cluster import PATIENCE
-from kclient.errors import KafkaTimeoutError
+from kclient.errors import ErrorCode, KafkaTimeoutError
+from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
     DescribeClusterBroker,
     DescribeClusterResponse,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
     ListedGroup,
     ListGroupsResponse,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
 )
 from kclient.protocol.registry import ApiKey
 from kclient.types import TopicPartition
@@ -162,6 +177,122 @@ async def test_a_hung_leader_is_named() -> None:
         with pytest.raises(KafkaTimeoutError) as caught:
             await admin.list_offsets({TopicPartition("t", n): OffsetSpec.LATEST for n in range(3)}, timeout=2)
         assert f"tried {kafka.brokers[2].host}: no answer" in str(caught.value)
+
+
+T0 = TopicPartition("t", 0)
+CALLS: dict[str, Callable[[kclient.Admin], Awaitable[object]]] = {
+    "alter_configs": lambda a: a.alter_configs(
+        {ConfigResource(ConfigResourceType.TOPIC, "t"): {"retention.ms": "1"}}, timeout=0.3
+    ),
+    "alter_group_offsets": lambda a: a.alter_group_offsets("g", {T0: 1}, timeout=0.3),
+    "create_partitions": lambda a: a.create_partitions({"t": 2}, timeout=0.3),
+    "create_topic": lambda a: a.create_topic("a", timeout=0.3),
+    "delete_groups": lambda a: a.delete_groups(["g"], timeout=0.3),
+    "delete_records": lambda a: a.delete_records({T0: 1}, timeout=0.3),
+    "delete_topic": lambda a: a.delete_topic("t", timeout=0.3),
+    "describe_broker": lambda a: a.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], timeout=0.3),
+    "describe_cluster": lambda a: a.describe_cluster(timeout=0.3),
+    "describe_configs": lambda a: a.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "t")], timeout=0.3),
+    "describe_groups": lambda a: a.describe_groups(["g"], timeout=0.3),
+    "describe_topics": lambda a: a.describe_topics(["t"], timeout=0.3),
+    "group_lag": lambda a: a.group_lag("g", timeout=0.3),
+    "list_group_offsets": lambda a: a.list_group_offsets("g", timeout=0.3),
+    "list_groups": lambda a: a.list_groups(timeout=0.3),
+    "list_offsets": lambda a: a.list_offsets({T0: OffsetSpec.LATEST}, timeout=0.3),
+    "list_topics": lambda a: a.list_topics(timeout=0.3),
+    "reset_group_offsets": lambda a: a.reset_group_offsets("g", OffsetSpec.LATEST, timeout=0.3),
+}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_client_that_never_got_an_answer_names_who_was_asked(name: str) -> None:
+    """Also where it is the metadata that do not come."""
+    async with cluster(2) as kafka:
+        for broker in kafka.brokers.values():
+            broker.pause()
+        async with administering(kafka) as admin:
+            with anyio.fail_after(10), pytest.raises(KafkaTimeoutError, match=r"within 0.3 s: .*no answer") as caught:
+                await CALLS[name](admin)
+        assert any(broker.host in str(caught.value) for broker in kafka.brokers.values())
+
+
+# ------------------------------------------------------------------ calls of several steps
+
+
+class SlowGroups:
+    """A coordinator whose every answer about groups takes its time.
+
+    Args:
+        kafka: The cluster.
+        seconds: How long an answer takes.
+    """
+
+    def __init__(self, kafka: FakeKafka, seconds: float) -> None:
+        self.asked: list[ApiKey] = []
+        self.seconds = seconds
+        offsets = OffsetFetchResponsePartitions(partition_index=0, committed_offset=1, metadata="")
+        committed = OffsetFetchResponseGroup(
+            group_id="g", topics=[OffsetFetchResponseTopics(name="t", partitions=[offsets])]
+        )
+        done = OffsetCommitResponsePartition(partition_index=0)
+        answers: dict[ApiKey, ApiMessage] = {
+            ApiKey.DESCRIBE_GROUPS: DescribeGroupsResponse(
+                groups=[
+                    DescribeGroupsResponseDescribedGroup(group_id="g", group_state="Empty", protocol_type="consumer")
+                ]
+            ),
+            ApiKey.OFFSET_FETCH: OffsetFetchResponse(groups=[committed]),
+            ApiKey.OFFSET_COMMIT: OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[done])]),
+        }
+        for key, answer in answers.items():
+            kafka.scripts[key] = partial(self._answer, key, answer)
+        kafka.scripts[ApiKey.LIST_OFFSETS] = partial(
+            self._answer, ApiKey.LIST_OFFSETS, kafka.scripts[ApiKey.LIST_OFFSETS]
+        )
+
+    async def _answer(self, key: ApiKey, answer: Any, broker: FakeBroker, request: object) -> ApiMessage:
+        self.asked.append(key)
+        await anyio.sleep(self.seconds)
+        found: ApiMessage = answer(broker, request) if callable(answer) else answer
+        return found
+
+
+GROUPS = {ApiKey.DESCRIBE_GROUPS: (0, 5), ApiKey.OFFSET_FETCH: (8, 9), ApiKey.OFFSET_COMMIT: (2, 9)}
+
+
+@pytest.mark.parametrize("name", ["group_lag", "reset_group_offsets"])
+async def test_the_steps_of_a_call_share_its_time(name: str) -> None:
+    """Each takes less than the call may, all of them more."""
+    calls: dict[str, Callable[[kclient.Admin, float], Awaitable[object]]] = {
+        "group_lag": lambda a, s: a.group_lag("g", timeout=s),
+        "reset_group_offsets": lambda a, s: a.reset_group_offsets("g", OffsetSpec.LATEST, timeout=s),
+    }
+    async with cluster(1) as kafka, administering(kafka) as admin:
+        kafka.versions.update(GROUPS)
+        slow = SlowGroups(kafka, 1.0)
+        with pytest.raises(KafkaTimeoutError, match=r"of group 'g' did not succeed within 1.5 s: .* did not succeed"):
+            await calls[name](admin, 1.5)
+        assert slow.asked == [ApiKey.DESCRIBE_GROUPS, ApiKey.OFFSET_FETCH]
+        slow.seconds = 0.0
+        await calls[name](admin, 30)
+        assert ApiKey.LIST_OFFSETS in slow.asked
+
+
+async def test_describing_the_cluster_of_an_old_broker_is_one_call_of_two_steps() -> None:
+    async with cluster(1) as kafka, administering(kafka) as admin:
+        await admin.describe_topics(["t"])
+        begun = anyio.current_time()
+
+        async def refuse(broker: FakeBroker, request: object) -> DescribeClusterResponse:
+            await anyio.sleep(1.5)
+            broker.pause()
+            return DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+
+        kafka.scripts[ApiKey.DESCRIBE_CLUSTER] = refuse
+        with pytest.raises(KafkaTimeoutError, match="Describing the cluster did not succeed"):
+            await admin.describe_cluster(timeout=2)
+        assert anyio.current_time() - begun < 3.2  # each step with a time of its own: 3.5
 
 
 async def test_groups_of_all_brokers_are_listed_though_one_leaves() -> None:
