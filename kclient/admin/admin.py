@@ -13,7 +13,7 @@ from kclient.admin.configs import ConfigOperations
 from kclient.admin.groups import GroupOperations
 from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.cluster import Cluster, finalizer, warn_unclosed
+from kclient.cluster import Closing, Cluster, finalizer, warn_unclosed
 from kclient.concurrency import Supervisor, current_backend
 from kclient.config import AdminConfig, ConfigSource
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
@@ -52,6 +52,7 @@ class Admin(GroupOperations, ConfigOperations):
         self._cluster = Cluster(self._config, self._supervisor, allow_auto_topic_creation=False)
         self._started = False
         self._closed = False
+        self._closing = Closing()
         self._pid = os.getpid()
         self._nested = False
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
@@ -93,7 +94,7 @@ class Admin(GroupOperations, ConfigOperations):
         await self._cluster.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Closes the connections; calls that wait fail. May be called again.
+        """Closes the connections; calls that wait fail. May be called again, and then waits until it is closed.
 
         Args:
             timeout: seconds to wait for the connections to close; None waits as long as it takes.
@@ -103,14 +104,20 @@ class Admin(GroupOperations, ConfigOperations):
         """
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         self._supervisor.check_loop()
-        if self._closed or not self._started:
-            self._closed = True
+        first, self._closed = not self._closed, True
+        if not self._started:
             return
-        self._closed = True
-        with anyio.CancelScope(shield=True), anyio.move_on_after(timeout):
-            await self._cluster.aclose()
-        if not self._nested:
-            await self._supervisor.aclose()
+        if not first:
+            with anyio.move_on_after(timeout):
+                await self._closing.ended()
+            return
+        try:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(timeout):
+                await self._cluster.aclose()
+            if not self._nested:
+                await self._supervisor.aclose()
+        finally:
+            self._closing.end()
 
     async def __aenter__(self) -> Self:
         await self._start()

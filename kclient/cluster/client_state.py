@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
 
+from kclient.concurrency import Completion
 from kclient.errors import IllegalStateError
 
 S = TypeVar("S")
@@ -46,6 +47,32 @@ _TRANSITIONS = {
     ClientState.CLOSING: {ClientState.CLOSED},
     ClientState.CLOSED: set[ClientState](),
 }
+
+
+class Closing:
+    """Who closes a client: the first that calls `close` does it, the others wait for that."""
+
+    __slots__ = ("_by", "_through")
+
+    def __init__(self) -> None:
+        self._by: int | None = None
+        self._through: Completion[None] = Completion()
+
+    def begin(self, caller: int) -> None:
+        """A task or thread closes the client, told by its number."""
+        self._by = caller
+
+    def is_by(self, caller: int) -> bool:
+        """Whether the caller is in the midst of closing it: one of its callbacks calls `close`."""
+        return self._by == caller and not self._through.done
+
+    def end(self) -> None:
+        """It is closed; in the loop."""
+        self._through.set_result(None)
+
+    async def ended(self) -> None:
+        """Wait until it is closed."""
+        await self._through.wait()
 
 
 def warn_unclosed(client: object, remedy: str, lost: str = "") -> None:

@@ -76,7 +76,10 @@ class Admin:
                 self._portal = portal
 
     def close(self, timeout: float | None = None) -> None:
-        """Closes the connections. May be called again; in a forked child it leaves the parent's client alone."""
+        """Closes the connections. May be called again, and then waits until it is closed.
+
+        In a forked child it leaves the parent's client alone.
+        """
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         self._closed = True
         if self._portal is not None and self._pid == os.getpid():

@@ -175,3 +175,31 @@ async def test_time_that_runs_out_names_what_was_tried() -> None:
         Controller(kafka, {"a": [ErrorCode.REQUEST_TIMED_OUT] * 100_000})
         with pytest.raises(KafkaTimeoutError, match=r"Creating topics did not succeed within 0\.2 s"):
             await admin.create_topic("a", timeout=0.2)
+
+
+async def test_a_second_close_waits_for_the_first() -> None:
+    async with FakeKafka(versions={**VERSIONS, **KRAFT}) as kafka, administering(kafka) as admin:
+        await admin.describe_topics(["t"])
+        aclose = admin._cluster.aclose
+        begun, go_on = anyio.Event(), anyio.Event()
+        ended: list[float | None] = []
+
+        async def slow() -> None:
+            begun.set()
+            await go_on.wait()
+            await aclose()
+
+        async def close(timeout: float | None) -> None:
+            await admin.close(timeout)
+            ended.append(timeout)
+
+        admin._cluster.aclose = slow  # type: ignore[method-assign]
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(close, 20)
+                await begun.wait()
+                tasks.start_soon(close, None)
+                await close(0.05)
+                assert ended == [0.05]
+                go_on.set()
+        assert sorted(ended[1:], key=str) == [20, None]
