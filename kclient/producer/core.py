@@ -89,6 +89,7 @@ class ProducerCore:
         self.supervisor: Supervisor = Supervisor("producer", on_failure=self._on_failure)
         self._failure: BaseException | None = None
         self._forgotten = False
+        self._plugins_closed = False
         self._pid = os.getpid()
         self._counts: dict[str, int] = {}
         self._awaited: Counter[str] = Counter()
@@ -515,7 +516,10 @@ class ProducerCore:
             self.state = self.state.to(ClientState.CLOSED, "producer")
 
     def close_plugins(self) -> None:
-        """Tell interceptors, partitioner and serializers that it is over; in the caller's thread."""
+        """Tell interceptors, partitioner and serializers, once, that it is over; in the caller's thread."""
+        if self._plugins_closed:
+            return
+        self._plugins_closed = True
         plan = self.plan
         for plugin in (*plan.interceptors, plan.partitioner, plan.key_serializer, plan.value_serializer):
             close = getattr(plugin, "close", None)

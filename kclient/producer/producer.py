@@ -114,6 +114,8 @@ class Producer:
     async def close(self, timeout: float | None = None) -> None:
         """Send what is there, then end the background tasks. May be called again.
 
+        While another call waits, the shorter time holds for both.
+
         If it is cancelled, it gives up what was not acknowledged yet, ends the tasks, and lets go.
 
         Args:

@@ -129,6 +129,8 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Send what is there, then end the background tasks. May be called again.
 
+        While another call waits, the shorter time holds for both.
+
         Ctrl-C while it waits gives up what was not acknowledged yet.
 
         Args:

@@ -1,0 +1,93 @@
+"""Several tasks or threads that close a producer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+import kclient.sync
+from kclient.errors import ClosedError, DeliveryError
+from kclient.producer import Producer, ProducerInterceptor
+from kclient.sync.portal import get_portal
+from tests.fake_kafka import FakeKafka, Fault
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting(ProducerInterceptor):
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def on_acknowledgement(self, metadata: Any, error: Any) -> None:
+        self.told.append(error if metadata is None else metadata.offset)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+async def test_two_closes_at_once_send_everything_and_close_plugins_once() -> None:
+    counting = Counting()
+    async with (
+        FakeKafka() as kafka,
+        Producer(bootstrap_servers=kafka.bootstrap, linger_ms=60_000, interceptor_classes=[counting]) as producer,
+    ):
+        for _ in range(3):
+            await producer.send("t", b"v")
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(2):
+                    tasks.start_soon(producer.close)
+        assert counting.told == [0, 1, 2, "closed"]
+    assert counting.told == [0, 1, 2, "closed"]
+
+
+async def test_who_has_less_time_ends_both() -> None:
+    held = anyio.Event()
+    async with FakeKafka() as kafka, Producer(bootstrap_servers=kafka.bootstrap, linger_ms=0) as producer:
+        kafka.faults.append(Fault(hold=held))
+        delivery = await producer.send("t", b"v")
+        ended: list[str] = []
+
+        async def close(timeout: float | None) -> None:
+            try:
+                await producer.close(timeout)
+            except DeliveryError:
+                ended.append("told")
+            else:
+                ended.append("ended")
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(close, None)
+                await anyio.sleep(0.05)
+                await close(0)
+        assert sorted(ended) == ["ended", "told"]  # one of them reports what was lost
+        with pytest.raises(ClosedError):
+            await delivery
+        held.set()
+
+
+def test_threads_that_close_at_once() -> None:
+    kafka = FakeKafka()
+    get_portal().call(kafka.start)
+    try:
+        for _ in range(20):
+            counting = Counting()
+            producer = kclient.sync.Producer(
+                bootstrap_servers=kafka.bootstrap, linger_ms=60_000, interceptor_classes=[counting]
+            )
+            delivery = producer.send("t", b"v")
+            closes: list[Callable[[], None]] = [producer.close] * 3
+            threads = [threading.Thread(target=close, daemon=True) for close in closes]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+                assert not thread.is_alive()
+            assert counting.told == [delivery.result(0).offset, "closed"]
+    finally:
+        get_portal().call(kafka.aclose)
