@@ -118,8 +118,8 @@ class OffsetSearch:
     def __init__(self, wanted: Mapping[TopicPartition, int], backoff: Backoff) -> None:
         self.wanted: Mapping[TopicPartition, int] = wanted
         self.found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        self.error: KafkaError | None = None
-        """Why a partition was refused for good: the search is over."""
+        self.error: Exception | None = None
+        """Why a partition was refused for good, or could not be asked for: the search is over."""
         self.problem: KafkaError | None = None
         """Why one had to be asked for again, the last time."""
         self._backoff = backoff

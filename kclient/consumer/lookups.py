@@ -64,6 +64,8 @@ class Lookups:
             with core.lock:
                 if coordinator.error is not None and not core.subscriptions.uses_group:
                     raise coordinator.take_error()
+                if coordinator.coordinator is None and coordinator.error is not None:
+                    raise coordinator.error  # it stays so until the next poll, which raises it too
                 return coordinator.coordinator is not None
 
         await core.waits.until(known, timeout, f"Finding the coordinator of group {coordinator.settings.group_id!r}")
@@ -124,6 +126,11 @@ class Lookups:
         with self._looking_at({tp.topic for tp in wanted}), anyio.move_on_after(max(timeout, 0)):
             async with anyio.create_task_group() as questions:
                 while not search.over:
+                    try:
+                        core.check()
+                    except KafkaError as error:
+                        search.error = error  # as it is, and not in an ExceptionGroup
+                        break
                     now = core.clock()
                     due, leaderless = search.plan(core.cluster.snapshot, now)
                     for question in due:
@@ -151,6 +158,8 @@ class Lookups:
         except KafkaError as error:
             search.failed(question, error, core.clock())
             core.cluster.request_update()
+        except Exception as error:  # noqa: BLE001 - raised by `search`, not by a group of tasks
+            search.error = search.error or error
         else:
             if search.received(question, answer, core.clock()):
                 core.cluster.request_update()
