@@ -114,7 +114,7 @@ class ConsumerBase:
             return
         tell = told.on_partitions_lost if lost else told.on_partitions_revoked
         if inspect.iscoroutinefunction(tell):
-            core.callbacks.append((tell, (partitions,)))
+            core.notices.add(tell, partitions)
         else:
             tell(partitions)
 
@@ -213,7 +213,8 @@ class ConsumerBase:
 
         Args:
             offsets: As for `commit`.
-            callback: Called as `callback(offsets, error)` by a later `poll`, `commit` or `close`.
+            callback: Called as `callback(offsets, error)` by a later `poll`, `commit` or `close`: at the latest by
+                `close`, with `ClosedError` for what it gives up.
 
         Raises:
             TypeError: The callback cannot be called, or the offsets are none.

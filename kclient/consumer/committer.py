@@ -60,6 +60,8 @@ class Committer:
         self.handing_over: Commit | None = None
         """The commit that a rebalance waits for, over several polls if need be."""
         self._wakeup = Wakeup()
+        self._ended: KafkaError | None = None
+        """Why nobody will commit any more."""
 
     @property
     def busy(self) -> bool:
@@ -68,8 +70,14 @@ class Committer:
 
     def put(self, commit: Commit) -> None:
         """Commit after everything asked for before; may be called from any thread."""
-        self._queue.append(commit)
-        self._wakeup.set()
+        with self._core.lock:
+            ended = self._ended
+            if ended is None:
+                self._queue.append(commit)
+        if ended is None:
+            self._wakeup.set()
+        else:
+            self._tell(commit, ended)
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
         """Commit and wait for it.
@@ -110,10 +118,13 @@ class Committer:
                 continue
 
     def fail(self, error: KafkaError) -> None:
-        """The task has died, or ends: nobody will commit any more."""
-        for commit in self._pending():
-            commit.done.set_error(error)
-        self._queue.clear()
+        """The task has died, or ends: nobody will commit any more, and whoever waits or is to be called is told."""
+        with self._core.lock:
+            self._ended = self._ended or error
+            pending = self._pending()
+            self._queue.clear()
+        for commit in pending:
+            self._tell(commit, error)
 
     def _pending(self) -> list[Commit]:
         return ([] if self._current is None else [self._current]) + list(self._queue)
@@ -202,19 +213,27 @@ class Committer:
             logger.info("auto commit: %s does not exist (any more)", told)
 
     def _finish(self, commit: Commit, error: KafkaError | None) -> None:
-        core = self._core
-        core.metrics.commits += error is None
-        core.metrics.failed_commits += error is not None
+        if commit.done.done:
+            return  # it was given up in this moment
         if error is None:
-            core.on_commit(commit.offsets)
+            self._core.notices.committed(commit.offsets)
         if commit.automatic:
             self._note(commit, error)
+        self._tell(commit, error)
+
+    def _tell(self, commit: Commit, error: KafkaError | None) -> None:
+        """A commit is through: whoever waits for it, and its callback, learn how it ended."""
+        core = self._core
+        if commit.done.done:
+            return
+        core.metrics.commits += error is None
+        core.metrics.failed_commits += error is not None
         if commit.callback is not None:
             shown = error
             if error is not None and error.retriable and not isinstance(error, KafkaTimeoutError):
                 shown = RetriableCommitFailedError(f"The offsets were not committed, and may be later: {error}")
                 shown.__cause__ = error
-            core.callbacks.append((commit.callback, (commit.offsets, shown)))
+            core.notices.add(commit.callback, commit.offsets, shown)
         if error is None:
             commit.done.set_result(None)
         else:

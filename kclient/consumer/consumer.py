@@ -65,7 +65,10 @@ class Consumer(ConsumerBase):
         super().__init__(*topics, config=config, **settings)
         self._ready = Wakeup()
         self._core.notify = self._ready.set
-        self._polling = False
+        self._poller: int | None = None
+        """The task that polls."""
+        self._poll_ended: anyio.Event | None = None
+        """Set when it does no more, for who waits for that."""
         self._nested = False
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
@@ -101,8 +104,10 @@ class Consumer(ConsumerBase):
     async def close(self, timeout: float | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
 
-        A static member (`group.instance.id`) does not leave, so that it finds its partitions again. In another event
-        loop than the one it was started in, it raises `IllegalStateError`.
+        A task that polls meanwhile gets a `ClosedError`. A call while another one closes the consumer waits for that;
+        when its own time is over, or if it is cancelled, both give up. A static member (`group.instance.id`) does not
+        leave, so that it finds its partitions again. In another event loop than the one it was started in, it raises
+        `IllegalStateError`.
 
         Args:
             timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
@@ -110,18 +115,36 @@ class Consumer(ConsumerBase):
         core = self._core
         seconds = close_timeout(timeout)
         core.supervisor.check_loop()
-        first = core.closing()
-        try:
-            if first:
-                self._hand_out.settle()
-                with anyio.CancelScope(shield=seconds == 0):
-                    await self._drive(polling.close(core, seconds))
-        finally:
-            await core.shut()
-            if not self._nested:
-                await core.supervisor.aclose()
-            if first:
-                core.close_plugins()
+        me = anyio.get_current_task().id
+        if core.closing(me):
+            try:
+                await self._close(core.clock() + seconds if seconds else None, me)
+            finally:
+                await core.shut()
+                if not self._nested:
+                    await core.supervisor.aclose()
+                core.closure.end()
+        elif not core.closure.is_by(me):
+            try:
+                await core.closed_by_another(seconds)
+            finally:
+                if not self._nested:
+                    await core.supervisor.aclose()
+
+    async def _close(self, deadline: float | None, me: int) -> None:
+        """Close in good order until a time, or at once for None."""
+        core = self._core
+        with anyio.CancelScope(shield=deadline is None):
+            if deadline is not None and self._poller not in {None, me}:
+                with anyio.move_on_after(deadline - core.clock()):
+                    await self._poll_over()
+            self._hand_out.settle()
+            await self._drive(polling.close(core, 0 if deadline is None else max(deadline - core.clock(), 0)))
+
+    async def _poll_over(self) -> None:
+        """Wait until the task that polls has noticed that the consumer closes: its rebalance goes on no more then."""
+        ended = self._poll_ended = anyio.Event()
+        await ended.wait()
 
     async def _drive(self, script: Script) -> Any:
         """Carry out what a script says."""
@@ -204,9 +227,10 @@ class Consumer(ConsumerBase):
         return decode_arrow([], include_headers) if batch is None else batch
 
     async def _poll(self, timeout: float, take: Any) -> Any:
-        if self._polling:
+        if self._poller is not None:
+            self._core.check(polling=True)
             raise IllegalStateError("Another task is polling this consumer: one task polls at a time")
-        self._polling = True
+        self._poller = anyio.get_current_task().id
         try:
             self._core.check(polling=True)
             self._core.supervisor.check_loop()
@@ -214,7 +238,9 @@ class Consumer(ConsumerBase):
             await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
             return await self._drive(polling.poll(self._core, deadline_of(self._core, timeout), take))
         finally:
-            self._polling = False
+            self._poller = None
+            if self._poll_ended is not None:
+                self._poll_ended.set()
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self

@@ -14,13 +14,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from kclient.arguments import as_timestamp, by_partition, shown
-from kclient.cluster import ZERO_ID, ClientState, Cluster, cluster_addresses, topic_error, warn_unclosed
+from kclient.cluster import ZERO_ID, ClientState, Closing, Cluster, cluster_addresses, topic_error, warn_unclosed
 from kclient.concurrency import LoopHandle, Supervisor, Wakeup
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
@@ -30,6 +30,7 @@ from kclient.consumer.group import Complete, ConsumerGroupMetadata, Prepare
 from kclient.consumer.group_driver import JOIN_CHANNEL, GroupDriver
 from kclient.consumer.lookups import Lookups
 from kclient.consumer.metrics import ConsumerMetrics
+from kclient.consumer.notices import Notices
 from kclient.consumer.offsets import AutoCommit
 from kclient.consumer.settings import ConsumerPlan
 from kclient.consumer.subscription import PositionState, SubscriptionKind, SubscriptionState
@@ -93,10 +94,8 @@ class ConsumerCore:
         """Wakes the user who waits in poll; set by the face, called in the loop's thread."""
         self.errors: deque[KafkaError] = deque()
         """What the next poll has to raise."""
-        self.callbacks: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
-        """What the user is to be told of: callbacks, interceptors and listeners, with their arguments."""
-        self.telling = False
-        """Whether one of them is running."""
+        self.notices: Notices = Notices(plan)
+        self.closure: Closing = Closing()
         self.poll_due: float = 0.0
         """When iterating has to go through poll again although there are records at hand."""
         self.taking: tuple[Complete, set[TopicPartition]] | None = None
@@ -351,7 +350,7 @@ class ConsumerCore:
                 self.waits.woken
                 or self._failure
                 or self.errors
-                or self.callbacks
+                or self.notices.due
                 or self.fetcher.crowded
                 or self.state is not ClientState.RUNNING
                 or (
@@ -460,16 +459,31 @@ class ConsumerCore:
         self.waits.changed()
         self.notify()
 
-    def closing(self) -> bool:
-        """The user closes; False if that happened before, or there is nothing to bring to an end."""
-        if self.state is ClientState.NEW:
-            self.state = self.state.to(ClientState.CLOSED, "consumer")
-        if self.state is ClientState.RUNNING:
+    def closing(self, caller: int) -> bool:
+        """The user closes; False if another call does it already, or there is nothing to bring to an end.
+
+        Args:
+            caller: The number of the task or thread that calls.
+        """
+        with self.lock:
+            if self.state is ClientState.NEW:
+                self.state = self.state.to(ClientState.CLOSED, "consumer")
+                self.closure.end()
+            if self.state is not ClientState.RUNNING:
+                return False
             self.state = self.state.to(ClientState.CLOSING, "consumer")
-            self.attention = True
-            self.notify()
-            return True
-        return False
+            self.closure.begin(caller)
+        self.attention = True
+        self.notify()
+        return True
+
+    async def closed_by_another(self, timeout: float) -> None:
+        """Another call closes the consumer: wait for it. When the time is over, it has to give up."""
+        try:
+            with anyio.move_on_after(timeout):
+                await self.closure.ended()
+        finally:
+            await self.shut()
 
     def _on_failure(self, error: BaseException) -> None:
         """A background task died: everything that waits fails, and the next call raises it."""
@@ -518,6 +532,8 @@ class ConsumerCore:
 
         def known() -> bool:
             with self.lock:
+                if self.subscriptions.find(tp) is None:
+                    self.check(polling=True)  # who closes has given it up
                 valid = self.subscriptions.state(tp).state is PositionState.VALID
                 if not valid and self.errors:
                     raise self.errors.popleft()
@@ -586,18 +602,6 @@ class ConsumerCore:
             return consumed
         return {tp: consumed[tp] for tp in partitions if tp in consumed}
 
-    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Offsets were committed: the interceptors are told where the user is."""
-        if self.plan.interceptors:
-            self.callbacks.append((self._tell_interceptors, (offsets,)))
-
-    def _tell_interceptors(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        for interceptor in self.plan.interceptors:
-            try:
-                interceptor.on_commit(offsets)
-            except Exception:  # the offsets are committed, whatever the user's code makes of it
-                logger.exception("%s.on_commit raised", type(interceptor).__name__)
-
     def figures(self) -> dict[str, float]:
         """Figures since the start under the names of Java's metrics."""
         with self.lock:
@@ -615,17 +619,6 @@ class ConsumerCore:
                 "rebalance-total": float(self.coordinator.rebalances if self.coordinator is not None else 0),
                 "buffered-bytes": float(self.fetcher.buffered),
             }
-
-    def close_plugins(self) -> None:
-        """Tell deserializers and interceptors that the consumer is closed."""
-        for plugin in (*self.plan.interceptors, *self.plan.deserializers):
-            close: Any = getattr(plugin, "close", None)
-            if close is None:
-                continue
-            try:
-                close()
-            except Exception:  # the user's code: the others are closed all the same
-                logger.exception("%s.close raised", type(plugin).__name__)
 
 
 def _told(failure: BaseException) -> KafkaError:

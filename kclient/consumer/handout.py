@@ -202,15 +202,14 @@ class HandOut:
 
     def settle(self) -> None:
         """Move the position behind the records that were handed out one by one."""
-        chunk = self._chunk
-        if chunk is None:
+        if self._chunk is None:
             return
-        count = self._index - self._settled
-        self._chunk = None
-        if not count:
-            return
-        self._core.metrics.records += count
-        with self._core.lock:
+        with self._core.lock:  # another thread may close the consumer
+            chunk, self._chunk = self._chunk, None
+            count = 0 if chunk is None else self._index - self._settled
+            if chunk is None or not count:
+                return
+            self._core.metrics.records += count
             used_up = self._fetcher.still_there(chunk) and self._fetcher.advance(chunk, count)
         if used_up:
             self._core.fetch_wakeup.set()

@@ -16,6 +16,7 @@ from kclient.consumer.assignors import RebalanceProtocol
 from kclient.consumer.committer import Commit
 from kclient.consumer.group import Complete, Prepare
 from kclient.consumer.subscription import SubscriptionKind
+from kclient.errors import ClosedError
 
 if TYPE_CHECKING:
     from kclient.consumer.core import ConsumerCore
@@ -56,6 +57,8 @@ Action: TypeAlias = Wait | Call | Await
 Script: TypeAlias = Generator[Action, Any, Any]
 Steps: TypeAlias = Generator[Action, Any, bool]
 """Part of a script; says whether it is done, or was out of time."""
+Told: TypeAlias = Generator[Action, Any, Exception | None]
+"""Part of a script that calls the user's code; gives what that raised."""
 
 
 def poll(core: ConsumerCore, deadline: float, take: Callable[[], Any]) -> Script:
@@ -154,9 +157,7 @@ def _complete(core: ConsumerCore, step: Complete, deadline: float) -> Steps:
     return True
 
 
-def _give_up(
-    core: ConsumerCore, partitions: Sequence[TopicPartition], lost: bool
-) -> Generator[Action, Any, Exception | None]:
+def _give_up(core: ConsumerCore, partitions: Sequence[TopicPartition], lost: bool) -> Told:
     """Tell the listener and stop reading some partitions; returns what the listener raised."""
     if not partitions:
         return None
@@ -200,22 +201,40 @@ def _commit_positions(core: ConsumerCore, partitions: Sequence[TopicPartition], 
 
 
 def run_callbacks(core: ConsumerCore) -> Script:
-    """Tell callbacks, interceptors and listeners what happened in the background.
+    """Tell callbacks, interceptors and listeners what happened in the background."""
+    error = yield from _tell(core)
+    if error is not None:
+        raise error
 
-    Nothing while one of them runs: it may commit, and what comes of that is told after it.
+
+def _tell(core: ConsumerCore) -> Told:
+    """As `run_callbacks`. While the consumer closes all are called, and the first error is returned.
+
+    Nothing while one of them runs: it may commit or close, and what comes of that is told after it.
     """
-    if core.telling:
-        return
-    core.telling = True
+    notices = core.notices
+    if notices.telling:
+        return None
+    notices.telling = True
+    error: Exception | None = None
     try:
         # no more than there are now: callbacks that commit would keep poll for ever
-        left = len(core.callbacks)
-        while core.callbacks and (left > 0 or core.state is not ClientState.RUNNING):
+        left = len(notices.due)
+        while notices.due and (left > 0 or core.state is not ClientState.RUNNING):
             left -= 1
-            function, arguments = core.callbacks.popleft()
-            yield Call(function, arguments)
+            function, arguments = notices.due.popleft()
+            try:
+                yield Call(function, arguments)
+            except Exception as failed:
+                if core.state is ClientState.RUNNING:
+                    raise
+                if not (core.state is ClientState.CLOSED and isinstance(failed, ClosedError)):  # it has been told that
+                    error = error or failed
     finally:
-        core.telling = False
+        notices.telling = False
+        if core.state is ClientState.CLOSED:
+            notices.close_plugins()
+    return error
 
 
 def unsubscribe(
@@ -243,19 +262,36 @@ def commit(core: ConsumerCore, offsets: dict[TopicPartition, OffsetAndMetadata] 
 
 
 def close(core: ConsumerCore, timeout: float) -> Script:
-    """Commit, leave the group, run what callbacks are due."""
+    """Commit, leave the group, end the tasks, and tell what is due: also of the commits that this gives up."""
+    error: Exception | None = None
+    try:
+        if core.coordinator is not None:
+            error = yield from _depart(core, timeout)
+    finally:
+        yield Await(core.shut)
+        failed = yield from _tell(core)
+        error = error or failed
+    if error is not None:
+        raise error
+
+
+def _depart(core: ConsumerCore, timeout: float) -> Told:
+    """Commit and leave the group; returns what a callback raised."""
     deadline = core.clock() + timeout
-    if core.coordinator is not None:
-        if not core.supervisor.running:
-            deadline, timeout = core.clock(), 0  # the tasks that would talk to brokers have ended
-            if core.auto_commit.enabled and (offsets := core.consumed()):
-                logger.warning("the positions of %d partitions were not committed: the tasks had ended", len(offsets))
-        if timeout > 0:
-            yield Await(core.drained, (timeout,))
-            if core.auto_commit.enabled and core.subscriptions.kind is not SubscriptionKind.NONE:
-                yield from _commit_at_last(core, deadline)
-        yield from unsubscribe(core, "the consumer was closed", max(deadline - core.clock(), 0))
-        yield from run_callbacks(core)
+    error: Exception | None = None
+    if not core.supervisor.running:
+        deadline, timeout = core.clock(), 0  # the tasks that would talk to brokers have ended
+        if core.auto_commit.enabled and (offsets := core.consumed()):
+            logger.warning("the positions of %d partitions were not committed: the tasks had ended", len(offsets))
+    if timeout > 0:
+        yield Await(core.drained, (timeout,))
+        error = yield from _tell(core)
+        if core.committer.busy:  # by a callback
+            yield Await(core.drained, (max(deadline - core.clock(), 0),))
+        if core.auto_commit.enabled and core.subscriptions.kind is not SubscriptionKind.NONE:
+            yield from _commit_at_last(core, deadline)
+    yield from unsubscribe(core, "the consumer was closed", max(deadline - core.clock(), 0))
+    return error
 
 
 def _commit_at_last(core: ConsumerCore, deadline: float) -> Script:
@@ -267,5 +303,5 @@ def _commit_at_last(core: ConsumerCore, deadline: float) -> Script:
     commit = Commit(offsets, deadline, automatic=True)
     core.committer.put(commit)
     done: bool = yield Await(core.settled, (commit, deadline))
-    if not done:
+    if not done or isinstance(commit.done.error, ClosedError):
         logger.warning("the positions of %d partitions were not committed in time by close", len(offsets))

@@ -51,7 +51,7 @@ class Consumer(ConsumerBase):
 
     Use it with `with`: leaving commits (with `enable.auto.commit`) and leaves the group; leaving by KeyboardInterrupt
     does so without waiting. Without `with`, it starts with the first call; `close` it in the end. One thread uses it
-    at a time, except for `wakeup`, which any thread may call.
+    at a time, except for `wakeup` and `close`, which any thread may call.
 
     Records, rebalance listeners, deserializers, interceptors and callbacks are all handled in the thread that polls.
     Heartbeats are sent by another thread, however long the processing takes; but if the time between two polls exceeds
@@ -77,6 +77,8 @@ class Consumer(ConsumerBase):
         self._pid = os.getpid()
         self._starting = threading.Lock()
         self._polling = threading.Lock()
+        self._poller: int | None = None
+        """The thread that polls."""
         self._ready = threading.Event()
         super().__init__(*topics, config=config, **settings)
         self._core.notify = self._ready.set
@@ -124,7 +126,9 @@ class Consumer(ConsumerBase):
     def close(self, timeout: float | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
 
-        A static member (`group.instance.id`) does not leave, so that it finds its partitions again.
+        A thread that polls meanwhile gets a `ClosedError`. A call while another thread closes the consumer waits for
+        that; when its own time is over, or if it is interrupted, both give up. A static member (`group.instance.id`)
+        does not leave, so that it finds its partitions again.
 
         Args:
             timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
@@ -134,20 +138,34 @@ class Consumer(ConsumerBase):
             return  # the parent's consumer goes on there
         seconds = close_timeout(timeout)
         _open_consumers.discard(self)
-        first = core.closing()
-        try:
-            if first:
+        me = threading.get_ident()
+        if core.closing(me):
+            deadline = core.clock() + seconds
+            try:
+                if seconds and self._poller not in {None, me}:
+                    self._poll_over(seconds)
                 self._hand_out.settle()
-                self._drive(polling.close(core, seconds))
-        finally:
-            if self._portal is not None:
-                self._portal.call(self._shut)
-            if first:
-                core.close_plugins()
+                self._drive(polling.close(core, max(deadline - core.clock(), 0)))
+            finally:
+                self._running().call(self._shut)
+        elif self._portal is not None and not core.closure.is_by(me):
+            self._portal.call(self._closed_by_another, seconds)
+
+    def _poll_over(self, timeout: float) -> None:
+        """Wait until the thread that polls has noticed that the consumer closes: its rebalance goes on no more then."""
+        if self._polling.acquire(timeout=timeout):
+            self._polling.release()
 
     async def _shut(self) -> None:
         try:
             await self._core.shut()
+        finally:
+            await self._core.supervisor.aclose()
+            self._core.closure.end()
+
+    async def _closed_by_another(self, timeout: float) -> None:
+        try:
+            await self._core.closed_by_another(timeout)
         finally:
             await self._core.supervisor.aclose()
 
@@ -244,12 +262,16 @@ class Consumer(ConsumerBase):
 
     def _poll(self, timeout: float, take: Any) -> Any:
         if not self._polling.acquire(blocking=False):
+            self._core.check(polling=True)
             raise IllegalStateError("Another thread is polling this consumer: one thread polls at a time")
+        self._poller = threading.get_ident()
         try:
             self._running()
+            self._core.check(polling=True)
             self._hand_out.settle()
             return self._drive(polling.poll(self._core, deadline_of(self._core, timeout), take))
         finally:
+            self._poller = None
             self._polling.release()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
