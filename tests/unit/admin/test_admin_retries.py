@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import kclient
@@ -199,6 +200,8 @@ async def test_a_second_close_waits_for_the_first() -> None:
                 tasks.start_soon(close, 20)
                 await begun.wait()
                 tasks.start_soon(close, None)
+                for _ in range(10):
+                    await anyio.lowlevel.checkpoint()
                 await close(0.05)
                 assert ended == [0.05]
                 go_on.set()
