@@ -70,6 +70,41 @@ class ConsumerCore:
         clock: Monotonic time in seconds.
     """
 
+    # CPython 3.11 finds attributes of an object with 30 or more of them a good deal more slowly, and iterating looks at
+    # some of these for each record
+    __slots__ = (
+        "_cluster",
+        "_failure",
+        "_fetch_driver",
+        "_missing",
+        "_pid",
+        "_tasks",
+        "attention",
+        "auto_commit",
+        "clock",
+        "closure",
+        "committer",
+        "config",
+        "coordinator",
+        "errors",
+        "fetch_wakeup",
+        "fetcher",
+        "group_wakeup",
+        "listener",
+        "lock",
+        "lookups",
+        "metrics",
+        "notices",
+        "notify",
+        "plan",
+        "poll_due",
+        "state",
+        "subscriptions",
+        "supervisor",
+        "taking",
+        "waits",
+    )
+
     def __init__(self, config: ConsumerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         # what cannot be right is refused now, not by the first call
         cluster_addresses(config)

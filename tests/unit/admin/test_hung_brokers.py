@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import kclient
 from kclient.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kclient.cluster.cluster import PATIENCE
-from kclient.errors import ErrorCode, KafkaTimeoutError
+from kclient.errors import ClosedError, ErrorCode, KafkaError, KafkaTimeoutError
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
     DescribeClusterBroker,
@@ -180,27 +181,27 @@ async def test_a_hung_leader_is_named() -> None:
 
 
 T0 = TopicPartition("t", 0)
-CALLS: dict[str, Callable[[kclient.Admin], Awaitable[object]]] = {
-    "alter_configs": lambda a: a.alter_configs(
-        {ConfigResource(ConfigResourceType.TOPIC, "t"): {"retention.ms": "1"}}, timeout=0.3
+CALLS: dict[str, Callable[[kclient.Admin, float], Awaitable[object]]] = {
+    "alter_configs": lambda a, s: a.alter_configs(
+        {ConfigResource(ConfigResourceType.TOPIC, "t"): {"retention.ms": "1"}}, timeout=s
     ),
-    "alter_group_offsets": lambda a: a.alter_group_offsets("g", {T0: 1}, timeout=0.3),
-    "create_partitions": lambda a: a.create_partitions({"t": 2}, timeout=0.3),
-    "create_topic": lambda a: a.create_topic("a", timeout=0.3),
-    "delete_groups": lambda a: a.delete_groups(["g"], timeout=0.3),
-    "delete_records": lambda a: a.delete_records({T0: 1}, timeout=0.3),
-    "delete_topic": lambda a: a.delete_topic("t", timeout=0.3),
-    "describe_broker": lambda a: a.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], timeout=0.3),
-    "describe_cluster": lambda a: a.describe_cluster(timeout=0.3),
-    "describe_configs": lambda a: a.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "t")], timeout=0.3),
-    "describe_groups": lambda a: a.describe_groups(["g"], timeout=0.3),
-    "describe_topics": lambda a: a.describe_topics(["t"], timeout=0.3),
-    "group_lag": lambda a: a.group_lag("g", timeout=0.3),
-    "list_group_offsets": lambda a: a.list_group_offsets("g", timeout=0.3),
-    "list_groups": lambda a: a.list_groups(timeout=0.3),
-    "list_offsets": lambda a: a.list_offsets({T0: OffsetSpec.LATEST}, timeout=0.3),
-    "list_topics": lambda a: a.list_topics(timeout=0.3),
-    "reset_group_offsets": lambda a: a.reset_group_offsets("g", OffsetSpec.LATEST, timeout=0.3),
+    "alter_group_offsets": lambda a, s: a.alter_group_offsets("g", {T0: 1}, timeout=s),
+    "create_partitions": lambda a, s: a.create_partitions({"t": 2}, timeout=s),
+    "create_topic": lambda a, s: a.create_topic("a", timeout=s),
+    "delete_groups": lambda a, s: a.delete_groups(["g"], timeout=s),
+    "delete_records": lambda a, s: a.delete_records({T0: 1}, timeout=s),
+    "delete_topic": lambda a, s: a.delete_topic("t", timeout=s),
+    "describe_broker": lambda a, s: a.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], timeout=s),
+    "describe_cluster": lambda a, s: a.describe_cluster(timeout=s),
+    "describe_configs": lambda a, s: a.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "t")], timeout=s),
+    "describe_groups": lambda a, s: a.describe_groups(["g"], timeout=s),
+    "describe_topics": lambda a, s: a.describe_topics(["t"], timeout=s),
+    "group_lag": lambda a, s: a.group_lag("g", timeout=s),
+    "list_group_offsets": lambda a, s: a.list_group_offsets("g", timeout=s),
+    "list_groups": lambda a, s: a.list_groups(timeout=s),
+    "list_offsets": lambda a, s: a.list_offsets({T0: OffsetSpec.LATEST}, timeout=s),
+    "list_topics": lambda a, s: a.list_topics(timeout=s),
+    "reset_group_offsets": lambda a, s: a.reset_group_offsets("g", OffsetSpec.LATEST, timeout=s),
 }
 
 
@@ -213,8 +214,30 @@ async def test_a_client_that_never_got_an_answer_names_who_was_asked(name: str) 
             broker.pause()
         async with administering(kafka) as admin:
             with anyio.fail_after(10), pytest.raises(KafkaTimeoutError, match=r"within 0.3 s: .*no answer") as caught:
-                await CALLS[name](admin)
+                await CALLS[name](admin, 0.3)
         assert any(broker.host in str(caught.value) for broker in kafka.brokers.values())
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_no_call_outlives_close(name: str) -> None:
+    async with cluster(2) as kafka, administering(kafka) as admin:
+        for broker in kafka.brokers.values():
+            broker.pause()
+        ended: list[KafkaError] = []
+
+        async def call() -> None:
+            try:
+                await CALLS[name](admin, 60)
+            except KafkaError as error:
+                ended.append(error)
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call)
+                for _ in range(20):
+                    await anyio.lowlevel.checkpoint()
+                await admin.close()
+        assert [type(error) for error in ended] == [ClosedError]
 
 
 # ------------------------------------------------------------------ calls of several steps

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import kclient.sync
-from kclient.errors import ClosedError, DeliveryError
+from kclient.errors import ClosedError, DeliveryError, KafkaError
 from kclient.producer import Producer, ProducerInterceptor
 from kclient.sync.portal import get_portal
 from tests.fake_kafka import FakeKafka, Fault
@@ -66,6 +68,49 @@ async def test_who_has_less_time_ends_both() -> None:
                 await anyio.sleep(0.05)
                 await close(0)
         assert sorted(ended) == ["ended", "told"]  # one of them reports what was lost
+        with pytest.raises(ClosedError):
+            await delivery
+        held.set()
+
+
+CALLS: dict[str, Callable[[Producer], Awaitable[object]]] = {
+    "flush": lambda producer: producer.flush(),
+    "partitions_for": lambda producer: producer.partitions_for("x"),
+    "send": lambda producer: producer.send("x", b"v"),
+    "send to a partition that may come": lambda producer: producer.send("t", b"v", partition=7),
+    "send where there is no room": lambda producer: producer.send("t", bytes(1500)),
+    "send_batch": lambda producer: producer.send_batch("x", [b"v"]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_no_call_outlives_close(name: str) -> None:
+    settings = {"linger_ms": 0, "buffer_memory": 2000, "batch_size": 1000, "max_block_ms": 60_000}
+    async with FakeKafka() as kafka, Producer(bootstrap_servers=kafka.bootstrap, **settings) as producer:
+        await (await producer.send("t", b"v"))
+        held = anyio.Event()
+        kafka.faults.append(Fault(hold=held))
+        delivery = await producer.send("t", bytes(800))
+        await anyio.sleep(0.05)
+        kafka.brokers[1].pause()
+        ended: list[type[Exception] | None] = []
+
+        async def call() -> None:
+            try:
+                await CALLS[name](producer)
+            except KafkaError as error:
+                ended.append(type(error))
+            else:
+                ended.append(None)
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call)
+                for _ in range(20):
+                    await anyio.lowlevel.checkpoint()
+                with contextlib.suppress(DeliveryError):
+                    await producer.close(0.1)
+        assert ended == [None if name == "flush" else ClosedError] or ended == [DeliveryError]
         with pytest.raises(ClosedError):
             await delivery
         held.set()
