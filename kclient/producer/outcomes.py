@@ -49,6 +49,8 @@ class Outcomes:
         """The batches whose callbacks are being called, by thread."""
         self._settling: set[int] = set()
         """Threads where a callback called `flush` or `close`."""
+        self._afterwards: dict[int, Callable[[], None]] = {}
+        """What comes after the callbacks that a thread is calling."""
         self._failed: deque[ProducerBatch] = deque()
         self._forgotten: list[FailedDelivery] = []
 
@@ -90,6 +92,16 @@ class Outcomes:
                 self._tell(thread, batch)
             again = thread in self._settling
             self._settling.discard(thread)
+        if afterwards := self._afterwards.pop(thread, None):
+            afterwards()
+
+    def after_callbacks(self, function: Callable[[], None]) -> None:
+        """Call something: after all callbacks that this thread is calling, or now."""
+        thread = threading.get_ident()
+        if thread in self._telling:
+            self._afterwards[thread] = function
+        else:
+            function()
 
     def _tell(self, thread: int, batch: ProducerBatch) -> None:
         """Call the callbacks of a batch; what is left of them when one is interrupted, such as by Ctrl-C, stays due."""

@@ -152,7 +152,7 @@ class Producer:
         elif core.state is ClientState.NEW:
             core.state = core.state.to(ClientState.CLOSED, "producer")
         core.outcomes.settle(deadline)
-        core.close_plugins()
+        core.outcomes.after_callbacks(core.close_plugins)  # a callback may have called this
         failures = core.outcomes.take_failures()
         if failures is not None:
             raise failures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -116,23 +116,37 @@ async def test_no_call_outlives_close(name: str) -> None:
         held.set()
 
 
-def test_threads_that_close_at_once() -> None:
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
     kafka = FakeKafka()
     get_portal().call(kafka.start)
-    try:
-        for _ in range(20):
-            counting = Counting()
-            producer = kclient.sync.Producer(
-                bootstrap_servers=kafka.bootstrap, linger_ms=60_000, interceptor_classes=[counting]
-            )
-            delivery = producer.send("t", b"v")
-            closes: list[Callable[[], None]] = [producer.close] * 3
-            threads = [threading.Thread(target=close, daemon=True) for close in closes]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(10)
-                assert not thread.is_alive()
-            assert counting.told == [delivery.result(0).offset, "closed"]
-    finally:
-        get_portal().call(kafka.aclose)
+    yield kafka
+    get_portal().call(kafka.aclose)
+
+
+def test_threads_that_close_at_once(kafka: FakeKafka) -> None:
+    for _ in range(20):
+        counting = Counting()
+        producer = kclient.sync.Producer(
+            bootstrap_servers=kafka.bootstrap, linger_ms=60_000, interceptor_classes=[counting]
+        )
+        delivery = producer.send("t", b"v")
+        closes: list[Callable[[], None]] = [producer.close] * 3
+        threads = [threading.Thread(target=close, daemon=True) for close in closes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        assert counting.told == [delivery.result(0).offset, "closed"]
+
+
+def test_a_callback_that_closes_leaves_interceptors_open_for_the_others(kafka: FakeKafka) -> None:
+    counting = Counting()
+    producer = kclient.sync.Producer(
+        bootstrap_servers=kafka.bootstrap, linger_ms=60_000, interceptor_classes=[counting]
+    )
+    for _ in range(3):
+        producer.send("t", b"v", on_delivery=lambda metadata, error: producer.close())
+    producer.flush()
+    assert counting.told == [0, 1, 2, "closed"]
