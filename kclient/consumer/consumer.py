@@ -130,6 +130,7 @@ class Consumer(ConsumerBase):
             finally:
                 if not self._nested:
                     await core.supervisor.aclose()
+            await self._drive(polling.run_callbacks(core))  # what is left of them if the other call was interrupted
 
     async def _close(self, deadline: float | None, me: int) -> None:
         """Close in good order until a time, or at once for None."""

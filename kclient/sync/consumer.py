@@ -150,6 +150,7 @@ class Consumer(ConsumerBase):
                 self._running().call(self._shut)
         elif self._portal is not None and not core.closure.is_by(me):
             self._portal.call(self._closed_by_another, seconds)
+            self._drive(polling.run_callbacks(core))  # what is left of them if the other call was interrupted
 
     def _poll_over(self, timeout: float) -> None:
         """Wait until the thread that polls has noticed that the consumer closes: its rebalance goes on no more then."""

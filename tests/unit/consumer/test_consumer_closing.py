@@ -306,6 +306,27 @@ async def test_a_callback_that_raises_keeps_neither_the_others_nor_the_group() -
         assert closed_in_good_order(kafka)
 
 
+@pytest.mark.parametrize("failing", [False, True])
+async def test_a_callback_in_a_poll_that_closes_has_the_others_called(failing: bool) -> None:
+    told: list[Any] = []
+    async with ReadableKafka() as kafka, reading(kafka, interceptor_classes=[Remembering(told)]) as consumer:
+
+        async def closing(offsets: Any, error: Any) -> None:
+            await consumer.close()
+            told.append(error)
+            if failing:
+                raise ZeroDivisionError(len(told))
+
+        await joined(kafka, consumer)
+        for _ in range(3):
+            consumer.commit_async({T0: 1}, closing)
+        with anyio.fail_after(PATIENCE), pytest.raises(ZeroDivisionError if failing else ClosedError):
+            while True:
+                await consumer.poll(1)
+        assert told == [None, None, None, "closed"]
+        assert closed_in_good_order(kafka)
+
+
 async def test_a_commit_behind_the_end_fails_at_once() -> None:
     async with ReadableKafka() as kafka, reading(kafka) as consumer:
         await joined(kafka, consumer)
@@ -395,6 +416,23 @@ def test_a_hasty_close_in_another_thread_ends_both(kafka: ReadableKafka) -> None
         consumer.close(0)
 
     in_threads(partial(consumer.close, LONG), hasty)
+
+
+def test_an_interrupted_callback_leaves_the_others_to_the_next_close(kafka: ReadableKafka) -> None:
+    told: list[Any] = []
+
+    def callback(offsets: Any, error: Any) -> None:
+        told.append(error)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    consumer = member(kafka)
+    for _ in range(4):
+        consumer.commit_async({T0: 1}, callback)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    consumer.close()
+    assert told == [None] * 4
 
 
 def test_callbacks_in_blocking_code_learn_that_close_gave_up(kafka: ReadableKafka) -> None:
