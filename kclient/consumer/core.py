@@ -108,8 +108,8 @@ class ConsumerCore:
     def __init__(self, config: ConsumerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         # what cannot be right is refused now, not by the first call
         cluster_addresses(config)
-        self.config = config
-        self.clock = clock
+        self.config: ConsumerConfig = config
+        self.clock: Callable[[], float] = clock
         plan = ConsumerPlan.of(config)
         self.plan: ConsumerPlan = plan
         self.state: ClientState = ClientState.NEW
