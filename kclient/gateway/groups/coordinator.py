@@ -358,25 +358,32 @@ class GroupCoordinator:
             return ErrorCode.NONE if generation < 0 else missing
         return managed.group.check_commit(member_id, instance_id, generation, self.core.now())
 
-    def commit(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> Write:
-        """Store offsets, after `check_commit`; they are visible when the write is done."""
+    def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        records: Mapping[str, TopicRecord],
+    ) -> Write:
+        """Store offsets, after `check_commit`; they are visible when the write is done.
+
+        Args:
+            group_id: The group.
+            offsets: By partition.
+            records: Their topics by name, as whoever commits knows them; none of them may be gone.
+        """
         managed = self.groups.get(group_id) or self._create(group_id, self.core.wall_ms())
         managed.offsets.begin(offsets)
         values: dict[str, bytes | None] = {}
-        topics: dict[str, TopicRecord | None] = {}
         for partition, committed in offsets.items():
-            name = partition.topic
-            record = topics[name] = topics[name] if name in topics else self.core.topics.get(name)
-            if record is not None:  # else it has just been deleted, and its offsets go with it
-                values[rows.offset_key(group_id, partition)] = rows.encode_offset(committed, record.topic_id)
+            topic_id = records[partition.topic].topic_id
+            values[rows.offset_key(group_id, partition)] = rows.encode_offset(committed, topic_id)
 
         def done(error: ErrorCode) -> None:
             managed.offsets.end(offsets)
             if error:
                 return
             for partition, committed in offsets.items():
-                record = topics[partition.topic]
-                if record is not None and not record.gone:  # else the name may stand for another topic by now
+                if not records[partition.topic].gone:  # else the name may stand for another topic by now
                     managed.offsets.put(partition, committed)
 
         return self._writer.submit(values, done)

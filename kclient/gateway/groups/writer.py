@@ -48,9 +48,9 @@ class Write(Completion[ErrorCode]):
         self._stored = stored
 
     @property
-    def size(self) -> int:
-        """How many rows there are; as many as fit into a commit, if that is not known."""
-        return MAX_ROWS if callable(self.rows) else len(self.rows)
+    def size(self) -> int | None:
+        """How many rows there are; None where they are made: then it goes alone."""
+        return None if callable(self.rows) else len(self.rows)
 
     def finish(self, error: ErrorCode) -> None:
         """It is stored (NONE) or has failed."""
@@ -117,9 +117,12 @@ class Writer:
         """The writes that go together."""
         batch = [self._queue.popleft()]
         rows = batch[0].size
-        while self._queue and rows + self._queue[0].size <= MAX_ROWS:
+        while self._queue and rows is not None:
+            size = self._queue[0].size
+            if size is None or rows + size > MAX_ROWS:
+                break
             batch.append(self._queue.popleft())
-            rows += batch[-1].size
+            rows += size
         return batch
 
     async def _store(self, batch: list[Write]) -> None:

@@ -18,7 +18,6 @@ from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -69,27 +68,34 @@ class _Storing:
     """Partitions on their way to the store, and the response that says how that went.
 
     Args:
-        submit: Hands some of them to the store.
+        submit: Hands some of them to the store, with their topics by name.
         response: The response.
+        gone: What is said of partitions whose topic is deleted before they are handed over.
     """
 
     def __init__(
-        self, submit: Callable[[Mapping[TopicPartition, CommittedOffset]], Write], response: _Response
+        self,
+        submit: Callable[[Mapping[TopicPartition, CommittedOffset], Mapping[str, TopicRecord]], Write],
+        response: _Response,
+        gone: ErrorCode,
     ) -> None:
         self._submit = submit
         self._response = response
+        self._gone = gone
         self._offsets: dict[TopicPartition, CommittedOffset] = {}
-        self._rows: list[_Partition] = []
+        self._records: dict[str, TopicRecord] = {}
+        self._rows: list[tuple[TopicRecord, _Partition]] = []
         self._writes: deque[Write] = deque()
         self._left = 1  # this object, until everything has been handed over
         self._done: Completion[_Response] = Completion()
 
-    def add(self, partition: TopicPartition, committed: CommittedOffset, row: _Partition) -> None:
-        """One more partition, and its row of the response."""
-        self._offsets[partition] = committed
-        self._rows.append(row)
-        if len(self._rows) >= _AT_A_TIME:
+    def add(self, record: TopicRecord, index: int, committed: CommittedOffset, row: _Partition) -> None:
+        """One more partition of a topic, and its row of the response."""
+        if len(self._rows) >= _AT_A_TIME or self._records.get(record.name, record) is not record:
             self._hand_over()
+        self._records[record.name] = record
+        self._offsets[TopicPartition(record.name, index)] = committed
+        self._rows.append((record, row))
 
     def answer(self) -> Answer[_Response]:
         """The response, once the store has answered for all."""
@@ -99,10 +105,18 @@ class _Storing:
         return self._response if self._done.done else self._done
 
     def _hand_over(self) -> None:
-        offsets, rows = self._offsets, self._rows
-        self._offsets, self._rows = {}, []
+        offsets, records = self._offsets, self._records
+        rows = [row for record, row in self._rows if not record.gone]
+        if len(rows) < len(self._rows):
+            for record, row in self._rows:
+                if record.gone:
+                    row.error_code = self._gone
+            offsets = {key: value for key, value in offsets.items() if not records[key.topic].gone}
+        self._offsets, self._records, self._rows = {}, {}, []
+        if not rows:
+            return
         self._left += 1
-        write = self._submit(offsets)
+        write = self._submit(offsets, records)
         self._writes.append(write)
         write.on_done(lambda write: self._stored(rows, write.result()))
 
@@ -145,10 +159,13 @@ class OffsetCommitHandler(Handler):
             missing=missing,
         )
         response = OffsetCommitResponse()
-        stored = _Storing(partial(groups.commit, request.group_id), response)
+        by_id = version >= _WITH_TOPIC_IDS
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        stored = _Storing(partial(groups.commit, request.group_id), response, unknown)
         count = 0
         for topic in request.topics:
-            record, answer, unknown = self._topic(topic, version)
+            record = self.core.topics.by_id(topic.topic_id) if by_id else self.core.topics.get(topic.name)
+            answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
             response.topics.append(answer)
             for partition in topic.partitions:
                 count += 1
@@ -159,18 +176,9 @@ class OffsetCommitHandler(Handler):
                 row = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
                 answer.partitions.append(row)
                 if not error and record is not None:
-                    key = TopicPartition(record.name, partition.partition_index)
-                    stored.add(key, self._committed(partition, request.retention_time_ms), row)
+                    committed = self._committed(partition, request.retention_time_ms)
+                    stored.add(record, partition.partition_index, committed, row)
         return stored.answer()
-
-    def _topic(
-        self, topic: OffsetCommitRequestTopic, version: int
-    ) -> tuple[TopicRecord | None, OffsetCommitResponseTopic, ErrorCode]:
-        """The topic, its row of the response, and what to say of its partitions if there is none."""
-        by_id = version >= _WITH_TOPIC_IDS
-        record = self.core.topics.by_id(topic.topic_id) if by_id else self.core.topics.get(topic.name)
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return record, OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id), unknown
 
     def _check(self, record: TopicRecord, partition: OffsetCommitRequestPartition) -> ErrorCode:
         if not 0 <= partition.partition_index < record.partitions:
@@ -328,10 +336,15 @@ class OffsetDeleteHandler(Handler):
         if error:
             return OffsetDeleteResponse(error_code=error)
         response = OffsetDeleteResponse()
-        stored = _Storing(partial(groups.delete_offsets, request.group_id), response)
+        stored = _Storing(
+            lambda offsets, _: groups.delete_offsets(request.group_id, offsets),
+            response,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
         count = 0
         for topic in request.topics:
-            error = self._check(topic.name, subscribed)
+            record = self.core.topics.get(topic.name)
+            error = self._check(record, topic.name, subscribed)
             answer = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answer)
             for partition in topic.partitions:
@@ -341,12 +354,13 @@ class OffsetDeleteHandler(Handler):
                     yield stored.backlog()
                 row = OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=error)
                 answer.partitions.append(row)
-                if not error:
-                    stored.add(TopicPartition(topic.name, partition.partition_index), _NOTHING, row)
+                if record is not None and not error:
+                    stored.add(record, partition.partition_index, _NOTHING, row)
         return stored.answer()
 
-    def _check(self, topic: str, subscribed: Container[str]) -> ErrorCode:
-        if self.core.topics.get(topic) is None:
+    @staticmethod
+    def _check(record: TopicRecord | None, topic: str, subscribed: Container[str]) -> ErrorCode:
+        if record is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
 

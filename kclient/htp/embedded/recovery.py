@@ -132,6 +132,11 @@ class _Recovery:
         sweep_set_aside(self._files, self._directory)
         bases = self._bases()
         trusted = self._first_to_scan(bases)
+        if not bases and 0 <= self._checkpoint.start < self._checkpoint.next:
+            raise FileNotFoundError(
+                f"{self._directory} holds no messages any more, and had those from {self._checkpoint.start} to "
+                f"{self._checkpoint.next - 1}: restore it from a backup, or delete the topic"
+            )
         if self._dense and bases and 0 <= self._checkpoint.start < bases[0]:
             self._tell_missing(self._checkpoint.start, bases[0])
         segments: list[Segment] = []

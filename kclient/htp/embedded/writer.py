@@ -165,8 +165,9 @@ class Writer:
     def _reserve(self, connection: Connection) -> None:
         """Take the space for the write-ahead log at once, so that commits go on where messages have filled the disk.
 
-        Otherwise neither a deletion nor retention could be recorded, and nothing would ever make space again. SQLite
-        does not mind: what follows its last frame is no frame.
+        Otherwise neither a deletion nor retention could be recorded, and nothing would ever make space again. It lasts
+        until some hundred new rows have found no room in the database itself. SQLite does not mind: what follows the
+        last frame of its log is no frame.
         """
         with _transaction(connection):
             pass  # the log is there from the first transaction on

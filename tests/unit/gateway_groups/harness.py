@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import GeneratorType
@@ -14,6 +14,8 @@ from kclient.gateway.config import BrokerConfig
 from kclient.gateway.core import Advertised, ConnectionContext, Core, RequestContext
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
+from kclient.gateway.groups.offsets import CommittedOffset
+from kclient.gateway.groups.writer import Write
 from kclient.gateway.handlers import HandlerTable
 from kclient.htp import open_store
 from kclient.htp.memory import reset
@@ -28,6 +30,7 @@ from kclient.protocol.messages import (
     SyncGroupResponse,
 )
 from kclient.protocol.registry import response_class
+from kclient.types import TopicPartition
 
 MODULES = ("groups", "groups_offsets", "groups_admin")
 
@@ -96,6 +99,11 @@ class Harness:
             return response_class(key).decode(response.encode(version), version)
 
         return finish
+
+    def store_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> Write:
+        """Commit offsets of topics that there are, past the handlers."""
+        found = {partition.topic: self.core.topics.get(partition.topic) for partition in offsets}
+        return self.groups.commit(group, offsets, {name: record for name, record in found.items() if record})
 
     async def ask(self, request: ApiMessage, version: int | None = None) -> Any:
         """Send a request and wait for the answer."""

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from types import GeneratorType
+from typing import Any, cast
 
 import anyio
 import pytest
 
+from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.core import Core
+from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.groups.events import Leave
 from kclient.gateway.groups.offsets import CommittedOffset
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.writer import Write
 from kclient.htp.errors import FencedError, StorageError
-from kclient.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
+from kclient.protocol.messages import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kclient.protocol.registry import ApiKey
 from kclient.types import TopicPartition
 from tests.unit.gateway_groups.harness import FakeTopic, Harness, coordinator, fresh_name, reset, subscription
 
@@ -45,7 +54,7 @@ class LateCore(Core):
 async def committed(box: Harness, group: str, **offsets: int) -> None:
     now = box.core.wall_ms()
     values = {TopicPartition(topic, 0): CommittedOffset(at, commit_ms=now) for topic, at in offsets.items()}
-    assert await box.groups.commit(group, values).wait() is ErrorCode.NONE
+    assert await box.store_offsets(group, values).wait() is ErrorCode.NONE
 
 
 async def test_members_and_offsets_survive_a_restart(store: str) -> None:
@@ -139,7 +148,7 @@ async def test_closing_answers_what_is_parked(store: str) -> None:
 
 async def test_commits_of_one_partition_keep_their_order(store: str) -> None:
     async with coordinator(store) as box:
-        writes = [box.groups.commit("g", {A0: CommittedOffset(offset)}) for offset in range(100)]
+        writes = [box.store_offsets("g", {A0: CommittedOffset(offset)}) for offset in range(100)]
         offsets = box.groups.offsets("g")
         assert offsets is not None
         assert offsets.get("a", 0) is None  # not visible before it is stored
@@ -174,7 +183,7 @@ async def test_a_failed_commit_is_not_visible(
 
         with monkeypatch.context() as patch:
             patch.setattr(type(box.core.manager), "commit", fail)
-            assert await box.groups.commit("g", {A0: CommittedOffset(2)}).wait() is code
+            assert await box.store_offsets("g", {A0: CommittedOffset(2)}).wait() is code
             deleted = box.groups.delete("g")
             assert isinstance(deleted, Write)
             assert await deleted.wait() is code
@@ -189,16 +198,65 @@ async def test_a_failed_commit_is_not_visible(
 async def test_delete_takes_commits_along_that_are_under_way(store: str) -> None:
     async with coordinator(store) as box:
         await committed(box, "g", a=1)
-        late = box.groups.commit("g", {B0: CommittedOffset(5)})
+        late = box.store_offsets("g", {B0: CommittedOffset(5)})
         deleted = box.groups.delete("g")
         assert isinstance(deleted, Write)
-        again = box.groups.commit("g", {A1: CommittedOffset(7)})
+        again = box.store_offsets("g", {A1: CommittedOffset(7)})
         for write in (late, deleted, again):
             assert await write.wait() is ErrorCode.NONE
     async with coordinator(store) as box:
         offsets = box.groups.offsets("g")
         assert offsets is not None
         assert [partition for partition, _ in offsets.items()] == [A1]
+
+
+async def test_a_commit_is_that_of_the_topic_that_it_found(store: str) -> None:
+    """Many partitions are handed to the store in parts, and the topic may be made again between two of them."""
+    async with coordinator(store) as box:
+        topics = box.core.topics.by_name  # type: ignore[attr-defined]
+        old = topics["a"] = FakeTopic("a", b"a" * 16, 300)
+        wanted = [OffsetCommitRequestPartition(partition_index=index, committed_offset=7) for index in range(300)]
+        request = OffsetCommitRequest(
+            group_id="g", topics=[OffsetCommitRequestTopic(name="a", topic_id=old.topic_id, partitions=wanted)]
+        )
+        handler = box.table.handlers[ApiKey.OFFSET_COMMIT]
+        work = handler.begin(request, RequestContext(8, 10, 7, "c", box.connection, cast("Any", None)))
+        assert isinstance(work, GeneratorType)
+        for number, _ in enumerate(work):
+            if number == 3:
+                old.gone = True
+                box.groups.topic_deleted("a")
+                topics["a"] = FakeTopic("a", b"b" * 16, 300)
+                break
+        try:
+            while True:
+                next(work)
+        except StopIteration as end:
+            response = await end.value.wait() if isinstance(end.value, Completion) else end.value
+        codes = [row.error_code for row in response.topics[0].partitions]
+        assert len(codes) == 300
+        assert set(codes[128:]) == {ErrorCode.UNKNOWN_TOPIC_ID}
+        assert topics_of(box) == []
+    async with coordinator(store) as box:
+        box.core.topics.by_name["a"] = topics["a"]  # type: ignore[attr-defined]
+        assert topics_of(box) == []
+
+
+async def test_rows_that_are_made_go_alone(store: str) -> None:
+    """Also behind a write that has none: all of its topics have gone."""
+    async with coordinator(store) as box:
+        writer = box.groups._writer
+        writes = [
+            writer.submit({}, lambda _: None),
+            writer.submit(lambda: iter([("made", b"1")]), lambda _: None),
+            writer.submit({"plain": b"2"}, lambda _: None),
+            writer.submit({}, lambda _: None),
+            writer.submit(lambda: iter([("made", b"3")]), lambda _: None),
+        ]
+        for write in writes:
+            assert await write.wait() is ErrorCode.NONE
+        rows = await box.core.manager.get(["made", "plain"])
+        assert {key: row.value for key, row in rows.items()} == {"made": b"3", "plain": b"2"}
 
 
 def topics_of(box: Harness, group: str = "g") -> list[str]:
@@ -214,7 +272,7 @@ async def stored(box: Harness) -> list[str]:
 async def test_offsets_of_a_deleted_topic_go(store: str) -> None:
     async with coordinator(store) as box:
         await committed(box, "g", a=1, b=2)
-        late = box.groups.commit("g", {A1: CommittedOffset(5)})
+        late = box.store_offsets("g", {A1: CommittedOffset(5)})
         box.groups.topic_deleted("a")
         assert topics_of(box) == ["b"]
         await box.groups.forget_topic("a")
@@ -241,7 +299,11 @@ async def test_a_commit_leaves_nothing_of_a_topic_that_has_just_gone(store: str)
     async with coordinator(store) as box:
         topics: Any = box.core.topics
         del topics.by_name["a"]
-        await committed(box, "g", a=1, b=2)
+        one = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+        wanted = [OffsetCommitRequestTopic(name=name, partitions=one) for name in "ab"]
+        answer = await box.ask(OffsetCommitRequest(group_id="g", topics=wanted), 9)
+        codes = [topic.partitions[0].error_code for topic in answer.topics]
+        assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE]
         assert await stored(box) == ["g/b/0"]
 
 
@@ -375,7 +437,7 @@ async def test_retention_that_the_client_asked_for(store: str) -> None:
     async with coordinator(store) as box:
         now = box.core.wall_ms()
         values = {A0: CommittedOffset(1, commit_ms=now, expire_ms=now - 1), B0: CommittedOffset(2, commit_ms=now)}
-        await box.groups.commit("g", values).wait()
+        await box.store_offsets("g", values).wait()
         box.groups.expire_offsets()
         await committed(box, "other", c=1)
         offsets = box.groups.offsets("g")

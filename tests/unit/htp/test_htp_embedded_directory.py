@@ -225,6 +225,25 @@ async def test_a_missing_file_is_no_empty_topic(data: Path, killed: bool, segmen
         assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 0, 0)
 
 
+@pytest.mark.parametrize("killed", [True, False])
+async def test_a_directory_without_files_is_no_empty_topic(data: Path, killed: bool) -> None:
+    """The newest segment has no file before something is written to it: the checkpoint tells what was before it."""
+    async with opening(data) as store:
+        await prepare(store)
+        await send(store, 0, 3)
+        await store.broker.roll(TOPIC)
+        await store.manager.commit({})
+        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
+    if killed:
+        data = data.parent / "killed"
+    (file,) = topic_folder(data).glob("*.log")
+    file.unlink()
+    for _ in range(2):
+        async with opening(data) as store:
+            with pytest.raises(StorageError, match="holds no messages any more, and had those from 0 to 2: restore it"):
+                await store.broker.open(TOPIC, FRAMING)
+
+
 async def test_a_missing_directory_is_no_empty_topic(data: Path) -> None:
     """After a kill no checkpoint tells how many messages there were."""
     async with opening(data) as store:
