@@ -97,6 +97,8 @@ class FetchPlan:
     names: dict[bytes, str]
     reserved: int
     """The most bytes that were asked for."""
+    quiet: bool
+    """Whether nothing is known to be there of any of them, so that it may wait at the broker."""
 
     @property
     def current(self) -> Iterator[PartitionState]:
@@ -238,14 +240,16 @@ class Fetcher:
     def _plan_node(
         self, node: int, states: list[PartitionState], snapshot: ClusterSnapshot, brokers: int
     ) -> FetchPlan | None:
-        free = [lane for lane in range(LANES) if (node, lane) not in self._busy]
-        if len(free) == 1:
-            # it is kept for those that have something: the quiet ones would let it wait at the broker like the others,
-            # so they wait here for the next answer, which will not be long, and go on with those it brings
-            states = [state for state in states if not self._is_quiet(state, node)]
-        if not free or not states:
+        busy = [plan.quiet for lane in range(LANES) if (plan := self._busy.get((node, lane))) is not None]
+        if len(busy) == LANES:
             return None
-        lane = free[0]
+        if any(busy) and len(busy) == LANES - 1:
+            # the last lane is kept for those that have something: the quiet ones would let it wait at the broker like
+            # the other, so they wait here for that one's answer, which will not be long, and go on with those it brings
+            states = [state for state in states if not self._is_quiet(state, node)]
+        if not states:
+            return None
+        lane = next(lane for lane in range(LANES) if (node, lane) not in self._busy)
         size = self._budget.allowance(node, len(states), brokers)
         if not size:
             return None
@@ -272,6 +276,7 @@ class Fetcher:
             asked={state.tp: (state, state.fetch_offset) for state in states},
             names={asked.topic_id: tp.topic for tp, asked in wanted.items()},
             reserved=size,
+            quiet=all(self._is_quiet(state, node) for state in states),
         )
         self._busy[node, lane] = plan
         self._budget.reserve(node, size)

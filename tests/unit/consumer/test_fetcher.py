@@ -140,6 +140,29 @@ def test_quiet_partitions_that_were_asked_for_apart_leave_a_way_for_a_busy_one()
     assert {T1, t2} <= set(both.asked)
 
 
+def test_a_quiet_partition_does_not_wait_for_two_busy_ones() -> None:
+    """Each time that one of them is answered, the other one's request is still on its way."""
+    box = FetchBox(Logs(partitions=3, batches=40), max_partition_bytes=1500)
+    box.logs.batches[2] = []
+    t2 = box.partitions[2]
+    box.fetch()
+    box.take()
+    box.fetch()
+    box.take()
+    box.subscriptions.pause([T1, t2])
+    (first,) = box.plan()
+    assert set(first.asked) == {T0}
+    box.subscriptions.resume([T1])
+    (second,) = box.plan()
+    assert set(second.asked) == {T1}
+    box.subscriptions.resume([t2])
+    assert box.plan() == []
+    box.answer(first)
+    box.take()
+    (third,) = box.plan()
+    assert t2 in third.asked
+
+
 def test_a_partition_that_was_just_read_to_its_end_does_not_wait_for_the_quiet_ones() -> None:
     box = FetchBox(Logs(partitions=2, batches=1), max_partition_bytes=100)
     box.logs.batches[1] = []
