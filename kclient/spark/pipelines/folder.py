@@ -13,7 +13,7 @@ DESTINATION/
 A run fixes its ranges, writes below a staging folder of its own, and commits by putting one manifest into place, which
 fails if another one is there. Only then do its files move to where they belong. A run that died before the commit left
 nothing but a staging folder, which the next run deletes; one that died after it left moves to do, which the next run
-does first.
+does first. Files bear their run's number and name: where some are of a later run than all manifests, one is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +36,14 @@ from typing import IO
 from kclient.spark.pipelines.manifest import ArchiveError, Manifest
 
 _MANIFEST = re.compile(r"(\d{8,})\.json")
-_DATA = re.compile(r"part-\d+-\d+-\d+-[0-9a-f]{16}\.parquet")
-"""What `parquet_files` calls its files; Spark's own are called otherwise."""
+_DATA = re.compile(r"part-\d+-\d+-\d+-((?:\d{8,}-)?[0-9a-f]{16})\.parquet")
+"""What `parquet_files` calls its files, with the run's name behind; Spark's own are called otherwise."""
 _RUN = re.compile(r"(\d{8,})-([0-9a-f]+)")
+"""The full name of a run: its number, and what no other run has."""
 _STAGING = re.compile(r"\d{8,}(-[0-9a-f]+)?")
 MARKER = "run.json"
+_NAMED = 3
+"""So many lost runs are named; others are counted."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class StagedRun:
 
     folder: Path
     run: str
+
+    @property
+    def name(self) -> str:
+        """The run's number and its own name, which its files bear: whose manifest is missing is known by them."""
+        return self.folder.name
 
     def check(self) -> None:
         """Raises `ArchiveError` where this process does not see what the driver has put into the folder."""
@@ -126,41 +134,37 @@ class ArchiveFolder:
         """The newest committed manifest, if any run was ever committed.
 
         Raises:
-            ArchiveError: it cannot be read, is damaged, or a newer release wrote it; or it is gone, and what it says
-                was archived would be archived again.
+            ArchiveError: it cannot be read, is damaged, or a newer release wrote it; or those of later runs are
+                gone, and what these archived would be archived again.
         """
         with explained("the manifests cannot be read"):
             paths = list(self._manifests.iterdir())
         found = {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
-        newest = max(found, default=0)
-        self._check_newest(newest)
-        if not found:
-            return None
-        path = found[newest]
+        last = self._read(found[max(found)]) if found else None
+        self._check_later(last)
+        return last
+
+    def _read(self, path: Path) -> Manifest:
         with explained(f"the manifest {path} cannot be read"):
             return Manifest.from_json(path.read_bytes(), path)
 
-    def _check_newest(self, number: int) -> None:
-        """Raises `ArchiveError` where runs are known by what they left, and the manifests of none as new are there."""
-        published = _RUN.fullmatch(self._last_published() or "")
-        if published is not None and int(published[1]) > number:
-            raise self._lost(int(published[1]), f"part-*-{published[2]}.parquet", self._published)
-        if number:
-            return
+    def _check_later(self, last: Manifest | None) -> None:
+        """Raises `ArchiveError` where later runs than `last` are known by their files or by the mark."""
         with explained(f"the archive's folder {self.destination} cannot be read"):
-            files = self.destination.glob("topic=*/date=*/part-*.parquet")
-            left = next((path for path in files if _DATA.fullmatch(path.name)), None)
-        if left is not None:
-            raise self._lost(None, str(left.relative_to(self.destination)), None)
-
-    def _lost(self, number: int | None, files: str, mark: Path | None) -> ArchiveError:
-        what = "the manifests are" if number is None else f"the manifest {self._manifest_path(number).name} is"
-        again = f"{files} and {mark}" if mark is not None else "its Parquet files"
-        return ArchiveError(
-            f"{what} gone from {self._manifests}, and what it had archived is there ({files}): another run would"
-            " archive the same records again; restore the manifests from a backup, archive into an empty folder, or"
-            f" delete {again} to have the records archived anew"
-        )
+            left = {run for run in _runs_of_files(self.destination) if last is None or _is_later(run, last)}
+        mark = self._last_published() or ""
+        marked = {mark} if _is_later(mark, last) else set[str]()
+        if left or marked:
+            known = (
+                "files that were archived then are there" if left else f"{self._published} tells of what it archived"
+            )
+            later = sorted(run for run in left | marked if _is_later(run, last))
+            raise ArchiveError(
+                f"{_manifests_of(later)} gone from {self._manifests}, and {known}: another run would archive the same"
+                " records again; restore the manifests from a backup that is as new as the data, archive into an empty"
+                f" folder, or delete {_files_of(later)}{f' and {self._published}' if marked else ''} to have these"
+                " records archived anew"
+            )
 
     @contextmanager
     def run(self, number: int) -> Iterator[StagedRun]:
@@ -294,6 +298,43 @@ def explained(what: str) -> Iterator[None]:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise ArchiveError(f"{what}: {error.strerror or error}{where}") from error
+
+
+def _runs_of_files(destination: Path) -> set[str]:
+    """Whose files there are, by one listing of the folders of topics and dates."""
+    runs = set[str]()
+    for folder in destination.glob("topic=*/date=*/"):
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # others may delete what they read
+            runs.update(match[1] for entry in entries if (match := _DATA.fullmatch(entry.name)))
+    return runs
+
+
+def _is_later(run: str, last: Manifest | None) -> bool:
+    """Whether it came after the last run whose manifest there is, or in its place."""
+    name = _RUN.fullmatch(run)
+    if name is None:
+        return False
+    if last is None or int(name[1]) != last.number:
+        return int(name[1]) > (last.number if last else 0)
+    return name[2] != last.run
+
+
+def _manifests_of(runs: Sequence[str]) -> str:
+    if not runs:
+        return "the manifests are"
+    names = [f"{number}.json (run {own})" for number, _, own in (run.partition("-") for run in runs)]
+    return f"the manifest {names[0]} is" if len(runs) == 1 else f"the manifests {_some(names)} are"
+
+
+def _files_of(runs: Sequence[str]) -> str:
+    if not runs:
+        return "its Parquet files"
+    return f"the files {_some([f'part-*-{run}.parquet' for run in runs])}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more of later runs" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _try_lock(file: IO[str]) -> bool:

@@ -73,7 +73,7 @@ class ParquetFiles:
     def _open(self, topic: str, day: int) -> _File:
         self._staged.check()  # a run that was given up has no folder any more, and gets none again
         text = (date(1970, 1, 1) + timedelta(days=day)).isoformat()
-        name = f"part-{self._name}-{len(self.receipts)}-{self._staged.run}.parquet"
+        name = f"part-{self._name}-{len(self.receipts)}-{self._staged.name}.parquet"
         about = {
             "kclient.topic": topic, "kclient.topic_id": self._topic_ids.get(topic, ""), "kclient.run": self._staged.run
         }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,10 +100,20 @@ def test_without_a_mark_files_that_are_there_are_published(folder: ArchiveFolder
     assert (folder.destination / "_kclient/published").exists()
 
 
+def named(folder: ArchiveFolder, number: int, *dates: str) -> Manifest:
+    """A run that is committed, and has not moved its files, which are called as tasks call them."""
+    with folder.run(number) as staged:
+        names = [f"topic=t/date={date}/part-00000-{number}-0-{staged.name}.parquet" for date in dates]
+        write(staged, *names)
+        made = manifest(number, staged, *names)
+        folder.commit(made)
+    return made
+
+
 def published(folder: ArchiveFolder, count: int) -> Path:
     """So many runs; returns where the manifests are."""
     for number in range(1, count + 1):
-        folder.publish(commit(folder, number, f"topic=t/date=a/part-00000-{number}-0-{number:016x}.parquet"))
+        folder.publish(named(folder, number, "a"))
     return folder.destination / "_kclient/manifests"
 
 
@@ -110,11 +121,110 @@ def test_the_newest_manifest_is_missed(folder: ArchiveFolder) -> None:
     manifests = published(folder, 2)
     kept = (manifests / "00000002.json").read_bytes()
     (manifests / "00000002.json").unlink()
-    with pytest.raises(ArchiveError, match=r"00000002\.json is gone from .* archive the same .* restore") as raised:
+    with pytest.raises(ArchiveError, match=r"00000002\.json .* is gone from .* archive the same .* restore") as raised:
         folder.last()
-    assert f"delete part-*-{json.loads(kept)['run']}.parquet and " in str(raised.value)
+    mark = folder.destination / "_kclient/published"
+    assert f"delete the files part-*-00000002-{json.loads(kept)['run']}.parquet and {mark} to" in str(raised.value)
     (manifests / "00000002.json").write_bytes(kept)
     assert folder.last() is not None
+
+
+def remedied(folder: ArchiveFolder, error: ArchiveError) -> None:
+    """Delete what the error says, and nothing else."""
+    said = str(error).partition(" or delete ")[2].partition(" to have these")[0]
+    for pattern in re.findall(r"part-[^, ]+\.parquet", said):
+        for path in list(folder.destination.glob(f"topic=*/date=*/{pattern}")):
+            path.unlink()
+    for mark in re.findall(r"and (/.*)", said):
+        Path(mark).unlink()
+
+
+@pytest.mark.parametrize("mark", ["of a backup", "gone", "newest"])
+@pytest.mark.parametrize("lost", [1, 2])
+def test_what_manifests_of_a_backup_do_not_know_is_not_archived_again(
+    folder: ArchiveFolder, tmp_path_factory: pytest.TempPathFactory, mark: str, lost: int
+) -> None:
+    published(folder, 2)
+    home, backup = folder.destination / "_kclient", tmp_path_factory.mktemp("backup") / "_kclient"
+    shutil.copytree(home, backup)
+    later = [named(folder, 3 + count, "a", "b") for count in range(lost)]
+    for each in later:
+        folder.publish(each)
+    for each in later:
+        (home / f"manifests/{each.number:08d}.json").unlink()
+    if mark == "of a backup":
+        shutil.copy(backup / "published", home / "published")
+    elif mark == "gone":
+        (home / "published").unlink()
+    with pytest.raises(ArchiveError, match=r"gone from .* files that were archived then are there") as raised:
+        folder.last()
+    assert all(f"{each.number:08d}.json (run {each.run})" in str(raised.value) for each in later)
+    remedied(folder, raised.value)
+    last = folder.last()
+    assert last is not None
+    assert last.number == 2
+    assert len(list(folder.destination.glob("topic=*/date=*/*.parquet"))) == 2
+
+
+def test_a_lost_manifest_of_a_run_whose_files_were_on_their_way(folder: ArchiveFolder) -> None:
+    manifests = published(folder, 1)
+    made = named(folder, 2, "a", "b")
+    (staged_folders(folder)[0] / made.files[0].path).rename(folder.destination / made.files[0].path)
+    assert folder.last() == made  # a run that was interrupted is gone on with
+    (manifests / "00000002.json").unlink()
+    with pytest.raises(ArchiveError, match=rf"00000002\.json \(run {made.run}\) is gone from") as raised:
+        folder.last()
+    assert len(staged_folders(folder)) == 1  # it may be restored yet
+    remedied(folder, raised.value)
+    last = folder.last()
+    assert last is not None
+    assert last.number == 1
+
+
+def test_another_run_in_the_place_of_a_lost_one_does_not_hide_it(
+    folder: ArchiveFolder, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    manifests = published(folder, 1)
+    before = tmp_path_factory.mktemp("copy") / "copy"
+    shutil.copytree(folder.destination, before)
+    folder.publish(named(folder, 2, "a"))
+    copy = ArchiveFolder(before)
+    with copy.lock():
+        other = named(copy, 2, "b")
+    shutil.copy(before / "_kclient/manifests/00000002.json", manifests / "00000002.json")
+    with pytest.raises(ArchiveError, match=r"00000002\.json \(run ") as raised:
+        folder.last()
+    assert other.run not in str(raised.value)
+
+
+def test_a_run_that_was_never_committed_is_not_missed(folder: ArchiveFolder) -> None:
+    published(folder, 1)
+    with pytest.raises(KeyboardInterrupt), folder.run(2) as staged:
+        write(staged, f"topic=t/date=a/part-00000-2-0-{staged.name}.parquet")
+        (folder.destination / "_kclient/staging/00000003-0123456789abcdef/topic=t/date=a").mkdir(parents=True)
+        raise KeyboardInterrupt
+    last = folder.last()
+    assert last is not None
+    assert last.number == 1
+
+
+def test_many_lost_runs_are_told_in_one_sentence(folder: ArchiveFolder) -> None:
+    for path in published(folder, 20).iterdir():
+        if path.name != "00000001.json":
+            path.unlink()
+    with pytest.raises(
+        ArchiveError, match=r"and 16 more of later runs are gone .* 16 more of later runs and .*archived anew$"
+    ) as raised:
+        folder.last()
+    assert len(str(raised.value)) < 1_500
+
+
+def test_the_mark_tells_of_a_lost_run_whose_files_were_deleted(folder: ArchiveFolder) -> None:
+    manifests = published(folder, 2)
+    (manifests / "00000002.json").unlink()
+    next(folder.destination.glob("topic=*/date=*/part-00000-2-*")).unlink()
+    with pytest.raises(ArchiveError, match=r"/published tells of what it archived: "):
+        folder.last()
 
 
 def test_an_older_manifest_is_not_missed(folder: ArchiveFolder) -> None:
@@ -129,6 +239,19 @@ def test_a_run_whose_files_are_not_moved_yet_is_not_missed(folder: ArchiveFolder
     published(folder, 1)
     made = commit(folder, 2, "topic=t/date=a/part-9.parquet")
     assert folder.last() == made
+
+
+def test_files_of_an_earlier_naming_are_missed_by_no_manifest_at_all(folder: ArchiveFolder) -> None:
+    """They bore no number."""
+    name = "topic=t/date=a/part-00000-1-0-0123456789abcdef.parquet"
+    made = commit(folder, 1, name)
+    folder.publish(made)
+    assert folder.last() == made
+    shutil.rmtree(folder.destination / "_kclient/manifests")
+    (folder.destination / "_kclient/published").unlink()
+    (folder.destination / "_kclient/manifests").mkdir()
+    with pytest.raises(ArchiveError, match=r"the manifests are gone .* delete its Parquet files to have"):
+        folder.last()
 
 
 def test_data_of_others_is_none_of_a_lost_run(folder: ArchiveFolder) -> None:
