@@ -6,10 +6,12 @@ import re
 import select
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import UsageError, sentence_of
 from kclient.cli.settings import check_group
+from kclient.cli.to_end import ToEnd, open_admin
 from kclient.cli.trouble import patiently, told
 from kclient.errors import CommitFailedError, UnknownTopicOrPartitionError
 from kclient.sync import Consumer
@@ -62,8 +64,8 @@ def consume(
     if group is not None:
         defaults["group.id"] = group
     config = {**{name: value for name, value in defaults.items() if name not in given}, **settings}
-    with told(), Consumer(config=config) as consumer:
-        ends: dict[TopicPartition, int] | None = None
+    with told(), Consumer(config=config) as consumer, ExitStack() as stack:
+        end: ToEnd | None = None
         if group is not None:
             found = _partitions(consumer, topics, [])  # says so if a topic does not exist
             if from_beginning:
@@ -76,8 +78,9 @@ def consume(
                 _place(consumer, assigned, EARLIEST if from_beginning else place)
             if to_end and offset is None and not from_beginning and "auto.offset.reset" not in given:
                 output.note("--to-end shows nothing by itself: add --from-beginning or --offset")
-            ends = _asked(consumer.end_offsets, assigned) if to_end else None
-        _run(consumer, limit, ends, commit=group is not None)
+            if to_end:
+                end = ToEnd(consumer, stack.enter_context(open_admin(config)), assigned)
+        _run(consumer, limit, end, commit=group is not None)
     return 0
 
 
@@ -160,13 +163,13 @@ def _number(offset: str) -> int | str:
     raise UsageError(f"--offset is a number, earliest or latest, not {offset!r}")
 
 
-def _run(consumer: Consumer, limit: int | None, ends: dict[TopicPartition, int] | None, *, commit: bool) -> None:
+def _run(consumer: Consumer, limit: int | None, end: ToEnd | None, *, commit: bool) -> None:
     write = _writer()
     left = limit
-    while (left is None or left > 0) and not (ends is not None and _reached(consumer, ends)):
-        records = list(consumer.poll(timeout=0.2 if ends is not None else 1.0))
-        if ends is not None:
-            records = [each for each in records if each.offset < ends[TopicPartition(each.topic, each.partition)]]
+    while (left is None or left > 0) and not (end is not None and end.reached()):
+        records = list(consumer.poll(timeout=1.0 if end is None else 0.2))
+        if end is not None:
+            records = end.of(records)
         if left is not None:
             records = records[:left]
             left -= len(records)
@@ -200,13 +203,6 @@ def _check_reader() -> None:
     watched.register(number, 0)
     if any(event & select.POLLERR for _, event in watched.poll(0)):
         raise BrokenPipeError
-
-
-def _reached(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    def is_there(partition: TopicPartition, end: int) -> bool:
-        return patiently(lambda timeout: consumer.position(partition, timeout=timeout)) >= end
-
-    return all(is_there(partition, end) for partition, end in ends.items())
 
 
 def _writer() -> Callable[[Iterable[str]], None]:
