@@ -17,6 +17,8 @@ from kclient.cli.settings import client_settings, parse_config
 PATIENCE_MS = 15_000
 """How long commands wait for a broker, in milliseconds; `--config` overrides it."""
 
+_TIMEOUT = "default.api.timeout.ms"
+
 
 class _Command(TyperCommand):
     """A command that takes each option once, unless it says otherwise: of several values all but one are ignored."""
@@ -84,12 +86,16 @@ def _client(
 
 
 def _admin(bootstrap: str, config: list[str] | None, *, creates: bool = False) -> dict[str, object]:
-    settings = {"default.api.timeout.ms": PATIENCE_MS, **_client(bootstrap, config, creates=creates)}
+    settings = _client(bootstrap, config, creates=creates)
+    given = {name.replace("_", ".") for name in settings}
+    if _TIMEOUT not in given:
+        settings[_TIMEOUT] = PATIENCE_MS
     from kclient.cli import output
-    from kclient.cli.trouble import told
+    from kclient.cli.trouble import told, trying_for
 
+    patience = next(value for name, value in settings.items() if name.replace("_", ".") == _TIMEOUT)
     # who looks on while the command tries to reach the broker sees why it takes so long
-    _at_the_end.enter_context(told(output.note))
+    _at_the_end.enter_context(told(output.note, going_on=trying_for(patience)))
     return settings
 
 

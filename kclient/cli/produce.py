@@ -8,7 +8,7 @@ import time
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import FAILED, Terminated, complain, sentence_of
 from kclient.cli.settings import check_topic_name
-from kclient.cli.trouble import told
+from kclient.cli.trouble import UNTIL_RECORDS_TIME_OUT, told
 from kclient.errors import (
     DeliveryError,
     KafkaError,
@@ -23,7 +23,7 @@ _REFUSALS = (RecordTooLargeError, SerializationError, UnknownTopicOrPartitionErr
 _LAST_S = 5.0
 """How long an interrupted command goes on sending what it has read, in seconds."""
 _IN_TROUBLE_S = 0.5
-"""The same where a broker is known not to answer."""
+"""The same where no broker answers."""
 
 
 def produce(topic: str, settings: dict[str, object]) -> int:
@@ -31,13 +31,13 @@ def produce(topic: str, settings: dict[str, object]) -> int:
     check_topic_name(topic)
     started = time.monotonic()
     lines = _Lines(Producer({"linger.ms": 5, **settings}), topic)
-    with told() as trouble:
+    with told(going_on=UNTIL_RECORDS_TIME_OUT) as trouble:
         try:
             wrong = lines.send_all()
             lines.close()
         except (KeyboardInterrupt, Terminated):
             trouble.mute()  # what is not sent is said once
-            lines.give_up(_IN_TROUBLE_S if trouble.down else _LAST_S)
+            lines.give_up(_IN_TROUBLE_S if trouble.nobody_answers else _LAST_S)
             complain(f"interrupted: {lines.acknowledged} records were acknowledged, {lines.rest}")
             raise
         except BaseException:

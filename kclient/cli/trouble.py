@@ -22,18 +22,35 @@ _LOOKUP_S = 10.0
 _PAUSE_S = 0.2
 
 
+AGAIN_AND_AGAIN = "trying again and again"
+UNTIL_RECORDS_TIME_OUT = "trying again until records time out"
+
+
+def trying_for(patience: object) -> str:
+    """What a command does that gives up after so many milliseconds, which may be text."""
+    text = str(patience)
+    return f"trying for {int(text) / 1000:g} s" if text.isdecimal() else AGAIN_AND_AGAIN  # else it is refused yet
+
+
 class Trouble(logging.Handler):
     """Says which addresses are in trouble, each once, and which are out of it.
 
     Args:
         tell: Called with a sentence, by any thread.
+        going_on: What the command does then.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], going_on: str) -> None:
         super().__init__(logging.WARNING)
-        self.down: set[str] = set()
-        """The addresses that are in trouble."""
+        self._down: dict[str, BrokerNews] = {}
+        self._up = set[str]()
         self._tell = tell
+        self._going_on = going_on
+
+    @property
+    def nobody_answers(self) -> bool:
+        """Whether brokers are in trouble, and none is known to be out of it."""
+        return bool(self._down) and not self._up
 
     def emit(self, record: logging.LogRecord) -> None:
         """What clients warn of; of brokers there are news, and errors are raised."""
@@ -46,14 +63,29 @@ class Trouble(logging.Handler):
 
     def hear(self, news: BrokerNews) -> None:
         """What became of a broker."""
-        address, error = news.address, news.error
-        if news.event is BrokerEvent.BACK:
-            if address in self.down:
-                self.down.discard(address)
-                self._tell(f"{address} answers again")
-        elif address not in self.down and (error is None or _may_pass(error)):
-            self.down.add(address)
-            self._tell(f"{_what(news)}; trying again and again, Ctrl-C ends it")
+        if news.event in {BrokerEvent.BACK, BrokerEvent.REACHED}:
+            self._answers(news.address)
+        elif news.event is BrokerEvent.LEFT:
+            self._up.discard(news.address)
+            if self._down.pop(news.address, None) is not None:
+                self._tell(f"{news.address} is no broker of the cluster any more")
+        else:
+            self._up.discard(news.address)
+            self._fails(news)
+
+    def _answers(self, address: str) -> None:
+        self._up.add(address)
+        if self._down.pop(address, None) is not None:
+            self._tell(f"{address} answers again")
+        # the others need not answer, and may never be asked again
+        self._down = {each: news for each, news in self._down.items() if not news.bootstrap}
+
+    def _fails(self, news: BrokerNews) -> None:
+        if news.bootstrap and news.event is BrokerEvent.LOST:
+            return  # it is asked for brokers only, and another time
+        if news.address not in self._down and (news.error is None or _may_pass(news.error)):
+            self._down[news.address] = news
+            self._tell(f"{_what(news)}; {self._going_on}, Ctrl-C ends it")
 
 
 def _what(news: BrokerNews) -> str:
@@ -80,9 +112,9 @@ def _reason(error: BaseException) -> str:
 
 
 @contextmanager
-def told(tell: Callable[[str], None] = output.warn) -> Iterator[Trouble]:
-    """While the body runs, trouble with brokers is told."""
-    trouble = Trouble(tell)
+def told(tell: Callable[[str], None] = output.warn, *, going_on: str = AGAIN_AND_AGAIN) -> Iterator[Trouble]:
+    """While the body runs, trouble with brokers is told, and what the command does then."""
+    trouble = Trouble(tell, going_on)
     logger = logging.getLogger("kclient")
     logger.addHandler(trouble)
     try:

@@ -297,6 +297,7 @@ class Cluster:
             self._failing_since = None
             cache.update(response, self.clock(), asked=asked)
             for link, reason in self._links.drop_moved(cache.snapshot.nodes):
+                news.tell(link.address, news.BrokerEvent.LEFT)
                 self._supervisor.spawn(link.aclose, reason, name=f"close {link.address}")
         self._announce()
 
@@ -350,7 +351,7 @@ class Cluster:
         """Tell of brokers that do not answer."""
         silence = news.Silence()
         while True:
-            links = [(link, self._patience.get(channel, 0.0)) for channel, link in self._links.by_channel()]
+            links = [(link, self._patience.get(channel, 0.0)) for channel, link in self._links.awaited()]
             for link, event in silence.look(links):
                 news.tell(link.address, event)
             await anyio.sleep(news.LOOK_S)

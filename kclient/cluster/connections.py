@@ -162,6 +162,8 @@ class BrokerLink:
     ) -> None:
         self.link: Link = Link(address, backoff)
         self.current: Connection | None = None
+        self.bootstrap = False
+        """Whether it leads to a bootstrap server, of which it is not known which broker it is."""
         self._opener = opener
         self._clock = clock
         self._supervisor = supervisor
@@ -292,7 +294,8 @@ class BrokerLink:
         if connection is not None:
             if self.link.failures:
                 logger.info("connected to %s again", self.address)
-                tell(self.address, BrokerEvent.BACK)
+            event = BrokerEvent.BACK if self.link.failures else BrokerEvent.REACHED
+            tell(self.address, event, bootstrap=self.bootstrap)
             self.link.connected()
             self.current = connection
             return
@@ -305,7 +308,7 @@ class BrokerLink:
         level = logging.WARNING if refused else logging.INFO
         first = self.link.failures == 1
         logger.log(level if first else logging.DEBUG, "connecting to %s failed: %s", self.address, error)
-        if first:
+        if first and not self.bootstrap:  # of bootstrap servers it is told where none answers
             tell(self.address, BrokerEvent.UNREACHABLE, error)
 
     def _notice_break(self) -> None:
@@ -314,7 +317,7 @@ class BrokerLink:
             error = self.current.failure("it broke")
             self.current = None
             logger.info("the connection to %s was lost: %s", self.address, error)
-            tell(self.address, BrokerEvent.LOST, error)
+            tell(self.address, BrokerEvent.LOST, error, bootstrap=self.bootstrap)
             # a broker that accepts and hangs up must not be asked in a tight loop
             self.link.failed(error, self._clock())
 

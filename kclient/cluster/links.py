@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from kclient.cluster.connections import Readiness
+from kclient.cluster.news import BrokerEvent, tell
 from kclient.errors import BrokerConnectionError, KafkaError, NoBrokersAvailableError
 from kclient.net.address import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from kclient.cluster.connections import BrokerLink, Readiness
+    from kclient.cluster.connections import BrokerLink
     from kclient.types import Node
 
 
@@ -26,17 +28,17 @@ class Links:
     def __init__(self, bootstrap: Iterable[Address], make: Callable[[Address], BrokerLink]) -> None:
         self._make = make
         self._links: dict[tuple[int, str], BrokerLink] = {}
-        self._bootstrap = [make(address) for address in bootstrap]
+        self._bootstrap = [self._to_bootstrap(address) for address in bootstrap]
 
     def __iter__(self) -> Iterator[BrokerLink]:
         return iter([*self._links.values(), *self._bootstrap])
 
-    def by_channel(self) -> list[tuple[str, BrokerLink]]:
-        """Every link with its channel."""
-        return [
-            *((channel, link) for (_, channel), link in self._links.items()),
-            *(("", link) for link in self._bootstrap),
-        ]
+    def awaited(self) -> list[tuple[str, BrokerLink]]:
+        """Every link whose silence matters, with its channel: of bootstrap servers only while no broker answers."""
+        links = [(channel, link) for (_, channel), link in self._links.items()]
+        if not any(link.readiness is Readiness.ANSWERING for link in self):
+            links += [("", link) for link in self._bootstrap]
+        return links
 
     def to(self, node: Node, channel: str) -> BrokerLink:
         """The link to a broker."""
@@ -51,9 +53,15 @@ class Links:
         """A bootstrap link that is connected to this address serves as the broker's: one connection less."""
         for index, link in enumerate(self._bootstrap):
             if link.address == address and link.usable is not None:
-                self._bootstrap[index] = self._make(address)
+                self._bootstrap[index] = self._to_bootstrap(address)
+                link.bootstrap = False
                 return link
         return None
+
+    def _to_bootstrap(self, address: Address) -> BrokerLink:
+        link = self._make(address)
+        link.bootstrap = True
+        return link
 
     def to_ask(self, nodes: Collection[Node], channel: str = "", *, bootstrap: bool) -> list[BrokerLink]:
         """Links to ask something that any broker can answer, the best first.
@@ -103,8 +111,13 @@ class Links:
 
 
 def nobody_answered(failures: Iterable[tuple[BrokerLink, KafkaError]]) -> KafkaError:
-    """No broker answered: the addresses that were tried, with the cause underneath if it names the address again."""
+    """No broker answered: the addresses that were tried, with the cause underneath if it names the address again.
+
+    Bootstrap servers that cannot be reached are told of now: one that is dead is no news while another one answers.
+    """
     attempts: list[tuple[str, BaseException]] = []
     for link, error in failures:
+        if link.bootstrap and link.readiness is Readiness.FAILED:
+            tell(link.address, BrokerEvent.UNREACHABLE, link.link.error or error, bootstrap=True)
         attempts += getattr(error, "attempts", None) or [(str(link.address), error)]
     return NoBrokersAvailableError("No broker could be reached", attempts=attempts)

@@ -23,23 +23,31 @@ LOOK_S: Final = 0.5
 class BrokerEvent(Enum):
     """What became of a broker."""
 
+    REACHED = auto()
+    """The first connection to it is open."""
     UNREACHABLE = auto()
-    """Connecting failed; told once until it succeeds."""
+    """Connecting failed; told once until it succeeds. Of a bootstrap server: no other one answered either."""
     LOST = auto()
     """The connection ended, and this side did not want that."""
     SILENT = auto()
     """It owes an answer for too long."""
     BACK = auto()
     """It is reached again, or answers again."""
+    LEFT = auto()
+    """The cluster does not name it any more: it is waited for no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerNews:
-    """What became of the broker at an address; `error` is why, where there is one."""
+    """What became of the broker at an address; `error` is why, where there is one.
+
+    `bootstrap` says that the address is only known as that of a bootstrap server, whose others do as well.
+    """
 
     address: str
     event: BrokerEvent
     error: BaseException | None = None
+    bootstrap: bool = False
 
 
 _listeners: list[Callable[[BrokerNews], None]] = []
@@ -60,10 +68,10 @@ def anybody_listens() -> bool:
     return bool(_listeners)
 
 
-def tell(address: object, event: BrokerEvent, error: BaseException | None = None) -> None:
+def tell(address: object, event: BrokerEvent, error: BaseException | None = None, *, bootstrap: bool = False) -> None:
     """Tell all who listen."""
     for listener in tuple(_listeners):
-        listener(BrokerNews(str(address), event, error))
+        listener(BrokerNews(str(address), event, error, bootstrap))
 
 
 class _Owing(Protocol):

@@ -19,6 +19,7 @@ from typing import IO
 
 import pytest
 
+from kclient.cli.app import run
 from kclient.cli.trouble import Trouble, patiently, told
 from kclient.cluster.news import BrokerEvent, BrokerNews, tell
 from kclient.errors import AuthenticationError, BrokerConnectionError, KafkaTimeoutError
@@ -231,15 +232,17 @@ def test_an_interrupted_producer_says_what_was_acknowledged(tmp_path: Path, how:
 class Teller:
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.trouble = Trouble(self.said.append)
+        self.trouble = Trouble(self.said.append, "trying on")
 
     def log(self, text: str, *arguments: object, name: str = "kclient.cluster", level: int = 20) -> None:
         import logging
 
         self.trouble.handle(logging.LogRecord(name, level, __file__, 1, text, arguments, None))
 
-    def hear(self, event: BrokerEvent, address: str, error: BaseException | None = None) -> None:
-        self.trouble.hear(BrokerNews(address, event, error))
+    def hear(
+        self, event: BrokerEvent, address: str, error: BaseException | None = None, *, bootstrap: bool = False
+    ) -> None:
+        self.trouble.hear(BrokerNews(address, event, error, bootstrap))
 
 
 def test_each_address_is_told_of_once_until_it_is_back() -> None:
@@ -249,7 +252,8 @@ def test_each_address_is_told_of_once_until_it_is_back() -> None:
     for _ in range(3):
         teller.hear(BrokerEvent.UNREACHABLE, "a:1", refused)
     teller.hear(BrokerEvent.LOST, "b:2", ended)
-    assert teller.trouble.down == {"a:1", "b:2"}
+    assert teller.trouble.nobody_answers
+    assert teller.said[0] == "a:1 cannot be reached (Connection refused); trying on, Ctrl-C ends it"
     teller.hear(BrokerEvent.BACK, "b:2")
     teller.hear(BrokerEvent.BACK, "c:3")
     teller.hear(BrokerEvent.SILENT, "b:2")
@@ -260,6 +264,109 @@ def test_each_address_is_told_of_once_until_it_is_back() -> None:
         "b:2 answers again",
         "b:2 has not answered for 5 s",
     ]
+
+
+def test_dead_bootstrap_servers_do_not_count_where_another_one_answers() -> None:
+    teller, refused = Teller(), ConnectionRefusedError(111, "Connection refused")
+    for address in ("dead:1", "late:2"):
+        teller.hear(BrokerEvent.UNREACHABLE, address, refused, bootstrap=True)
+    assert teller.trouble.nobody_answers
+    teller.hear(BrokerEvent.BACK, "late:2", bootstrap=True)
+    assert not teller.trouble.nobody_answers
+    teller.hear(BrokerEvent.LOST, "late:2", refused, bootstrap=True)
+    assert not teller.trouble.nobody_answers
+    assert teller.said[2:] == ["late:2 answers again"]
+    teller.hear(BrokerEvent.REACHED, "b:3")
+    teller.hear(BrokerEvent.LOST, "b:3", refused)
+    assert teller.trouble.nobody_answers
+
+
+def test_one_broker_of_several_in_trouble_is_not_all_of_them() -> None:
+    teller, refused = Teller(), ConnectionRefusedError(111, "Connection refused")
+    for address in ("a:1", "b:2"):
+        teller.hear(BrokerEvent.REACHED, address)
+    teller.hear(BrokerEvent.LOST, "a:1", refused)
+    assert not teller.trouble.nobody_answers
+    teller.hear(BrokerEvent.SILENT, "b:2")
+    assert teller.trouble.nobody_answers
+    teller.hear(BrokerEvent.LEFT, "a:1")
+    teller.hear(BrokerEvent.LEFT, "c:3")
+    teller.hear(BrokerEvent.BACK, "b:2")
+    assert not teller.trouble.nobody_answers
+    assert teller.said[2:] == ["a:1 is no broker of the cluster any more", "b:2 answers again"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["consume", "t"], "; trying again and again, Ctrl-C ends it"),
+        (["produce", "t"], "; trying again until records time out, Ctrl-C ends it"),
+    ],
+)
+def test_it_is_said_how_long_a_command_tries(words: list[str], said: str) -> None:
+    with running(*words, "--bootstrap", "127.0.0.1:1") as command:
+        if words[0] == "produce":
+            command.feed('{"value": "x"}')
+        assert command.complaint().endswith(f"(Connection refused){said}\n")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ([], "trying for 15 s"),
+        (["default.api.timeout.ms=1500"], "trying for 1.5 s"),
+        (["default_api_timeout_ms=500"], "trying for 0.5 s"),
+    ],
+)
+def test_other_commands_say_when_they_give_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], config: list[str], said: str
+) -> None:
+    given = [word for pair in config for word in ("--config", pair)]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+
+    def ask(*_: object, **__: object) -> list[object]:
+        tell("a:1", BrokerEvent.SILENT)
+        return []
+
+    monkeypatch.setattr(Admin, "list_topics", ask)
+    assert run(["topics", "list", "--bootstrap", "memory:trouble", *given]) == 0
+    assert capfd.readouterr().err == f"a:1 has not answered for 5 s; {said}, Ctrl-C ends it\n"
+
+
+def test_one_dead_bootstrap_server_is_no_news(tmp_path: Path) -> None:
+    broker = GatewayProcess(tmp_path)
+    broker.start()
+    said: list[str] = []
+    try:
+        with told(said.append) as trouble:
+            for _ in range(3):  # the dead one comes first
+                with Producer(bootstrap_servers=f"127.0.0.1:1,{broker.bootstrap}") as producer:
+                    producer.send("t", b"x").result(timeout=HURRY_S)
+            assert not trouble.nobody_answers
+            assert said == []
+            with Producer(bootstrap_servers=f"127.0.0.1:1,{broker.bootstrap}") as producer:
+                producer.send("t", b"x").result(timeout=HURRY_S)
+                broker.stop(kill=True)
+                delivery = producer.send("t", b"x")
+                while not trouble.nobody_answers:
+                    time.sleep(0.01)
+                broker.start()
+                delivery.result(timeout=HURRY_S)
+                assert not trouble.nobody_answers
+    finally:
+        broker.stop()
+    assert said[0].startswith(f"the connection to {broker.bootstrap} is lost (")
+    assert said[-1] == f"{broker.bootstrap} answers again"
+
+
+def test_all_bootstrap_servers_dead_is_told_of_each() -> None:
+    said: list[str] = []
+    servers = "127.0.0.1:1,127.0.0.1:2"
+    with told(said.append) as trouble, Producer(bootstrap_servers=servers, max_block_ms=500) as producer:
+        with pytest.raises(KafkaTimeoutError):
+            producer.partitions_for("t")
+        assert trouble.nobody_answers
+    assert sorted(text.split()[0] for text in said) == ["127.0.0.1:1", "127.0.0.1:2"]
 
 
 def test_what_the_client_raises_anyway_is_not_told_before() -> None:
