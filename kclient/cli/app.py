@@ -12,12 +12,7 @@ from typer.core import TyperCommand
 
 from kclient.cli.errors import UsageError, guarded
 from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Config
-from kclient.cli.settings import client_settings, parse_config
-
-PATIENCE_MS = 15_000
-"""How long commands wait for a broker, in milliseconds; `--config` overrides it."""
-
-_TIMEOUT = "default.api.timeout.ms"
+from kclient.cli.settings import PATIENCE_MS, client_settings, parse_config, with_patience
 
 
 class _Command(TyperCommand):
@@ -86,14 +81,10 @@ def _client(
 
 
 def _admin(bootstrap: str, config: list[str] | None, *, creates: bool = False) -> dict[str, object]:
-    settings = _client(bootstrap, config, creates=creates)
-    given = {name.replace("_", ".") for name in settings}
-    if _TIMEOUT not in given:
-        settings[_TIMEOUT] = PATIENCE_MS
+    settings, patience = with_patience(_client(bootstrap, config, creates=creates))
     from kclient.cli import output
     from kclient.cli.trouble import told, trying_for
 
-    patience = next(value for name, value in settings.items() if name.replace("_", ".") == _TIMEOUT)
     # who looks on while the command tries to reach the broker sees why it takes so long
     _at_the_end.enter_context(told(output.note, going_on=trying_for(patience)))
     return settings

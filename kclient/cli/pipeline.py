@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.cli import output
 from kclient.cli.errors import UsageError
-from kclient.cli.settings import client_settings
+from kclient.cli.settings import client_settings, with_patience
+from kclient.cli.trouble import told, trying_for
 from kclient.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -51,12 +52,16 @@ def archive(
     except ModuleNotFoundError as error:
         raise MissingExtraError("pyspark", "spark", "The archive pipeline") from error
     from kclient.spark.pipelines import archive as run
-    from kclient.spark.pipelines.archive import check_folder, check_selection
+    from kclient.spark.pipelines.archive import check_folder, check_selection, check_topics
 
-    # all that can be wrong is said before a broker is asked, and before Spark takes its seconds to start
+    # all that can be wrong is said before a broker is asked, and that before Spark takes its seconds to start
     check_folder(destination)
     settings = client_settings(bootstrap, config, refused=("key.deserializer", "value.deserializer"))
     check_selection(settings, topics=topics, pattern=pattern)
+    logging.getLogger("kclient").addHandler(logging.NullHandler())
+    asking, patience = with_patience(settings)
+    with told(output.note, going_on=trying_for(patience)):
+        check_topics(asking, topics=topics, pattern=pattern)
     # py4j logs a traceback of its own when a call is interrupted; what is raised is said in one sentence
     logging.getLogger().addHandler(logging.NullHandler())
     # the workers need what this process has installed

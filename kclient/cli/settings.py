@@ -9,6 +9,9 @@ from kclient.arguments import shown
 from kclient.cli.errors import UsageError
 from kclient.errors import BrokerConnectionError
 
+PATIENCE_MS = 15_000
+"""How long commands wait for a broker, in milliseconds; `--config` overrides it."""
+_TIMEOUT = "default.api.timeout.ms"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -54,6 +57,14 @@ def client_settings(
     if not creates:
         check_directory(bootstrap)
     return {"bootstrap.servers": bootstrap, "client.id": "kclient-cli", **given}
+
+
+def with_patience(settings: dict[str, object]) -> tuple[dict[str, object], object]:
+    """The settings, and how long calls take at most, in milliseconds: what the user gave, or what commands wait."""
+    for name, value in settings.items():
+        if name.replace("_", ".") == _TIMEOUT:
+            return settings, value
+    return {_TIMEOUT: PATIENCE_MS, **settings}, PATIENCE_MS
 
 
 def check_group(group: str) -> None:

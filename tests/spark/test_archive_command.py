@@ -73,13 +73,19 @@ def test_what_is_lost_is_said(tmp_path: Path, gateway: str, topic: str) -> None:
         (["there-is-no-such-topic", "--to", "x"], {}, 1, "no such topic: there-is-no-such-topic"),
         (["t", "--to", "s3://bucket/x"], {}, 2, "an archive cannot be written to s3://bucket/x"),
         (["t", "--to", "x", "-c", "isolation.lvel=x"], {}, 2, "did you mean isolation.level?"),
-        (["t", "--to", "x", "--spark", "spark.driver.memory=lots"], {}, 1, "Spark did not start: Invalid maximum heap"),
-        (["t", "--to", "x"], {"JAVA_HOME": "/nonexistent"}, 1, "Spark did not start: "),
+        (
+            ["TOPIC", "--to", "x", "--spark", "spark.driver.memory=lots"],
+            {},
+            1,
+            "Spark did not start: Invalid maximum heap",
+        ),
+        (["TOPIC", "--to", "x"], {"JAVA_HOME": "/nonexistent"}, 1, "Spark did not start: "),
     ],
 )
 def test_errors_are_one_sentence(
     tmp_path: Path,
     gateway: str,
+    topic: str,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     environment: dict[str, str],
@@ -87,7 +93,8 @@ def test_errors_are_one_sentence(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run(*arguments, gateway=gateway, **environment)
+    create(gateway, topic)
+    done = run(*(topic if word == "TOPIC" else word for word in arguments), gateway=gateway, **environment)
     assert done.returncode == code
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -114,9 +121,10 @@ def test_an_interruption_prints_nothing_and_leaves_nothing(
     assert staged(tmp_path) == []
 
 
-def test_an_interruption_while_spark_starts_ends_its_java(tmp_path: Path, gateway: str) -> None:
+def test_an_interruption_while_spark_starts_ends_its_java(tmp_path: Path, gateway: str, topic: str) -> None:
     require_java()
-    words = command("t", "--to", tmp_path, gateway=gateway)
+    create(gateway, topic)
+    words = command(topic, "--to", tmp_path, gateway=gateway)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         while not children(process.pid):
             assert process.poll() is None
@@ -127,10 +135,9 @@ def test_an_interruption_while_spark_starts_ends_its_java(tmp_path: Path, gatewa
     assert process.returncode == 130
 
 
-def test_people_see_that_spark_starts(tmp_path: Path, gateway: str) -> None:
-    require_java()
+def shown_on_a_terminal(words: list[str]) -> tuple[int, str]:
+    """The exit code and what people saw."""
     terminal, end = pty.openpty()
-    words = command("there-is-no-such-topic", "--to", tmp_path, gateway=gateway)
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=end, stderr=end) as process:
         os.close(end)
         shown = b""
@@ -138,8 +145,39 @@ def test_people_see_that_spark_starts(tmp_path: Path, gateway: str) -> None:
             while piece := os.read(terminal, 1 << 16):
                 shown += piece
         os.close(terminal)
-    assert process.returncode == 1
-    assert 0 <= shown.find(b"starting Spark") < shown.find(b"no such topic: there-is-no-such-topic")
+    return process.returncode, shown.decode()
+
+
+def test_people_see_that_spark_starts(tmp_path: Path, gateway: str, topic: str) -> None:
+    require_java()
+    create(gateway, topic)
+    code, shown = shown_on_a_terminal(command(topic, "--to", tmp_path, gateway=gateway))
+    assert code == 0
+    assert "starting Spark" in shown
+
+
+def test_topics_and_brokers_are_looked_for_before_spark_starts(tmp_path: Path, gateway: str) -> None:
+    for environment in ({"JAVA_HOME": "/nonexistent"}, {}):  # whether or not Spark can start
+        done = run("there-is-no-such-topic", "--to", tmp_path, gateway=gateway, **environment)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no such topic: there-is-no-such-topic" in done.stderr
+    code, shown = shown_on_a_terminal(
+        command("t", "--to", tmp_path, "-c", "default.api.timeout.ms=1500", gateway="127.0.0.1:1")
+    )
+    assert code == 1
+    assert "starting Spark" not in shown
+    first, last = shown.splitlines()
+    assert first == "127.0.0.1:1 cannot be reached (Connection refused); trying for 1.5 s, Ctrl-C ends it"
+    assert "did not succeed within 1.5 s" in last
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_command_gives_up_as_others_do(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    done = run("t", "--to", tmp_path, gateway="127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "did not succeed within 15 s" in done.stderr
+    assert time.monotonic() - begun < 50  # the client's own patience is 60 s
 
 
 def children(pid: int) -> list[int]:

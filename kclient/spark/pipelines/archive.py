@@ -25,7 +25,7 @@ from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained, 
 from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
 from kclient.spark.pipelines.parquet_files import CODECS, write_empty
-from kclient.spark.pipelines.planning import Plan, plan
+from kclient.spark.pipelines.planning import Plan, archivable_topics, plan
 from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
 from kclient.spark.pipelines.tasks import PROGRESS, READ, WRITE, Reading, Writing, progress_of
 from kclient.spark.ranges import OffsetRange
@@ -121,6 +121,20 @@ def check_selection(settings: Mapping[str, Any], *, topics: Sequence[str] = (), 
         ConfigError: a setting, a name or the pattern is wrong.
     """
     _read_options(settings, topics, pattern, fail_on_data_loss=True)
+
+
+def check_topics(settings: Mapping[str, Any], *, topics: Sequence[str] = (), pattern: str | None = None) -> None:
+    """Whether there are the topics that `archive` would read: asks the brokers once, without Spark.
+
+    Raises:
+        ConfigError: a setting, a name or the pattern is wrong.
+        UnknownTopicOrPartitionError: a topic does not exist.
+        ArchiveError: a topic cannot be archived.
+        KafkaError: no broker answers.
+    """
+    options = _read_options(settings, topics, pattern, fail_on_data_loss=True)
+    with LiveCluster(options.settings) as cluster:
+        archivable_topics(cluster, options)
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]")

@@ -43,9 +43,7 @@ def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, resta
         DataLossError: records are gone that no run archived, and `failOnDataLoss` is true.
     """
     for _ in range(_ATTEMPTS):
-        topics = selected_topics(cluster, options.selection)
-        _check_names(topics)
-        _check_ids(topics)
+        topics = archivable_topics(cluster, options)
         _check_recreated(topics, last, restart_recreated)
         partitions = selected_partitions(topics, options.selection)
         beginnings, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
@@ -58,6 +56,19 @@ def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, resta
             return found
         time.sleep(_PAUSE_S)
     raise ArchiveError("topics are deleted and created again all the time; nothing was archived, run again later")
+
+
+def archivable_topics(cluster: Cluster, options: ReadOptions) -> dict[str, KnownTopic]:
+    """The topics that are meant, as they are now.
+
+    Raises:
+        UnknownTopicOrPartitionError: one that is named does not exist.
+        ArchiveError: one cannot be archived, as `plan` says.
+    """
+    topics = selected_topics(cluster, options.selection)
+    _check_names(topics)
+    _check_ids(topics)
+    return topics
 
 
 def _check_names(topics: Collection[str]) -> None:
