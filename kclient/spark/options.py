@@ -28,6 +28,8 @@ EARLIEST = -2
 LATEST = -1
 _GREATEST = 2**63 - 1
 _GREATEST_PARTITION = 2**31 - 1
+_GREATEST_DURATION = 2**31 - 1
+"""In milliseconds, some 24 days: as of the clients' own settings. What waits takes no more than the platform can."""
 
 _SELECTIONS = ("assign", "subscribe", "subscribePattern")
 BATCH_OPTIONS = (
@@ -130,7 +132,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=reader.boolean("failOnDataLoss", default=True),
         min_partitions=reader.positive("minPartitions"),
         max_records_per_partition=reader.positive("maxRecordsPerPartition"),
-        poll_timeout_ms=reader.positive("kafkaConsumer.pollTimeoutMs") or 120_000,
+        poll_timeout_ms=reader.duration("kafkaConsumer.pollTimeoutMs", default=120_000, least=1),
         offset_attempts=reader.positive("fetchOffset.numRetries") or 1,
         offset_retry_interval_ms=reader.duration("fetchOffset.retryIntervalMs", default=10),
     )
@@ -230,9 +232,9 @@ class _Reader:
         value = self.text(name)
         return None if value is None else _whole_number(name, value, least=1)
 
-    def duration(self, name: str, *, default: int) -> int:
+    def duration(self, name: str, *, default: int, least: int = 0) -> int:
         value = self.text(name)
-        return default if value is None else _whole_number(name, value, least=0)
+        return default if value is None else _whole_number(name, value, least, _GREATEST_DURATION)
 
     def timestamp(self, name: str) -> int | None:
         value = self.text(name)
@@ -243,15 +245,15 @@ class _Reader:
         return None if value is None else _per_partition(name, value)
 
 
-def _whole_number(name: str, value: str, least: int) -> int:
+def _whole_number(name: str, value: str, least: int, most: int = _GREATEST) -> int:
     try:
         number = int(value)
     except ValueError:
         raise ConfigError(f"the option {name} takes a whole number, not {shown(value)}") from None
     if number < least:
         raise ConfigError(f"the option {name} must be at least {least}, not {shown(number)}")
-    if number > _GREATEST:
-        raise ConfigError(f"the option {name} must be at most {_GREATEST}, not {shown(number)}")
+    if number > most:
+        raise ConfigError(f"the option {name} must be at most {most}, not {shown(number)}")
     return number
 
 
