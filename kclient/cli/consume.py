@@ -7,15 +7,18 @@ import select
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import UsageError, sentence_of
 from kclient.cli.settings import check_group
-from kclient.cli.to_end import ToEnd, open_admin
 from kclient.cli.trouble import patiently, told
 from kclient.errors import CommitFailedError, UnknownTopicOrPartitionError
 from kclient.sync import Consumer
 from kclient.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kclient.cli.to_end import ToEnd
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -79,6 +82,8 @@ def consume(
             if to_end and offset is None and not from_beginning and "auto.offset.reset" not in given:
                 output.note("--to-end shows nothing by itself: add --from-beginning or --offset")
             if to_end:
+                from kclient.cli.to_end import ToEnd, open_admin
+
                 end = ToEnd(consumer, stack.enter_context(open_admin(config)), assigned)
         _run(consumer, limit, end, commit=group is not None)
     return 0

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 from kclient.admin import PartialFailureError
 from kclient.cli.trouble import patiently
 from kclient.config import AdminConfig
-from kclient.errors import (
-    BrokerConnectionError,
-    KafkaTimeoutError,
-    UnknownTopicOrPartitionError,
-)
+from kclient.errors import BrokerConnectionError, KafkaTimeoutError, UnknownTopicOrPartitionError
 from kclient.sync import Admin
 from kclient.types import TopicPartition
 
@@ -26,6 +22,7 @@ _LOOK_S = 1.0
 _AGAIN_S = 0.5
 """Seconds after which a topic that is not there is looked for once more: brokers may lag behind."""
 _POSITION_S = 1.0
+"""Seconds to wait for a position, before it is looked whether there will be one."""
 _NAMED = 8
 """So many partitions are named; others are counted."""
 
@@ -97,7 +94,7 @@ class ToEnd:
 
     def _look(self) -> None:
         """Raises `UnknownTopicOrPartitionError` where a topic that is not all read is gone, or is another."""
-        topics = {partition.topic for partition in self._left}
+        topics = {partition.topic for partition, end in self._left.items() if self._next.get(partition, 0) < end}
         now = self._ask(topics)
         if topics - now.keys():
             time.sleep(_AGAIN_S)

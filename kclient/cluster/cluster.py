@@ -353,7 +353,7 @@ class Cluster:
         while True:
             links = [(link, self._patience.get(channel, 0.0)) for channel, link in self._links.awaited()]
             for link, event in silence.look(links):
-                news.tell(link.address, event)
+                news.tell(link.address, event, bootstrap=link.bootstrap)
             await anyio.sleep(news.LOOK_S)
 
     def link(self, node_id: int, channel: str = "") -> BrokerLink | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kclient.cli import jsonlines
+from kclient.cli import jsonlines, to_end
 from kclient.cli.app import run
 from kclient.inprocess import reset
 from kclient.records import ConsumerRecord
@@ -96,6 +96,28 @@ def test_a_topic_that_goes_when_all_was_read_is_no_error(address: str, monkeypat
     fill(address, "t", "old", 1)
     when_one_is_written(monkeypatch, lambda: delete(address, "t"))
     assert run(["consume", "t", "-b", address, "-p", "0", "--from-beginning", "--to-end"]) == 0
+
+
+def test_a_topic_that_was_read_may_go_while_others_are_read(
+    address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for topic in ("t", "z"):
+        create(address, topic)
+    fill(address, "z", "short", 1)
+    fill(address, "t", "long", COUNT)
+    written, dump = set[str](), jsonlines.dump
+
+    def then(record: ConsumerRecord) -> str:
+        if record.topic == "z":
+            delete(address, "z")
+        written.add(record.topic)
+        return dump(record)
+
+    monkeypatch.setattr(jsonlines, "dump", then)
+    monkeypatch.setattr(to_end, "_LOOK_S", 0.0)
+    assert run(["consume", "t", "z", "-b", address, "--from-beginning", "--to-end", *SMALL]) == 0
+    assert written == {"t", "z"}
+    assert len(capfd.readouterr().out.splitlines()) == COUNT + 1
 
 
 def test_records_that_expire_are_passed_over(

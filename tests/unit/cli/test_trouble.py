@@ -276,7 +276,9 @@ def test_dead_bootstrap_servers_do_not_count_where_another_one_answers() -> None
     teller.hear(BrokerEvent.LOST, "late:2", refused, bootstrap=True)
     assert not teller.trouble.nobody_answers
     assert teller.said[2:] == ["late:2 answers again"]
+    teller.hear(BrokerEvent.SILENT, "late:2", bootstrap=True)
     teller.hear(BrokerEvent.REACHED, "b:3")
+    assert not teller.trouble.nobody_answers
     teller.hear(BrokerEvent.LOST, "b:3", refused)
     assert teller.trouble.nobody_answers
 
@@ -357,6 +359,27 @@ def test_one_dead_bootstrap_server_is_no_news(tmp_path: Path) -> None:
         broker.stop()
     assert said[0].startswith(f"the connection to {broker.bootstrap} is lost (")
     assert said[-1] == f"{broker.bootstrap} answers again"
+
+
+@pytest.mark.slow
+def test_one_hung_bootstrap_server_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kclient.cluster.news.SILENT_S", 2.0)  # longer than until another one is asked
+    broker = GatewayProcess(tmp_path)
+    broker.start()
+    said: list[str] = []
+    try:
+        with (
+            black_hole() as (address, _),
+            told(said.append) as trouble,
+            Producer(bootstrap_servers=f"{address},{broker.bootstrap}", metadata_max_age_ms=300) as producer,
+        ):
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                producer.send("t", b"x").result(timeout=HURRY_S)
+            assert not trouble.nobody_answers
+    finally:
+        broker.stop()
+    assert said == []
 
 
 def test_all_bootstrap_servers_dead_is_told_of_each() -> None:
