@@ -69,11 +69,13 @@ class Reader:
         self.kafka = trouble.kafka
         self.dice = trouble.random
         self.next = dict.fromkeys(TPS, 0)
+        self.away = False
+        """Whether the user waits for a position of one partition, and so reads none."""
         self.watch = Watch(trouble, self.waits)
 
     def waits(self, number: int) -> bool:
         tp = TPS[number]
-        return self.next[tp] < self.kafka.partitions[tp].end and tp not in self.consumer.paused()
+        return not self.away and self.next[tp] < self.kafka.partitions[tp].end and tp not in self.consumer.paused()
 
     async def read(self) -> None:
         while not self.trouble.over:
@@ -110,10 +112,13 @@ class Reader:
             case "position":
                 timeout = self.dice.choice([0.1, 5.0, 100.0])
                 begun = anyio.current_time()
+                self.away = True
                 try:
                     assert await self.consumer.position(tp, timeout) == self.next[tp]
                 except KafkaTimeoutError:
                     assert anyio.current_time() - begun >= timeout - 0.001
+                finally:
+                    self.away = False
                 assert anyio.current_time() - begun <= timeout + LATE
             case "assign":
                 # what is given up and taken again begins anew

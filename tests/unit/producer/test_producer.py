@@ -291,7 +291,7 @@ async def test_interceptors_are_told_once_of_each_record_whatever_becomes_of_it(
                 await producer.send_batch("t", [b"good", b"x" * 1000, b"never seen"], partition=0)
             with pytest.raises(SerializationError):
                 await producer.send("t", "text")
-            with pytest.raises(ValueError, match="0 or more"):
+            with pytest.raises(ValueError, match="from 0 to 2147483647"):
                 await producer.send("t", b"a", partition=-1)
             with anyio.CancelScope() as scope:
                 scope.cancel()
@@ -300,7 +300,7 @@ async def test_interceptors_are_told_once_of_each_record_whatever_becomes_of_it(
         assert counting.sent == len(counting.told) == 8
         assert kinds.count(int) == 2
         wrapped = [outcome for outcome in counting.told if type(outcome) is KafkaError]
-        assert ["0 or more" in str(wrapped[0]), "cancelled" in str(wrapped[1])] == [True, True]
+        assert ["from 0 to" in str(wrapped[0]), "cancelled" in str(wrapped[1])] == [True, True]
         assert kafka.values("t", 0) == [b"good", b"good"]
 
 
