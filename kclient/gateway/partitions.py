@@ -329,8 +329,8 @@ class Partition:
                 found = position + step
                 break
         logger.error(
-            "%s: what is stored from offset %d on is damaged; opening it goes on at %d, and fetches of what lies "
-            "between are refused. Restore the data directory from a backup, or let consumers seek beyond it (%s)",
+            "%s: what is stored from offset %d on is damaged; opening it goes on at %d, and fetches of what is "
+            "damaged are refused. Restore the data directory from a backup, or let consumers seek beyond it (%s)",
             self, position, found, damage,
         )  # fmt: skip
         return found
