@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import ClassVar, Final, TypeVar
 
 import anyio
@@ -24,7 +25,7 @@ from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers import Finish, Handler
 from kclient.gateway.handlers._work import lazily
 from kclient.gateway.settings import TOPIC_SETTINGS
-from kclient.gateway.topics import MOST_PARTITIONS
+from kclient.gateway.topics import MOST_PARTITIONS, TopicRecord
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.topics import (
     CreatableTopic,
@@ -103,17 +104,24 @@ class CreateTopicsHandler(Handler):
         row.configs = _configs(self.core, checked)
 
 
-Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic)
+Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic, DeleteTopicState)
 
 
-async def _by_name(topics: list[Named], pace: Pace) -> list[tuple[Named, bool]]:
+async def _by_name(topics: Iterable[Named], pace: Pace) -> list[tuple[Named, bool]]:
     """Each topic that is named, once, and whether it is named again."""
-    found: dict[str, tuple[Named, bool]] = {}
+    return list((await _by_key(topics, attrgetter("name"), pace)).values())
+
+
+async def _by_key(
+    topics: Iterable[Named], key_of: Callable[[Named], Hashable], pace: Pace
+) -> dict[Hashable, tuple[Named, bool]]:
+    found: dict[Hashable, tuple[Named, bool]] = {}
     for topic in topics:
-        found[topic.name] = topic, topic.name in found
+        key = key_of(topic)
+        found[key] = topic, key in found
         if pace.over:
             await pace.pause()
-    return list(found.values())
+    return found
 
 
 def _shape(topic: CreatableTopic, node_id: int) -> tuple[int, int]:
@@ -175,21 +183,34 @@ class DeleteTopicsHandler(Handler):
     async def _finish(self, wanted: Iterable[DeleteTopicState], pace: Pace) -> DeleteTopicsResponse:
         response = DeleteTopicsResponse()
         places = anyio.Semaphore(_AT_ONCE)
+        found = await _by_key(wanted, _key, pace)
         async with anyio.create_task_group() as tasks:
-            for state in wanted:
+            for state, repeated in found.values():
                 await pace.pause()
                 row = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
                 response.responses.append(row)
+                record = self._record(state)
+                if repeated or self._is_named_otherwise(state, record, found):
+                    put_error(row, InvalidRequestError("The request names this topic more than once."), self.ROLE)
+                    continue
                 await places.acquire()
-                if self._is_there(state):
+                if record is not None:
                     tasks.start_soon(self._delete_one, state, row, places)
                 else:  # which takes no time
                     await self._delete_one(state, row, places)
         return response
 
-    def _is_there(self, state: DeleteTopicState) -> bool:
+    def _record(self, state: DeleteTopicState) -> TopicRecord | None:
         topics = self.core.topics
-        return (topics.by_id(state.topic_id) if state.name is None else topics.get(state.name)) is not None
+        return topics.by_id(state.topic_id) if state.name is None else topics.get(state.name)
+
+    @staticmethod
+    def _is_named_otherwise(state: DeleteTopicState, record: TopicRecord | None, found: Container[Hashable]) -> bool:
+        """Whether the topic is named by its name and by its id."""
+        if record is None:
+            return False
+        other = {"name": record.name} if state.name is None else {"topic_id": record.topic_id}
+        return _key(DeleteTopicState(**other)) in found
 
     async def _delete_one(self, state: DeleteTopicState, row: DeletableTopicResult, places: anyio.Semaphore) -> None:
         try:
@@ -212,12 +233,18 @@ class DeleteTopicsHandler(Handler):
             return
         record = self.core.topics.by_id(state.topic_id)
         if record is None:
+            if state.topic_id == ZERO_UUID:
+                raise InvalidRequestError("A topic is named neither by name nor by id")
             raise UnknownTopicIdError(f"no topic has the id {state.topic_id.hex()}")
         row.name = record.name
         try:
             await self.core.topics.delete(record.name, record.topic_id)
         except UnknownTopicOrPartitionError as error:  # somebody else was faster
             raise UnknownTopicIdError(str(error)) from error
+
+
+def _key(state: DeleteTopicState) -> Hashable:
+    return state.name, state.topic_id
 
 
 class CreatePartitionsHandler(Handler):

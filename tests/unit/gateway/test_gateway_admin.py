@@ -326,6 +326,31 @@ async def test_deleting_by_id() -> None:
         assert [(row.name, row.error_code) for row in rows] == [("t", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
 
 
+async def test_deleting_what_is_named_more_than_once() -> None:
+    async with running() as (_, wire):
+        created = {name: await wire.create(name) for name in ("once", "twice", "again", "both")}
+        states = [
+            *[DeleteTopicState(name=name) for name in ("once", "twice", "both", "twice")],
+            *[DeleteTopicState(topic_id=created[name].topic_id) for name in ("again", "both", "again")],
+            DeleteTopicState(),
+        ]
+        rows = (await wire(DeleteTopicsRequest(topics=states), 6)).responses
+        refused = ErrorCode.INVALID_REQUEST
+        assert [(row.name, row.error_code) for row in rows] == [
+            ("once", 0),
+            ("twice", refused),
+            ("both", refused),
+            (None, refused),
+            (None, refused),
+            (None, refused),
+        ]
+        assert {topic.name for topic in (await wire(MetadataRequest(topics=None), 9)).topics} == {
+            "twice",
+            "again",
+            "both",
+        }
+
+
 async def test_deleting_can_be_turned_off() -> None:
     async with running(config={"delete.topic.enable": "false"}) as (_, wire):
         await wire.create("t")
