@@ -7,6 +7,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from kclient.concurrency import Completion, Wakeup
@@ -29,17 +30,15 @@ from kclient.gateway.groups.events import (
     SyncResult,
     Token,
 )
-from kclient.gateway.groups.offsets import CommittedOffset, Expiry, GroupOffsets
+from kclient.gateway.groups.offsets import CommittedOffset, Expiry, GroupOffsets, OffsetCommit
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.subscriptions import CONSUMER, subscribed_topics
 from kclient.gateway.groups.timers import Timers
 from kclient.gateway.groups.writer import Write, Writer
 from kclient.net.fair_queue import SLICE
-from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
-    from kclient.gateway.topics import TopicRecord
     from kclient.htp.port import Versioned
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -47,6 +46,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 _Result = TypeVar("_Result", JoinResult, SyncResult)
 
 _FEW = 16
+_MADE_AT_ONCE = 128
+"""Rows that are made when they are handed to the writer, so that many small commits go together."""
 _GROUPS_SHARE = 4
 """As much as one part in so many of the memory for clients may be taken by the members of groups, beside it."""
 _TOLD_AGAIN_S = 60.0
@@ -128,6 +129,8 @@ class GroupCoordinator:
         self._writer = Writer(core)
         self._flow = core.queue.flow()
         self._answers: deque[Reply] = deque()
+        self._leaving: dict[ManagedGroup, None] = {}
+        """Groups that are deleted, and whose rows are still there."""
         self._unforgotten: dict[str, set[str]] = {}
         """The rows that are still there of the offsets of deleted topics."""
         self._held = 0
@@ -217,7 +220,7 @@ class GroupCoordinator:
                 count, name,
             )  # fmt: skip
         if outlived:
-            self._writer.submit(outlived, lambda _error: None)
+            self._writer.submit(outlived, lambda _error: ())
 
     def _outlived(self, committed: CommittedOffset) -> bool:
         """Whether an offset that belongs to no topic has been kept for long enough."""
@@ -358,42 +361,35 @@ class GroupCoordinator:
             return ErrorCode.NONE if generation < 0 else missing
         return managed.group.check_commit(member_id, instance_id, generation, self.core.now())
 
-    def commit(
-        self,
-        group_id: str,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        records: Mapping[str, TopicRecord],
-    ) -> Write:
-        """Store offsets, after `check_commit`; they are visible when the write is done.
-
-        Args:
-            group_id: The group.
-            offsets: By partition.
-            records: Their topics by name, as whoever commits knows them; none of them may be gone.
-        """
+    def commit(self, group_id: str, commit: OffsetCommit) -> Write:
+        """Store offsets, at once after `check_commit`; they are visible when the write is done."""
         managed = self.groups.get(group_id) or self._create(group_id, self.core.wall_ms())
-        managed.offsets.begin(offsets)
-        values: dict[str, bytes | None] = {}
-        for partition, committed in offsets.items():
-            topic_id = records[partition.topic].topic_id
-            values[rows.offset_key(group_id, partition)] = rows.encode_offset(committed, topic_id)
+        managed.offsets.begin(commit)
+        return self._store_offsets(managed, commit, managed.offsets.end)
 
-        def done(error: ErrorCode) -> None:
-            managed.offsets.end(offsets)
-            if error:
-                return
-            for partition, committed in offsets.items():
-                if not records[partition.topic].gone:  # else the name may stand for another topic by now
-                    managed.offsets.put(partition, committed)
+    def _store_offsets(
+        self, managed: ManagedGroup, commit: OffsetCommit, ended: Callable[[OffsetCommit], None]
+    ) -> Write:
+        group_id, offsets = managed.group.group_id, managed.offsets
 
-        return self._writer.submit(values, done)
+        def stored(error: ErrorCode) -> Iterator[None]:
+            try:
+                if not error:
+                    for _, partition, committed in commit.items():
+                        offsets.put(partition, committed)
+                        yield
+            finally:
+                ended(commit)
+
+        made = partial(rows.offset_rows, group_id, commit)
+        return self._writer.submit(dict(made()) if commit.size <= _MADE_AT_ONCE else made, stored)
 
     def offsets(self, group_id: str) -> GroupOffsets | None:
         """The committed offsets of a group, whatever its state; None if there is no such group."""
         managed = self.groups.get(group_id)
         return None if managed is None else managed.offsets
 
-    def check_offset_delete(self, group_id: str) -> Generator[None, None, tuple[ErrorCode, Container[str]]]:
+    def check_offset_delete(self, group_id: str) -> Generator[None, None, tuple[ErrorCode, Iterable[str]]]:
         """Whether offsets of a group may be deleted, and the topics whose offsets may not since members read them."""
         if self._closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
@@ -410,23 +406,16 @@ class GroupCoordinator:
             return ErrorCode.NONE, managed.offsets.topics()
         return ErrorCode.NONE, subscribed
 
-    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> Write:
-        """Forget offsets; the caller has checked that nobody uses them."""
-        managed = self.groups[group_id]
-        gone = list(partitions)
-
-        def done(error: ErrorCode) -> None:
-            if not error:
-                for partition in gone:
-                    managed.offsets.remove(partition)
-
-        return self._writer.submit({rows.offset_key(group_id, partition): None for partition in gone}, done)
+    def delete_offsets(self, group_id: str, gone: OffsetCommit) -> Write:
+        """Forget offsets, at once after `check_offset_delete`."""
+        return self._store_offsets(self.groups[group_id], gone, lambda _commit: None)
 
     def topic_deleted(self, topic: str) -> None:
         """A topic has gone: nobody sees its offsets any more; `forget_topic` removes them."""
-        for group_id, managed in self.groups.items():
+        for managed in chain(self.groups.values(), self._leaving):
             for partition in managed.offsets.of_topic(topic):
-                self._unforgotten.setdefault(topic, set()).add(rows.offset_key(group_id, partition))
+                key = rows.offset_key(managed.group.group_id, partition)
+                self._unforgotten.setdefault(topic, set()).add(key)
             managed.offsets.drop_topic(topic)
 
     async def forget_topic(self, topic: str) -> None:
@@ -437,7 +426,7 @@ class GroupCoordinator:
         """
         gone = self._unforgotten.get(topic)
         if gone:
-            error = await self._writer.submit(dict.fromkeys(gone), lambda _error: None).wait()
+            error = await self._writer.submit(dict.fromkeys(gone), lambda _error: ()).wait()
             if error:
                 raise error_for(error, f"the offsets of topic {topic} could not be removed")
         self._unforgotten.pop(topic, None)
@@ -455,19 +444,28 @@ class GroupCoordinator:
         if error:
             return error
         del self.groups[group_id]
+        self._leaving[managed] = None
         self._count(managed, gone=True)
         self._timers.cancel(group_id)
         logger.info("group %s: deleted", group_id, extra=self.core.extra())
         return self._writer.submit(partial(_gone, group_id, managed.offsets), partial(self._deleted, managed))
 
-    def _deleted(self, managed: ManagedGroup, error: ErrorCode) -> None:
-        group_id = managed.group.group_id
-        if not error or group_id in self.groups:
+    def _deleted(self, managed: ManagedGroup, error: ErrorCode) -> Iterator[None]:
+        del self._leaving[managed]
+        if not error:
             return
         # the store still has it: it stays
-        again = self._create(group_id, managed.since_ms)
-        again.group.restore(managed.group.snapshot(), self.core.now())
-        again.offsets = managed.offsets
+        group_id = managed.group.group_id
+        again = self.groups.get(group_id)
+        if again is None:
+            again = self._create(group_id, managed.since_ms)
+            again.group.restore(managed.group.snapshot(), self.core.now())
+            again.offsets = managed.offsets
+            return
+        for partition, committed in managed.offsets.items():  # those of a group that came under its name are newer
+            if again.offsets.get(*partition) is None:
+                again.offsets.put(partition, committed)
+            yield
 
     # ---- the machinery ------------------------------------------------------------------------------------
 
@@ -522,8 +520,9 @@ class GroupCoordinator:
             managed.since_ms = self.core.wall_ms()
         row = partial(rows.encode_group_steps, store.snapshot, self.core.wall_ms())
 
-        def done(error: ErrorCode) -> None:
+        def done(error: ErrorCode) -> Iterable[None]:
             self._perform(managed, group.stored(store.ticket, error, self.core.now()))
+            return ()
 
         self._writer.submit({rows.group_key(group.group_id): row}, done)
 
@@ -572,12 +571,16 @@ class GroupCoordinator:
         commits, gone, kept = offsets.commits, 0, False
         for topic in list(offsets.topics()):
             rule = yield from self._expiry(managed)
-            expired = []
-            if rule is not None and topic not in rule.keep and topic not in self.core.topics.damaged:
-                expired = offsets.expired(topic, now_ms, rule)
-            kept = kept or len(expired) < len(offsets.topics().get(topic, ()))
-            if expired:
-                gone += len(expired)
+            if self.groups.get(group_id) is not managed:
+                return
+            expired = OffsetCommit()
+            record = self.core.topics.get(topic)
+            if rule is not None and record is not None and topic not in rule.keep:
+                for number in offsets.expired(topic, now_ms, rule):
+                    expired.add(record, number, None)
+            kept = kept or expired.size < len(offsets.topics().get(topic, ()))
+            if expired.size:
+                gone += expired.size
                 self.delete_offsets(group_id, expired)
             yield
             if self.groups.get(group_id) is not managed:
@@ -602,8 +605,9 @@ class GroupCoordinator:
 
 
 def _gone(group_id: str, offsets: GroupOffsets) -> Iterator[tuple[str, None]]:
-    """The rows of a deleted group: its own comes last, so that what is cut off can be done again."""
-    for partition in offsets.each():
+    """The rows of a deleted group, by now without commits on their way: its own comes last, so that what is cut off can
+    be done again."""
+    for partition, _ in offsets.items():
         yield rows.offset_key(group_id, partition), None
     yield rows.group_key(group_id), None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kclient.gateway.topics import TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,43 @@ class CommittedOffset:
         return now_ms - (self.commit_ms if base_ms is None else base_ms) >= retention_ms
 
 
+class OffsetCommit:
+    """What one request commits, or deletes, by topic and partition: it is taken as a whole, or not at all."""
+
+    __slots__ = ("size", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[TopicRecord, dict[int, CommittedOffset | None]] = {}
+        """The topics as the request found them: those that have gone since are passed over."""
+        self.size: int = 0
+        """How many partitions."""
+
+    def add(self, record: TopicRecord, number: int, committed: CommittedOffset | None) -> None:
+        """One more partition; None deletes its offset. Of several for one, the last counts."""
+        offsets = self.topics.setdefault(record, {})
+        self.size += number not in offsets
+        offsets[number] = committed
+
+    def drop(self, topics: Container[str]) -> None:
+        """Leave out the topics of these names."""
+        for record in [record for record in self.topics if record.name in topics]:
+            self.size -= len(self.topics.pop(record))
+
+    def items(self) -> Iterator[tuple[TopicRecord, TopicPartition, CommittedOffset | None]]:
+        """Everything whose topic is there when its turn comes."""
+        for record, offsets in self.topics.items():
+            for number, committed in offsets.items():
+                if record.gone:
+                    break
+                yield record, TopicPartition(record.name, number), committed
+
+    def partitions(self, topic: str) -> Iterator[int]:
+        """The partitions of a topic of that name."""
+        for record, offsets in self.topics.items():
+            if record.name == topic:
+                yield from offsets
+
+
 class Expiry(NamedTuple):
     """When a group's offsets may be forgotten."""
 
@@ -45,7 +84,7 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[int, CommittedOffset]] = {}
-        self._pending: Counter[TopicPartition] = Counter()
+        self._pending: dict[OffsetCommit, None] = {}
         self.commits: int = 0
         """How many commits have begun."""
 
@@ -61,47 +100,33 @@ class GroupOffsets:
         return self._committed
 
     def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """Everything that is committed."""
-        for topic, partitions in self._committed.items():
+        """Everything that is committed; topics may be dropped meanwhile."""
+        for topic, partitions in list(self._committed.items()):
             for partition, committed in partitions.items():
                 yield TopicPartition(topic, partition), committed
 
-    def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commits of these partitions are on their way to the store."""
+    def begin(self, commit: OffsetCommit) -> None:
+        """A commit is on its way to the store."""
         self.commits += 1
-        self._pending.update(list(partitions))
+        self._pending[commit] = None
 
-    def end(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commits of these partitions are stored, or failed."""
-        for partition in partitions:
-            left = self._pending[partition] - 1
-            if left > 0:
-                self._pending[partition] = left
-            else:
-                del self._pending[partition]
+    def end(self, commit: OffsetCommit) -> None:
+        """It is stored, or failed."""
+        del self._pending[commit]
 
-    def put(self, partition: TopicPartition, committed: CommittedOffset) -> None:
-        """Make a stored commit visible."""
-        self._committed.setdefault(partition.topic, {})[partition.partition] = committed
-
-    def remove(self, partition: TopicPartition) -> None:
-        """Forget a partition's offset."""
-        partitions = self._committed.get(partition.topic)
-        if partitions is None:
-            return
-        partitions.pop(partition.partition, None)
-        if not partitions:
-            del self._committed[partition.topic]
+    def put(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
+        """Make a stored offset visible; None for one that was deleted."""
+        topic, number = partition
+        if committed is not None:
+            self._committed.setdefault(topic, {})[number] = committed
+        elif (partitions := self._committed.get(topic)) is not None:
+            partitions.pop(number, None)
+            if not partitions:
+                del self._committed[topic]
 
     def drop_topic(self, topic: str) -> None:
         """Forget a topic's offsets."""
         self._committed.pop(topic, None)
-
-    def each(self) -> Iterator[TopicPartition]:
-        """Every partition that the store has, or is about to have, an offset of; the same one may come twice."""
-        for partition, _ in self.items():
-            yield partition
-        yield from self._pending
 
     @property
     def pending(self) -> bool:
@@ -110,14 +135,18 @@ class GroupOffsets:
 
     def of_topic(self, topic: str) -> set[TopicPartition]:
         """Every partition of a topic that the store has, or is about to have, an offset of."""
-        found = {TopicPartition(topic, partition) for partition in self._committed.get(topic, ())}
-        return found | {partition for partition in self._pending if partition.topic == topic}
+        numbers = {*self._committed.get(topic, ()), *self._pending_of(topic)}
+        return {TopicPartition(topic, number) for number in numbers}
 
-    def expired(self, topic: str, now_ms: int, rule: Expiry) -> list[TopicPartition]:
+    def expired(self, topic: str, now_ms: int, rule: Expiry) -> list[int]:
         """The partitions of a topic whose offsets have outlived their time (KIP-211)."""
-        found = []
-        for number, committed in self._committed.get(topic, {}).items():
-            gone = committed.outlived(now_ms, rule.retention_ms, rule.base_ms)
-            if gone and (partition := TopicPartition(topic, number)) not in self._pending:
-                found.append(partition)
-        return found
+        pending = set(self._pending_of(topic))
+        return [
+            number
+            for number, committed in self._committed.get(topic, {}).items()
+            if number not in pending and committed.outlived(now_ms, rule.retention_ms, rule.base_ms)
+        ]
+
+    def _pending_of(self, topic: str) -> Iterator[int]:
+        for commit in self._pending:
+            yield from commit.partitions(topic)

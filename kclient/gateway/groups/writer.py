@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from kclient.concurrency import Completion, Wakeup
@@ -37,12 +38,13 @@ class Write(Completion[ErrorCode]):
 
     Args:
         rows: The new values by key; a function that gives them one by one where they are very many.
-        stored: Called in the event loop, in the order of the queue, when they are stored or have failed.
+        stored: Called in the event loop, in the order of the queue, when they are stored or have failed; what it
+            returns is gone through in slices.
     """
 
     __slots__ = ("_stored", "rows")
 
-    def __init__(self, rows: Rows, stored: Callable[[ErrorCode], object]) -> None:
+    def __init__(self, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> None:
         super().__init__()
         self.rows: Rows = rows
         self._stored = stored
@@ -52,10 +54,10 @@ class Write(Completion[ErrorCode]):
         """How many rows there are; None where they are made: then it goes alone."""
         return None if callable(self.rows) else len(self.rows)
 
-    def finish(self, error: ErrorCode) -> None:
-        """It is stored (NONE) or has failed."""
+    def finish(self, error: ErrorCode) -> Iterator[None]:
+        """It is stored (NONE) or has failed: in steps."""
         try:
-            self._stored(error)
+            yield from self._stored(error)
         finally:
             self.set_result(error)  # nobody may wait for ever, whatever becomes of the rest
 
@@ -72,11 +74,11 @@ class Writer:
         self._idle: Completion[None] | None = None
         self._closed = False
 
-    def submit(self, rows: Rows, stored: Callable[[ErrorCode], object]) -> Write:
+    def submit(self, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> Write:
         """Enqueue rows; returns at once."""
         write = Write(rows, stored)
         if self._closed:
-            write.finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            _exhaust(write.finish(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return write
         self._queue.append(write)
         self._wake.set()
@@ -104,7 +106,7 @@ class Writer:
         """Take nothing any more; what is in the queue has failed."""
         self._closed = True
         while self._queue:
-            self._queue.popleft().finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            _exhaust(self._queue.popleft().finish(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._settled()
 
     def _settled(self) -> None:
@@ -134,20 +136,16 @@ class Writer:
             error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
             logger.error("groups and offsets could not be stored: %s", failure)
         finally:
-            await self._finish(deque(batch), error)
+            await self._finish([write.finish(error) for write in batch])
 
-    async def _finish(self, batch: deque[Write], error: ErrorCode) -> None:
+    async def _finish(self, writes: list[Iterator[None]]) -> None:
         pace = Pace(self._flow)
-        try:
-            while batch:
-                batch.popleft().finish(error)
-                if pace.over and batch:
+        with ExitStack() as stack:  # cancelled or not: whoever waits must hear of it
+            for steps in reversed(writes):
+                stack.callback(_exhaust, steps)
+            for _ in chain.from_iterable(writes):
+                if pace.over:
                     await pace.pause()
-        finally:
-            # cancelled or not: whoever waits must hear of it
-            with ExitStack() as stack:
-                for write in reversed(batch):
-                    stack.callback(write.finish, error)
 
     async def _commit(self, rows: Iterable[tuple[str, Row]]) -> None:
         """Make the rows and store them, a commit's worth at a time."""
@@ -174,6 +172,11 @@ class Writer:
                 return made
             if pace.over:
                 await pace.pause()
+
+
+def _exhaust(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
 
 
 def _merged(batch: list[Write]) -> Iterable[tuple[str, Row]]:

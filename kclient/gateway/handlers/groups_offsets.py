@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Container, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.error_codes import Role, code_of
-from kclient.gateway.groups.offsets import CommittedOffset, GroupOffsets
-from kclient.gateway.groups.replies import Answer
+from kclient.gateway.groups.offsets import CommittedOffset, GroupOffsets, OffsetCommit
 from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.protocol.messages import (
@@ -36,7 +33,6 @@ from kclient.protocol.messages import (
     OffsetFetchResponseTopics,
 )
 from kclient.protocol.registry import ApiKey
-from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
     from kclient.gateway.core import RequestContext
@@ -53,89 +49,74 @@ _WITH_TOPIC_IDS = 10  # OffsetCommit and OffsetFetch name topics by id from this
 _WITH_GROUP_ID_NOT_FOUND = 9
 _NOTHING = CommittedOffset(-1)
 
-_PER_PARTITION: Final = 120
-"""About how many bytes of memory a partition's row of the response takes."""
-_UNDER_WAY: Final = 16
-"""So many times `_AT_A_TIME` partitions of one request are on their way to the store at a time."""
-_AT_A_TIME: Final = 128
-"""Partitions that are handed to the store at a time: others come in between."""
+_PER_PARTITION: Final = 200
+"""About how many bytes of memory a partition takes while it is stored, its row of the response included."""
+
+_ROWS_AT_ONCE: Final = 1024
+"""Rows of the response that are told of an outcome between two looks at the clock."""
 
 _Response: TypeAlias = OffsetCommitResponse | OffsetDeleteResponse
 _Partition: TypeAlias = OffsetCommitResponsePartition | OffsetDeleteResponsePartition
 
 
-class _Storing:
-    """Partitions on their way to the store, and the response that says how that went.
+class _Stored:
+    """The partitions of a request that are to be stored, and their rows of the response.
+
+    They go to the store as one, in the turn in which the group is found to allow it.
 
     Args:
-        submit: Hands some of them to the store, with their topics by name.
         response: The response.
-        gone: What is said of partitions whose topic is deleted before they are handed over.
+        gone: What is said of partitions whose topic is deleted before they are stored.
     """
 
-    def __init__(
-        self,
-        submit: Callable[[Mapping[TopicPartition, CommittedOffset], Mapping[str, TopicRecord]], Write],
-        response: _Response,
-        gone: ErrorCode,
-    ) -> None:
-        self._submit = submit
+    def __init__(self, response: _Response, gone: ErrorCode) -> None:
+        self.commit: OffsetCommit = OffsetCommit()
         self._response = response
         self._gone = gone
-        self._offsets: dict[TopicPartition, CommittedOffset] = {}
-        self._records: dict[str, TopicRecord] = {}
-        self._rows: list[tuple[TopicRecord, _Partition]] = []
-        self._writes: deque[Write] = deque()
-        self._left = 1  # this object, until everything has been handed over
-        self._done: Completion[_Response] = Completion()
+        self._rows: dict[TopicRecord, list[_Partition]] = {}
+        self._count = 0
+        self._withheld: dict[str, ErrorCode] = {}
 
-    def add(self, record: TopicRecord, index: int, committed: CommittedOffset, row: _Partition) -> None:
+    def add(self, record: TopicRecord, number: int, committed: CommittedOffset | None, row: _Partition) -> None:
         """One more partition of a topic, and its row of the response."""
-        if len(self._rows) >= _AT_A_TIME or self._records.get(record.name, record) is not record:
-            self._hand_over()
-        self._records[record.name] = record
-        self._offsets[TopicPartition(record.name, index)] = committed
-        self._rows.append((record, row))
+        self.commit.add(record, number, committed)
+        self._rows.setdefault(record, []).append(row)
+        self._count += 1
 
-    def answer(self) -> Answer[_Response]:
-        """The response, once the store has answered for all."""
-        if self._rows:
-            self._hand_over()
-        self._one_done()
-        return self._response if self._done.done else self._done
+    def withhold(self, topics: Iterable[str], error: ErrorCode) -> None:
+        """Those of some topics are not stored."""
+        self._withheld = dict.fromkeys(topics, error)
+        self.commit.drop(self._withheld)
 
-    def _hand_over(self) -> None:
-        offsets, records = self._offsets, self._records
-        rows = [row for record, row in self._rows if not record.gone]
-        if len(rows) < len(self._rows):
-            for record, row in self._rows:
-                if record.gone:
-                    row.error_code = self._gone
-            offsets = {key: value for key, value in offsets.items() if not records[key.topic].gone}
-        self._offsets, self._records, self._rows = {}, {}, []
-        if not rows:
-            return
-        self._left += 1
-        write = self._submit(offsets, records)
-        self._writes.append(write)
-        write.on_done(lambda write: self._stored(rows, write.result()))
+    def nothing(self, error: ErrorCode) -> Work:
+        """The response, where nothing is stored."""
+        yield from self._tell(error)
+        return self._response
 
-    def backlog(self) -> Write | None:
-        """What to wait for before more is handed over; None if there is room."""
-        while self._writes and self._writes[0].done:
-            self._writes.popleft()
-        return self._writes.popleft() if len(self._writes) > _UNDER_WAY else None
+    def answer(self, write: Write) -> Work:
+        """The response, once everything is stored or has failed."""
+        if self._count > FEW:
+            yield write
+            yield from self._tell(write.result())
+            return self._response
+        done: Completion[_Response] = Completion()
 
-    def _stored(self, rows: list[_Partition], error: ErrorCode) -> None:
-        if error:
-            for row in rows:
-                row.error_code = error
-        self._one_done()
+        def tell(write: Completion[ErrorCode]) -> None:
+            for _ in self._tell(write.result()):
+                pass
+            done.set_result(self._response)
 
-    def _one_done(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self._done.set_result(self._response)
+        write.on_done(tell)
+        return self._response if done.done else done
+
+    def _tell(self, error: ErrorCode) -> Iterator[None]:
+        for record, rows in self._rows.items():
+            code = self._withheld.get(record.name) or error or (self._gone if record.gone else ErrorCode.NONE)
+            for count, row in enumerate(rows if code else (), 1):
+                row.error_code = code
+                if count % _ROWS_AT_ONCE == 0:
+                    yield None
+            yield None
 
 
 class OffsetCommitHandler(Handler):
@@ -149,19 +130,11 @@ class OffsetCommitHandler(Handler):
         return cast("Begun", started(self._begin(request, context.api_version)))
 
     def _begin(self, request: OffsetCommitRequest, version: int) -> Work:
-        groups = self.core.groups
-        missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= _WITH_GROUP_ID_NOT_FOUND else ErrorCode.ILLEGAL_GENERATION
-        refused = groups.check_commit(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            missing=missing,
-        )
         response = OffsetCommitResponse()
         by_id = version >= _WITH_TOPIC_IDS
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        stored = _Storing(partial(groups.commit, request.group_id), response, unknown)
+        stored = _Stored(response, unknown)
+        now_ms = self.core.wall_ms()
         count = 0
         for topic in request.topics:
             record = self.core.topics.by_id(topic.topic_id) if by_id else self.core.topics.get(topic.name)
@@ -171,14 +144,27 @@ class OffsetCommitHandler(Handler):
                 count += 1
                 if count % FEW == 0:
                     yield _PER_PARTITION * FEW
-                    yield stored.backlog()
-                error = refused or (unknown if record is None else self._check(record, partition))
+                error = unknown if record is None else self._check(record, partition)
                 row = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
                 answer.partitions.append(row)
                 if not error and record is not None:
-                    committed = self._committed(partition, request.retention_time_ms)
+                    committed = _committed(partition, now_ms, request.retention_time_ms)
                     stored.add(record, partition.partition_index, committed, row)
-        return stored.answer()
+        # whatever became of the group meanwhile: it is asked and told in one turn, at the end
+        refused = self._refused(request, version)
+        if refused or not stored.commit.size:
+            return (yield from stored.nothing(refused))
+        return (yield from stored.answer(self.core.groups.commit(request.group_id, stored.commit)))
+
+    def _refused(self, request: OffsetCommitRequest, version: int) -> ErrorCode:
+        missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= _WITH_GROUP_ID_NOT_FOUND else ErrorCode.ILLEGAL_GENERATION
+        return self.core.groups.check_commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            missing=missing,
+        )
 
     def _check(self, record: TopicRecord, partition: OffsetCommitRequestPartition) -> ErrorCode:
         if not 0 <= partition.partition_index < record.partitions:
@@ -187,16 +173,6 @@ class OffsetCommitHandler(Handler):
         if len(partition.committed_metadata or "") > longest:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
-
-    def _committed(self, partition: OffsetCommitRequestPartition, retention_ms: int) -> CommittedOffset:
-        now_ms = self.core.wall_ms()
-        return CommittedOffset(
-            partition.committed_offset,
-            partition.committed_leader_epoch,
-            partition.committed_metadata or "",
-            now_ms,
-            None if retention_ms < 0 else now_ms + retention_ms,
-        )
 
     def fail(self, request: OffsetCommitRequest, context: RequestContext, error: KafkaError) -> OffsetCommitResponse:
         """The answer to a commit that failed as a whole."""
@@ -214,6 +190,16 @@ class OffsetCommitHandler(Handler):
                 for topic in request.topics
             ]
         )
+
+
+def _committed(partition: OffsetCommitRequestPartition, now_ms: int, retention_ms: int) -> CommittedOffset:
+    return CommittedOffset(
+        partition.committed_offset,
+        partition.committed_leader_epoch,
+        partition.committed_metadata or "",
+        now_ms,
+        None if retention_ms < 0 else now_ms + retention_ms,
+    )
 
 
 class OffsetFetchHandler(Handler):
@@ -332,37 +318,31 @@ class OffsetDeleteHandler(Handler):
 
     def _begin(self, request: OffsetDeleteRequest) -> Work:
         groups = self.core.groups
-        error, subscribed = yield from groups.check_offset_delete(request.group_id)
-        if error:
-            return OffsetDeleteResponse(error_code=error)
         response = OffsetDeleteResponse()
-        stored = _Storing(
-            lambda offsets, _: groups.delete_offsets(request.group_id, offsets),
-            response,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        )
+        stored = _Stored(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         count = 0
         for topic in request.topics:
             record = self.core.topics.get(topic.name)
-            error = self._check(record, topic.name, subscribed)
             answer = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answer)
             for partition in topic.partitions:
                 count += 1
                 if count % FEW == 0:
                     yield _PER_PARTITION * FEW
-                    yield stored.backlog()
-                row = OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=error)
+                row = OffsetDeleteResponsePartition(partition_index=partition.partition_index)
                 answer.partitions.append(row)
-                if record is not None and not error:
-                    stored.add(record, partition.partition_index, _NOTHING, row)
-        return stored.answer()
-
-    @staticmethod
-    def _check(record: TopicRecord | None, topic: str, subscribed: Container[str]) -> ErrorCode:
-        if record is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
+                if record is not None:
+                    stored.add(record, partition.partition_index, None, row)
+                else:
+                    row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # from its answer on in one turn
+        error, subscribed = yield from groups.check_offset_delete(request.group_id)
+        if error:
+            return OffsetDeleteResponse(error_code=error)
+        stored.withhold(subscribed, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+        if not stored.commit.size:
+            return (yield from stored.nothing(ErrorCode.NONE))
+        return (yield from stored.answer(groups.delete_offsets(request.group_id, stored.commit)))
 
 
 HANDLERS: dict[ApiKey, type[Handler]] = {

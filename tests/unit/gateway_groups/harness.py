@@ -10,11 +10,12 @@ from types import GeneratorType
 from typing import Any, cast
 
 from kclient.concurrency import Completion, Supervisor
+from kclient.errors import ErrorCode
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.core import Advertised, ConnectionContext, Core, RequestContext
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
-from kclient.gateway.groups.offsets import CommittedOffset
+from kclient.gateway.groups.offsets import CommittedOffset, OffsetCommit
 from kclient.gateway.groups.writer import Write
 from kclient.gateway.handlers import HandlerTable
 from kclient.htp import open_store
@@ -35,7 +36,7 @@ from kclient.types import TopicPartition
 MODULES = ("groups", "groups_offsets", "groups_admin")
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeTopic:
     """Of a topic's record only what groups look at."""
 
@@ -86,15 +87,10 @@ class Harness:
         assert low <= version <= high
         context = RequestContext(key, version, 7, self.client_id, self.connection, cast("Any", None))
         received = type(request).decode(request.encode(version), version)
-        begun = self.table.handlers[key].begin(received, context)
-        while isinstance(begun, GeneratorType):
-            begun = finished(begun)
+        begun = until_it_waits(self.table.handlers[key].begin(received, context))
 
         async def finish() -> Any:
-            if isinstance(begun, Completion):
-                response = await begun.wait()
-            else:
-                response = await begun() if callable(begun) else begun
+            response = await finished(begun)
             assert response is not None
             return response_class(key).decode(response.encode(version), version)
 
@@ -102,8 +98,12 @@ class Harness:
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> Write:
         """Commit offsets of topics that there are, past the handlers."""
-        found = {partition.topic: self.core.topics.get(partition.topic) for partition in offsets}
-        return self.groups.commit(group, offsets, {name: record for name, record in found.items() if record})
+        commit = OffsetCommit()
+        for partition, committed in offsets.items():
+            record = self.core.topics.get(partition.topic)
+            assert record is not None
+            commit.add(record, partition.partition, committed)
+        return self.groups.commit(group, commit)
 
     async def ask(self, request: ApiMessage, version: int | None = None) -> Any:
         """Send a request and wait for the answer."""
@@ -139,13 +139,44 @@ class Harness:
         return joined
 
 
-def finished(steps: Any) -> Any:
-    """What work in steps comes to."""
-    while True:
+def topics_of(box: Harness, group: str = "g") -> list[str]:
+    """The topics of which offsets are committed."""
+    offsets = box.groups.offsets(group)
+    return sorted(offsets.topics()) if offsets is not None else []
+
+
+async def stored(box: Harness) -> list[str]:
+    return [key.removeprefix("group-offset/") for key in await box.core.manager.scan("group-offset/")]
+
+
+async def committed(box: Harness, group: str, **offsets: int) -> None:
+    now = box.core.wall_ms()
+    values = {TopicPartition(topic, 0): CommittedOffset(at, commit_ms=now) for topic, at in offsets.items()}
+    assert await box.store_offsets(group, values).wait() is ErrorCode.NONE
+
+
+def until_it_waits(begun: Any) -> Any:
+    """What a handler began, as far as it comes without waiting: its answer, or work and what that waits for."""
+    while isinstance(begun, GeneratorType):
+        work = begun
         try:
-            next(steps)
+            while not isinstance(step := next(work), Completion) or step.done:
+                pass
         except StopIteration as end:
-            return end.value
+            begun = end.value
+        else:
+            return work, step
+    return begun
+
+
+async def finished(begun: Any) -> Any:
+    """The answer that a handler comes to."""
+    while isinstance(begun := until_it_waits(begun), tuple):
+        begun, waited_for = begun
+        await waited_for.wait()
+    if isinstance(begun, Completion):
+        return await begun.wait()
+    return await begun() if callable(begun) else begun
 
 
 def subscription(*topics: str) -> bytes:
@@ -187,4 +218,16 @@ def fresh_name() -> str:
     return f"groups-{uuid.uuid4()}"
 
 
-__all__ = ["FakeTopic", "Harness", "coordinator", "fresh_name", "reset", "subscription"]
+__all__ = [
+    "FakeTopic",
+    "Harness",
+    "committed",
+    "coordinator",
+    "finished",
+    "fresh_name",
+    "reset",
+    "stored",
+    "subscription",
+    "topics_of",
+    "until_it_waits",
+]

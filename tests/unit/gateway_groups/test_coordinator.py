@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from types import GeneratorType
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
 
-from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.core import Core
 from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.groups.events import Leave
 from kclient.gateway.groups.offsets import CommittedOffset
@@ -26,9 +24,18 @@ from kclient.protocol.messages import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kclient.protocol.registry import ApiKey
 from kclient.types import TopicPartition
-from tests.unit.gateway_groups.harness import FakeTopic, Harness, coordinator, fresh_name, reset, subscription
+from tests.unit.gateway_groups.harness import (
+    FakeTopic,
+    Harness,
+    committed,
+    coordinator,
+    fresh_name,
+    reset,
+    stored,
+    subscription,
+    topics_of,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -49,12 +56,6 @@ class LateCore(Core):
 
     def wall_ms(self) -> int:
         return super().wall_ms() + 8 * 24 * 3_600_000
-
-
-async def committed(box: Harness, group: str, **offsets: int) -> None:
-    now = box.core.wall_ms()
-    values = {TopicPartition(topic, 0): CommittedOffset(at, commit_ms=now) for topic, at in offsets.items()}
-    assert await box.store_offsets(group, values).wait() is ErrorCode.NONE
 
 
 async def test_members_and_offsets_survive_a_restart(store: str) -> None:
@@ -210,36 +211,28 @@ async def test_delete_takes_commits_along_that_are_under_way(store: str) -> None
         assert [partition for partition, _ in offsets.items()] == [A1]
 
 
-async def test_a_commit_is_that_of_the_topic_that_it_found(store: str) -> None:
-    """Many partitions are handed to the store in parts, and the topic may be made again between two of them."""
+async def test_a_group_that_could_not_be_deleted_keeps_its_offsets(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if another one of its name has come meanwhile: what that commits is newer."""
     async with coordinator(store) as box:
-        topics = box.core.topics.by_name  # type: ignore[attr-defined]
-        old = topics["a"] = FakeTopic("a", b"a" * 16, 300)
-        wanted = [OffsetCommitRequestPartition(partition_index=index, committed_offset=7) for index in range(300)]
-        request = OffsetCommitRequest(
-            group_id="g", topics=[OffsetCommitRequestTopic(name="a", topic_id=old.topic_id, partitions=wanted)]
-        )
-        handler = box.table.handlers[ApiKey.OFFSET_COMMIT]
-        work = handler.begin(request, RequestContext(8, 10, 7, "c", box.connection, cast("Any", None)))
-        assert isinstance(work, GeneratorType)
-        for number, _ in enumerate(work):
-            if number == 3:
-                old.gone = True
-                box.groups.topic_deleted("a")
-                topics["a"] = FakeTopic("a", b"b" * 16, 300)
-                break
-        try:
-            while True:
-                next(work)
-        except StopIteration as end:
-            response = await end.value.wait() if isinstance(end.value, Completion) else end.value
-        codes = [row.error_code for row in response.topics[0].partitions]
-        assert len(codes) == 300
-        assert set(codes[128:]) == {ErrorCode.UNKNOWN_TOPIC_ID}
-        assert topics_of(box) == []
-    async with coordinator(store) as box:
-        box.core.topics.by_name["a"] = topics["a"]  # type: ignore[attr-defined]
-        assert topics_of(box) == []
+        await committed(box, "g", a=1, b=2, c=3)
+        commit = type(box.core.manager).commit
+
+        async def fail_once(*_: Any, **__: Any) -> None:
+            monkeypatch.setattr(type(box.core.manager), "commit", commit)
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(type(box.core.manager), "commit", fail_once)
+        deleted = box.groups.delete("g")
+        assert isinstance(deleted, Write)
+        late = box.store_offsets("g", {B0: CommittedOffset(20)})
+        box.groups.topic_deleted("c")
+        assert await deleted.wait() is not ErrorCode.NONE
+        assert await late.wait() is ErrorCode.NONE
+        await box.groups.forget_topic("c")
+        offsets = box.groups.offsets("g")
+        assert offsets is not None
+        assert {partition.topic: found.offset for partition, found in offsets.items()} == {"a": 1, "b": 20}
+        assert len(await stored(box)) == 2
 
 
 async def test_rows_that_are_made_go_alone(store: str) -> None:
@@ -247,26 +240,16 @@ async def test_rows_that_are_made_go_alone(store: str) -> None:
     async with coordinator(store) as box:
         writer = box.groups._writer
         writes = [
-            writer.submit({}, lambda _: None),
-            writer.submit(lambda: iter([("made", b"1")]), lambda _: None),
-            writer.submit({"plain": b"2"}, lambda _: None),
-            writer.submit({}, lambda _: None),
-            writer.submit(lambda: iter([("made", b"3")]), lambda _: None),
+            writer.submit({}, lambda _: ()),
+            writer.submit(lambda: iter([("made", b"1")]), lambda _: ()),
+            writer.submit({"plain": b"2"}, lambda _: ()),
+            writer.submit({}, lambda _: ()),
+            writer.submit(lambda: iter([("made", b"3")]), lambda _: ()),
         ]
         for write in writes:
             assert await write.wait() is ErrorCode.NONE
         rows = await box.core.manager.get(["made", "plain"])
         assert {key: row.value for key, row in rows.items()} == {"made": b"3", "plain": b"2"}
-
-
-def topics_of(box: Harness, group: str = "g") -> list[str]:
-    """The topics of which offsets are committed."""
-    offsets = box.groups.offsets(group)
-    return sorted(offsets.topics()) if offsets is not None else []
-
-
-async def stored(box: Harness) -> list[str]:
-    return [key.removeprefix("group-offset/") for key in await box.core.manager.scan("group-offset/")]
 
 
 async def test_offsets_of_a_deleted_topic_go(store: str) -> None:
