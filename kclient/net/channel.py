@@ -68,6 +68,10 @@ class Turns(Protocol):
         """Some of what was pending has been written, and more is left."""
         ...
 
+    def unasked(self, most: int) -> int:
+        """Bytes that may be read at once, `most` of them or less."""
+        ...
+
 
 class _Gone:
     """The owner of a channel that has ended."""
@@ -109,9 +113,13 @@ class Channel:
         return self._assembler.received_bytes
 
     @property
-    def amid_frame(self) -> bool:
-        """Whether a part of a frame has been received."""
-        return not self._assembler.idle
+    def missing(self) -> int:
+        """Bytes that have not been received of the present frame."""
+        return self._assembler.missing
+
+    def arrived(self, most: int) -> int:
+        """Bytes, up to `most`, that have come and were not taken out of the stream yet."""
+        return 0
 
     @property
     def peer(self) -> str:
@@ -216,7 +224,10 @@ class Channel:
 
     def _receive_ready(self, stream: SocketStream) -> bool:
         """Read all that is ready, up to a fair share; False if the channel ended with it."""
-        share = READ_SHARE if self._turns is not None else FAIR_SHARE
+        turns = self._turns
+        share = FAIR_SHARE if turns is None else turns.unasked(READ_SHARE)
+        if share < READ_SHARE:
+            share = min(share + self._assembler.missing, READ_SHARE)
         try:
             ended = stream.fill(self._assembler, share)
         except CutOffError as error:

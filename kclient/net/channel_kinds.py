@@ -83,6 +83,9 @@ class LoopChannel(Channel):
     def deserted(self) -> bool:
         return self._stream.deserted
 
+    def arrived(self, most: int) -> int:
+        return self._stream.peek(most)
+
     def poll(self) -> None:
         if not self.closed and not self.paused:
             self._receive_ready(self._stream)
@@ -194,6 +197,9 @@ class MemoryChannel(Channel):
     @property
     def deserted(self) -> bool:
         return self._memory.deserted
+
+    def arrived(self, most: int) -> int:
+        return min(self._memory.unread_bytes, most)
 
     def poll(self) -> None:
         if not self.closed and not self.paused:
@@ -384,6 +390,9 @@ class SocketChannel(_TaskChannel):
     def deserted(self) -> bool:
         return self._stream.deserted
 
+    def arrived(self, most: int) -> int:
+        return self._stream.peek(most)
+
     def poll(self) -> None:
         if not self.closed and not self.paused:
             self._receive_ready(self._stream)
@@ -430,6 +439,7 @@ class StreamChannel(_TaskChannel):
         supervisor: Supervisor,
     ) -> None:
         self._writes: deque[Sequence[Buffer]] = deque()
+        self._ahead = False  # whether a piece was received and waits to be fed
         super().__init__(stream, owner, assembler, turns, supervisor)
 
     def write(self, parts: Sequence[Buffer]) -> None:
@@ -438,6 +448,9 @@ class StreamChannel(_TaskChannel):
         self._writes.append(parts)
         self._wait_to_write(sum(map(len, parts)))
         self._start_writer()
+
+    def arrived(self, most: int) -> int:
+        return most if self._ahead else 0  # nobody knows how much more there is
 
     def _release(self) -> None:
         self._writes.clear()
@@ -449,8 +462,10 @@ class StreamChannel(_TaskChannel):
             if not data:
                 self._ended()
                 return
+            self._ahead = True
             await self._wait_resumed()  # one piece ahead, so that an end is seen
             async with self._turn():
+                self._ahead = False
                 try:
                     self._assembler.feed(data)
                 finally:
@@ -474,7 +489,7 @@ def open_channel(
     frame_limit: int = DEFAULT_LIMIT,
     first_room: int = FIRST_ROOM,
     turns: Turns | None = None,
-    admit: Callable[[int], bool] | None = None,
+    admit: Callable[[int, int], bool] | None = None,
 ) -> Channel:
     """Start to read a stream; from now on it belongs to the channel, which closes it.
 

@@ -13,17 +13,14 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from kclient.net.memory_budget import ALLOWANCE
 from kclient.net.rooms import rooms
 from kclient.protocol.framing import DEFAULT_LIMIT, frame_size_error
 from kclient.types import Buffer
 
-__all__ = ["FIRST_ROOM", "UNASKED", "FrameAssembler"]
+__all__ = ["FIRST_ROOM", "FrameAssembler"]
 
 FIRST_ROOM = 64 * 1024
 """Room for an announced frame whose sender is not trusted, in bytes."""
-UNASKED = ALLOWANCE
-"""Frames up to so many bytes are received without asking: a connection may hold as much."""
 _SCRATCH_SIZE = 256 * 1024
 _SIZE: Final = Struct(">i")
 _SHARED = 32 * 1024
@@ -54,8 +51,8 @@ class FrameAssembler:
         first_room: Room made for an announced frame at once, in bytes. Beyond it the room is never more than four times
             what has arrived, so this is what a peer can take by announcing large frames only. Who trusts its peer may
             make it large, which saves copying from smaller rooms to larger ones.
-        admit: Is asked before a frame of more than `UNASKED` bytes is received: `admit(size)` says whether there is
-            memory for it now. If not, `blocked` is set, and whoever reads stops until it is unset.
+        admit: Is asked when a frame does not come whole: `admit(size, here)` says whether there is memory for all of it
+            now, of which `here` bytes have come. If not, `blocked` is set, and whoever reads stops until it is unset.
     """
 
     __slots__ = (
@@ -77,7 +74,7 @@ class FrameAssembler:
         limit: int = DEFAULT_LIMIT,
         *,
         first_room: int = FIRST_ROOM,
-        admit: Callable[[int], bool] | None = None,
+        admit: Callable[[int, int], bool] | None = None,
     ) -> None:
         self.limit: int = limit
         self.blocked: bool = False
@@ -98,6 +95,11 @@ class FrameAssembler:
     def idle(self) -> bool:
         """Whether the stream stands between two frames: where it may end."""
         return self._room is None and not self._head
+
+    @property
+    def missing(self) -> int:
+        """Bytes that have not come of the frame that is being received."""
+        return 0 if self._room is None else self._size - self._filled
 
     @property
     def pending(self) -> str:
@@ -203,16 +205,15 @@ class FrameAssembler:
         count = end - start
         self._size = size
         self._filled = count
-        if self._asked:
-            assert self._admit is not None
-            self.blocked = not self._admit(size)
+        if self._admit is not None:
+            self.blocked = not self._admit(size, count)
         self._room = self._make_room(count)
         self._room[:count] = view[start:end]
         return end
 
     def _make_room(self, count: int) -> memoryview:
         """Room for the present frame, of which `count` bytes have come."""
-        if not self._asked:
+        if self._admit is None:
             return rooms().take(min(self._size, max(self._first_room, _GROWTH * count)))
         if self.blocked:
             return memoryview(bytearray(max(count, 1)))
@@ -220,11 +221,6 @@ class FrameAssembler:
             return memoryview(mmap.mmap(-1, self._size))
         # there is memory for all of it; but what is not filled need not be there
         return rooms().take(min(self._size, max(self._first_room, _ASKED_GROWTH * count)))
-
-    @property
-    def _asked(self) -> bool:
-        """Whether the present frame is one that had to be asked for."""
-        return self._admit is not None and self._size > UNASKED
 
     def _free_room(self) -> memoryview:
         room = self._room
@@ -239,7 +235,7 @@ class FrameAssembler:
         assert self._room is not None
         self.frames.append(self._room)
         self._room = None
-        if self._asked:
+        if self._admit is not None:
             self._admitted += self._size
 
     def _check(self, size: int) -> int:

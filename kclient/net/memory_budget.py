@@ -2,9 +2,10 @@
 
 Everything that is kept on behalf of a client counts against its connection's *share*: requests that are being received
 or wait, what was decoded of them, replies that wait for others or for a slow reader, sessions. Small things are always
-taken: each connection has an allowance. Larger ones are asked for, and wait while the budget is used up. So that
-somebody can always finish, a quarter of the budget is kept back for one connection at a time, the first that would
-have to wait; and no connection may hold more than that quarter. What a closed connection held is free at once.
+taken: each connection has an allowance, which is the smaller the more connections there are beyond some number, so
+that all of them together fit into the budget, too. Larger ones are asked for, and wait while the budget is used up. So
+that somebody can always finish, a quarter of the budget is kept back for one connection at a time, the first that
+would have to wait; and no connection may hold more than that quarter. What a closed connection held is free at once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Final
 
 from kclient.errors import ProtocolError
 
-__all__ = ["ALLOWANCE", "MemoryBudget", "Share", "TooMuchMemoryError", "most_of_one"]
+__all__ = ["ALLOWANCE", "LEAST_ALLOWANCE", "MemoryBudget", "Share", "TooMuchMemoryError", "most_of_one"]
 
 ALLOWANCE: Final = 64 * 1024
-"""Bytes that each connection may hold without being asked."""
+"""Bytes that each connection may hold without being asked, if all connections' fit into a quarter of the budget."""
+LEAST_ALLOWANCE: Final = 4 * 1024
+"""The same, however many connections there are."""
 DEFAULT_TOTAL: Final = 512 * 1024 * 1024
 _WOKEN: Final = 16
 _RESERVE: Final = 4
@@ -41,7 +44,7 @@ def _nobody() -> None:
 class Share:
     """What one connection holds; made by `MemoryBudget.share`."""
 
-    __slots__ = ("_budget", "_closed", "_wake", "held", "kept", "requests")
+    __slots__ = ("_budget", "_closed", "_wake", "held", "kept", "requests", "unfinished")
 
     def __init__(self, budget: MemoryBudget, wake: Callable[[], object]) -> None:
         self.held: int = 0
@@ -50,6 +53,8 @@ class Share:
         """Bytes of requests that were received, or are being received, and are not answered yet."""
         self.kept: int = 0
         """Of `held`, what stays when all requests are answered."""
+        self.unfinished: int = 0
+        """Of `held`, what has come of a request that waits for memory to be received."""
         self._budget = budget
         self._wake = wake
         self._closed = False
@@ -61,14 +66,14 @@ class Share:
         own = budget.most - self.held
         free = budget.limit - budget.used
         if free < own and budget.favoured is not self and (budget.favoured is not None or free > 0):
-            own = max(free, ALLOWANCE - self.held)
+            own = max(free, budget.allowance - self.held)
         return own if own > 0 else 0
 
     def may_begin(self) -> bool:
         """Whether more may be begun for the connection; if not, `wake` is called when to ask again."""
-        if self.held <= ALLOWANCE:
-            return True
         budget = self._budget
+        if self.held <= budget.allowance:
+            return True
         if self.held < budget.most and (budget.used < budget.limit or budget.favours(self)):
             return True
         budget.wait(self)
@@ -78,6 +83,18 @@ class Share:
     def most(self) -> int:
         """Bytes that one connection may hold."""
         return self._budget.most
+
+    @property
+    def small(self) -> bool:
+        """Whether it holds no more than its allowance."""
+        return self.held <= self._budget.allowance
+
+    def unasked(self, most: int) -> int:
+        """Bytes that may be read at once, `most` of them or less: what is in them comes without being asked for."""
+        budget = self._budget
+        if budget.used < budget.limit and not budget.waiting:
+            return most
+        return min(most, max(budget.allowance - self.held, LEAST_ALLOWANCE))
 
     def take(self, size: int, *, request: bool = False, last: bool = False, over: bool = False) -> bool:
         """Hold so many bytes more; False if they have to be waited for: `wake` is called when to ask again.
@@ -120,6 +137,19 @@ class Share:
             self.kept += size
             self.add(size)
 
+    def begin_request(self, size: int) -> None:
+        """So many bytes have come of a request for whose rest there was no memory. They are held."""
+        if not self._closed:
+            self.add(size, size)
+            self.unfinished += size
+            self._budget.count_unfinished(size)
+
+    def go_on(self) -> None:
+        """There is memory for the rest of that request now."""
+        if self.unfinished:
+            self._budget.count_unfinished(-self.unfinished)
+            self.unfinished = 0
+
     def wait(self) -> None:
         """Have `wake` called when there may be room."""
         self._budget.wait(self)
@@ -136,6 +166,7 @@ class Share:
     def close(self) -> None:
         """The connection has gone: all that it held is free."""
         if not self._closed:
+            self.go_on()
             self.add(-self.held, -self.requests)
             self._closed = True
             self._budget.gone(self)
@@ -168,6 +199,10 @@ class MemoryBudget:
         self.waiting: dict[Share, None] = {}
         """Those that wait for memory."""
         self._shares = 0
+        self.unfinished: int = 0
+        """Of `used`, bytes of requests that wait for memory to be received."""
+        self.allowance: int = ALLOWANCE
+        """Bytes that each connection may hold without being asked, as many as there are now."""
         self.limit: int = total - self.most
         """Bytes that may be held before others than the favoured one have to wait."""
 
@@ -179,15 +214,22 @@ class MemoryBudget:
     def _count(self, more: int) -> None:
         """There are so many shares more (or less), whose allowances nobody asks for."""
         self._shares += more
-        self.limit = self.total - self.most - min(self._shares * ALLOWANCE, self.most)
+        self.allowance = min(ALLOWANCE, max(self.most // max(self._shares, 1), LEAST_ALLOWANCE))
+        self.count_unfinished(0)
 
     # What shares call
+
+    def count_unfinished(self, more: int) -> None:
+        """So many bytes more (or less) of requests wait for their rest; they are parts of allowances."""
+        self.unfinished += more
+        allowances = min(self._shares * ALLOWANCE, self.most)
+        self.limit = self.total - self.most - max(allowances - self.unfinished, 0)
 
     def admits(self, share: Share, size: int, request: bool, over: bool) -> bool:
         """Whether a share may hold `size` bytes more."""
         if size > self.most:
             raise self.too_much(size)
-        if share.held + size <= ALLOWANCE:
+        if share.held + size <= self.allowance:
             return True
         fits = self.used + size <= self.limit
         if share.held + size <= self.most:
@@ -215,7 +257,7 @@ class MemoryBudget:
     def freed(self, share: Share) -> None:
         """A share holds less."""
         # one that always has something to do may not stay in favour for ever
-        if self.used <= self.limit or (self.favoured is share and share.held - share.kept <= ALLOWANCE):
+        if self.used <= self.limit or (self.favoured is share and share.held - share.kept <= self.allowance):
             self.favoured = None
         if self.waiting:
             self._wake_some()

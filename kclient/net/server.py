@@ -24,10 +24,11 @@ from kclient.errors import ClosedError
 from kclient.net.address import Address
 from kclient.net.arguments import check_handler, check_supervisor
 from kclient.net.connection_limits import ConnectionLimits, Slot
-from kclient.net.fair_queue import FairQueue
+from kclient.net.fair_queue import FairQueue, Pace
 from kclient.net.listeners import Listener, bind_all, check_port, close_all, configure, located, remove_stale
 from kclient.net.memory_budget import MemoryBudget
 from kclient.net.server_connection import Answer, Reply, ServerConnection, ServerSettings, Steps
+from kclient.net.stalls import StallWatch
 from kclient.net.streams import ByteStream, SocketStream, check_stream, describe_peer
 from kclient.net.tls import accept_tls
 
@@ -36,10 +37,14 @@ __all__ = ["Answer", "Listener", "Reply", "RequestHandler", "Server", "ServerCon
 logger: logging.Logger = logging.getLogger("kclient.net.server")
 
 _ACCEPT_AT_ONCE = 16
-_MUCH = 256 * 1024
-"""Bytes of memory that are worth closing a connection for that is stuck; who moves so many meanwhile is not."""
 _LOOK_AFTER = 1.0
 """Seconds after which a connection that is not read is asked whether its client is still there."""
+_LOOK_AT_STALLS = 0.5
+"""Seconds between two looks at who keeps memory that others wait for."""
+_QUIET_LOOKS = 4
+"""Looks without anybody who waits, after which there are no more."""
+_NAMED = 3
+"""Stalled connections that a log record names."""
 _NO_MORE = (*OUT_OF_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -416,35 +421,39 @@ class Server:
             self._relief = self._supervisor.spawn(self._relieve, name="memory")
 
     async def _relieve(self) -> None:
-        """While connections wait for memory: close one that holds much and is stuck, so that it comes free."""
+        """While connections wait for memory: close those that keep it and stall."""
+        assert self._queue is not None
+        watch = StallWatch(self.settings.stall_timeout)
+        pace = Pace(self._queue.flow())
+        quiet = 0
         try:
-            watched: dict[ServerConnection, tuple[int, float]] = {}
-            while self.budget.waiting:
-                await anyio.sleep(min(1.0, self.settings.stall_timeout / 4))
-                self._close_stalled(watched, anyio.current_time())
+            while quiet < _QUIET_LOOKS:
+                await self._close_stalled(watch, pace)
+                await anyio.sleep(min(_LOOK_AT_STALLS, self.settings.stall_timeout / 8))
+                quiet = 0 if self.budget.waiting else quiet + 1
+                await pace.turn()
         finally:
             self._relief = None
 
-    def _close_stalled(self, watched: dict[ServerConnection, tuple[int, float]], now: float) -> None:
-        stalled = []
+    async def _close_stalled(self, watch: StallWatch, pace: Pace) -> None:
+        """Look at every connection; all that stall are closed, if anybody waits."""
+        waited_for = bool(self.budget.waiting)
+        peers: list[str] = []
+        held = 0
         for connection in list(self.connections):
-            if connection.share.held < _MUCH or not connection.stuck:
-                watched.pop(connection, None)
-                continue
-            moved, since = watched.setdefault(connection, (connection.moved, now))
-            if connection.moved - moved >= _MUCH:
-                watched[connection] = connection.moved, now
-            elif now - since >= self.settings.stall_timeout:
-                stalled.append(connection)
-        if stalled and self.budget.waiting:
-            worst = max(stalled, key=lambda connection: connection.share.held)
+            if pace.over:
+                await pace.pause()
+            if not connection.closed and watch.stalls(connection, anyio.current_time()) and waited_for:
+                peers.append(connection.peer)
+                held += connection.share.held
+                connection.close()
+        if peers:
+            others = f" and {len(peers) - _NAMED} others" if len(peers) > _NAMED else ""
             logger.warning(
-                "%s holds %d bytes of memory that others wait for (connections.max.memory.bytes) and has taken and "
-                "given next to nothing for %g s: closed",
-                worst.peer, worst.share.held, self.settings.stall_timeout,
+                "closed %s%s: for %g s there was next to nothing taken and given, with %d bytes of memory that others "
+                "wait for (connections.max.memory.bytes)",
+                ", ".join(peers[:_NAMED]), others, self.settings.stall_timeout, held,
             )  # fmt: skip
-            watched.pop(worst, None)
-            worst.close()
 
     def _forget(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)

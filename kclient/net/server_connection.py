@@ -21,9 +21,8 @@ from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
 from kclient.net.connection_limits import ConnectionQuota
 from kclient.net.fair_queue import Flow
-from kclient.net.frames import UNASKED
 from kclient.net.garbage import LARGE, HoldOff
-from kclient.net.memory_budget import ALLOWANCE, DEFAULT_TOTAL, MemoryBudget, Share, TooMuchMemoryError
+from kclient.net.memory_budget import DEFAULT_TOTAL, MemoryBudget, Share, TooMuchMemoryError
 from kclient.net.streams import ByteStream
 from kclient.protocol.errors import UnknownRequestError
 from kclient.protocol.framing import DEFAULT_LIMIT
@@ -45,6 +44,8 @@ _MOST_TASKS: Final = 64
 of them at once while nothing else happens."""
 _PER_TASK: Final = 4096
 """About how many bytes of memory a task takes."""
+_ARRIVED: Final = 16 * 1024
+"""Bytes in the stream that show that a client sends: a socket takes so many also while it is not read."""
 
 
 class FrameRead(Enum):
@@ -94,8 +95,8 @@ class ServerSettings:
     max_request_memory: int | None = None
     """Of that, requests that were received and not answered (`queued.max.request.bytes`); None for no such limit."""
     stall_timeout: float = 10.0
-    """A connection that holds much, and takes and gives next to nothing for so long, is closed while others wait for
-    memory."""
+    """A connection that keeps memory, and takes and gives next to nothing for so long, is closed while others wait for
+    memory; see `stalls`."""
     quota: ConnectionQuota = field(default_factory=ConnectionQuota)
     """How many connections there may be, at first."""
     idle_timeout: float | None = 600.0
@@ -198,13 +199,14 @@ class _Parted:
 class _Turns:
     """What a channel is told of a connection's turns."""
 
-    __slots__ = ("add", "enter", "leave", "progressed")
+    __slots__ = ("add", "enter", "leave", "progressed", "unasked")
 
-    def __init__(self, flow: Flow, progressed: Callable[[], None]) -> None:
+    def __init__(self, flow: Flow, progressed: Callable[[], None], unasked: Callable[[int], int]) -> None:
         self.enter = flow.enter
         self.leave = flow.leave
         self.add = flow.add
         self.progressed = progressed
+        self.unasked = unasked
 
 
 class ServerConnection:
@@ -239,6 +241,7 @@ class ServerConnection:
         """Its turns on the loop: for what the handler does in slices."""
         self.share: Share = budget.share(self._memory_freed)
         """What it holds of the server's memory: the handler adds what it keeps for the client."""
+        self._budget = budget
         self._clock = flow.clock
         self._on_pause = on_pause
         self._handler = handler
@@ -259,7 +262,10 @@ class ServerConnection:
         self._courses: set[_Course] = set()
         self._running: _Course | None = None
         self._hungry: list[_Course] = []  # those that wait for memory
-        self._frame_waits = 0  # bytes of the frame that waits for memory to be received into
+        self._frame_held = 0  # bytes that are held for the frame that is being received
+        self._frame_waits = 0  # and those that it waits for
+        self._announced = 0.0  # when its first bytes came
+        self._announced_moved = 0  # what had moved then
         self._begins_soon = False
         self._woken = False
         self._batching = False
@@ -294,15 +300,30 @@ class ServerConnection:
         return None if waits else self._active
 
     @property
-    def stuck(self) -> bool:
-        """Whether others' memory does not help it: the client has to send the rest of a request, or to read replies, or
-        there are requests before one that needs memory, and they wait for something."""
-        channel = self._channel
-        if channel is None:
+    def stuck(self) -> int:
+        """Bytes that are kept, or waited for, until the client sends the rest of a request or reads replies, or until
+        requests end that wait for something and are before one that needs memory; 0 if there are none."""
+        size = self._frame_held + self._frame_waits
+        return max(size, self.share.held - self.share.kept) if self._owes else size
+
+    @property
+    def _owes(self) -> bool:
+        """Whether it holds more than its allowance, and nothing else than its client's reading, or what it waits for,
+        lets it go on."""
+        return not self.share.small and (self._unsent > 0 or self.crowded)
+
+    @property
+    def announced(self) -> tuple[float, int] | None:
+        """When the request began to come that is being received, and what had `moved` then; None if there is none."""
+        return (self._announced, self._announced_moved) if self._frame_held else None
+
+    @property
+    def waits_to_be_read(self) -> bool:
+        """Whether the client has sent on, and it is the server that does not read: asked of the stream."""
+        if self._channel is None or self._owes:
             return False
-        if self.crowded:
-            return True
-        return self._parted is None and bool(self._unsent or (channel.amid_frame and not self._frame_waits))
+        wanted = min(self._channel.missing, _ARRIVED)
+        return 0 < wanted <= self._channel.arrived(wanted)
 
     @property
     def crowded(self) -> bool:
@@ -329,7 +350,7 @@ class ServerConnection:
             self._supervisor,
             frame_limit=self.frame_limit,
             first_room=self._settings.first_room,
-            turns=_Turns(self.flow, self._progressed),
+            turns=_Turns(self.flow, self._progressed, self.share.unasked),
             admit=self._admit,
         )
 
@@ -395,8 +416,10 @@ class ServerConnection:
     def frames_received(self, frames: list[memoryview]) -> None:
         self._active = self._now()
         size = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
-        if size > UNASKED and self._channel is not None:
-            size -= self._channel.take_admitted()
+        if self._frame_held and self._channel is not None:
+            admitted = self._channel.take_admitted()
+            self._frame_held -= admitted
+            size -= admitted
         self.share.add(size, size)
         self._backlog.extend(frames)
         if self._draining:
@@ -410,8 +433,9 @@ class ServerConnection:
             return
         # a client may send with `acks=0` and go: what was received whole begins as if it were still there
         self._parted = _Parted(cause)
-        self._frame_waits = 0
-        self.share.add(-self._unsent)
+        self.share.go_on()
+        self.share.add(-self._unsent - self._frame_held, requests=-self._frame_held)
+        self._frame_held = self._frame_waits = 0
         self._unsent = 0
         self._desert()
         self._begin_soon()
@@ -489,8 +513,20 @@ class ServerConnection:
 
     # Memory.
 
-    def _admit(self, size: int) -> bool:
-        """Whether a large request may be received now."""
+    def _admit(self, size: int, here: int) -> bool:
+        """Whether a request may be received now of which `here` bytes have come: they are held in any case."""
+        self._announced, self._announced_moved = self._now(), self.moved
+        if self._take_for_frame(size):
+            return True
+        if not self.closed:
+            self.share.begin_request(here)
+            self._frame_held += here
+            self._frame_waits = size - here
+            self._pause()
+            self._hurry()
+        return False
+
+    def _take_for_frame(self, size: int) -> bool:
         # without any of these, what it keeps is all that it holds
         alone = not (self._slots or self._backlog or self._unsent or self._undelivered)
         try:
@@ -499,12 +535,8 @@ class ServerConnection:
             self._failed(error)
             return False
         if taken:
-            self._frame_waits = 0
-            return True
-        self._frame_waits = size
-        self._pause()
-        self._hurry()
-        return False
+            self._frame_held += size
+        return taken
 
     @property
     def _undelivered(self) -> bool:
@@ -525,8 +557,13 @@ class ServerConnection:
         if self.closed:
             return False
         assert self._channel is not None
-        if self._frame_waits and self._admit(self._frame_waits):
-            self._channel.admit()
+        if self._frame_waits:
+            if self._take_for_frame(self._frame_waits):
+                self._frame_waits = 0
+                self.share.go_on()
+                self._channel.admit()
+            else:
+                self._hurry()
         self._tell_next()
         hungry, self._hungry = self._hungry, []
         for course in hungry:
@@ -607,7 +644,7 @@ class ServerConnection:
         share = self.share
         if self._full():
             return False
-        if share.held <= ALLOWANCE or share.may_begin():
+        if share.held <= self._budget.allowance or share.may_begin():
             return True
         return not self._slots and share.held >= share.most  # nothing comes free before it has begun
 

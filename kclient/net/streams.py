@@ -164,6 +164,13 @@ class SocketStream:
         except (OSError, ValueError):  # ValueError: this side has closed it
             return True
 
+    def peek(self, most: int) -> int:
+        """How many bytes, up to `most`, wait in the socket to be read; encrypted ones with TLS."""
+        try:  # the method of the class: that of a TLS socket takes no flags
+            return len(socket.socket.recv(self.socket, most, socket.MSG_PEEK))
+        except (OSError, ValueError):
+            return 0
+
     def fill(self, assembler: FrameAssembler, share: int = FAIR_SHARE) -> bool:
         """Read all that is ready, up to so many bytes; does not wait.
 
@@ -375,6 +382,11 @@ class MemoryStream:
     def deserted(self) -> bool:
         """Whether the other side has closed its end, also where bytes that came before are still unread."""
         return self._incoming.ended
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that have come and were not received."""
+        return self._incoming.size
 
     def watch(self, changed: Callable[[], object]) -> None:
         """Call `changed()` when something arrived, ended, or made room; it must neither raise nor use the stream."""

@@ -52,6 +52,9 @@ class TlsStream(SocketStream):
     def unread(self) -> bool:
         return self._tls.pending() > 0
 
+    def peek(self, most: int) -> int:
+        return min(super().peek(most) + self._tls.pending(), most)
+
     def fill(self, assembler: FrameAssembler, share: int = FAIR_SHARE) -> bool:
         total = 0
         try:

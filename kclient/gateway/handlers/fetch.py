@@ -45,8 +45,9 @@ _MOST_AT_ONCE: Final = 4 << 20
 """Bytes of one partition that are read at once, so that nobody waits for long; one batch comes, however large."""
 _AT_A_TIME: Final = 1 << 20
 """Bytes that are read before others have their turn."""
-_PATIENCE: Final = 10.0
-"""Seconds beyond `max_wait_ms` that a fetch waits for memory to read a batch into that is there."""
+_PATIENCE: Final = 13.0
+"""Seconds beyond `max_wait_ms` that a fetch waits for memory to read a batch into that is there: longer than
+clients may stall that keep it (`ServerSettings.stall_timeout`)."""
 _MANY: Final = 5_000
 _SESSIONS_SHARE: Final = 8
 """One part in so many of the memory for clients may be taken by fetch sessions."""

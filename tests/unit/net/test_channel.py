@@ -372,7 +372,7 @@ def test_a_sender_that_never_stops_does_not_keep_others_from_their_turn() -> Non
 def test_where_connections_take_turns_one_read_brings_no_more_than_its_share() -> None:
     """However much is ready and however large the frame is: reading it takes time in which nothing else happens."""
     size = 12 << 20
-    assembler = FrameAssembler(1 << 30, admit=lambda _: True)
+    assembler = FrameAssembler(1 << 30, admit=lambda *_: True)
     stream = SocketStream(cast("socket.socket", Trickle(itertools.repeat(size))), "peer")
     for turn in range(1, 12):
         assert not stream.fill(assembler, READ_SHARE)

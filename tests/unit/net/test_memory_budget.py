@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kclient.net.memory_budget import ALLOWANCE, MemoryBudget, Share, TooMuchMemoryError
+from kclient.net.memory_budget import ALLOWANCE, LEAST_ALLOWANCE, MemoryBudget, Share, TooMuchMemoryError
 from tests.example_budget import examples
 
 MB = 1 << 20
@@ -180,3 +180,53 @@ def test_one_may_go_beyond_its_part_while_there_is_room_for_all() -> None:
     assert other.share.take(4 * MB)
     with pytest.raises(TooMuchMemoryError):
         client.share.take(4 * MB + 1, over=True)
+
+
+@pytest.mark.parametrize("clients", [10, 64, 100, 500, 1024])
+def test_the_allowances_of_all_fit_into_the_budget(clients: int) -> None:
+    """Beside one connection that takes its quarter, and others that take what there is."""
+    budget = MemoryBudget(16 * MB)
+    shares = [budget.share(lambda: None) for _ in range(clients)]
+    assert all(share.take(budget.allowance) for share in shares)
+    assert all(share.small for share in shares)
+    assert budget.allowance == ALLOWANCE if clients <= 64 else budget.allowance < ALLOWANCE
+    for share in shares[:10]:
+        while share.take(64 * 1024):
+            pass
+    assert budget.used <= budget.total
+    for share in shares:
+        share.close()
+    assert (budget.used, budget.allowance) == (0, ALLOWANCE)
+
+
+def test_beginnings_of_requests_that_wait_do_not_make_them_wait() -> None:
+    budget = MemoryBudget(16 * MB)
+    shares = [budget.share(lambda: None) for _ in range(1000)]
+    free = budget.limit
+    for share in shares:
+        share.begin_request(4096)
+    assert budget.requests == budget.used == 1000 * 4096
+    assert budget.limit - budget.used >= free - 4096
+    shares[0].go_on()
+    shares[0].go_on()
+    assert budget.unfinished == 999 * 4096
+    for share in shares:
+        share.close()
+    assert (budget.used, budget.requests, budget.unfinished) == (0, 0, 0)
+    assert budget.limit == 12 * MB
+
+
+def test_little_is_read_at_once_while_memory_is_short() -> None:
+    budget = MemoryBudget(16 * MB)
+    client, hog, late = Client(budget), Client(budget), Client(budget)
+    assert client.share.unasked(MB) == MB
+    hog.share.keep(budget.limit)
+    assert client.share.unasked(MB) == ALLOWANCE
+    client.share.add(ALLOWANCE - 10)
+    assert client.share.unasked(MB) == LEAST_ALLOWANCE
+    hog.share.keep(-MB)
+    assert client.share.unasked(MB) == MB
+    hog.share.keep(MB - 10)
+    assert late.share.take(2 * MB), "in favour"
+    assert not hog.share.take(2 * MB)
+    assert client.share.unasked(100) == 100

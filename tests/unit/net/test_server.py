@@ -1041,3 +1041,112 @@ async def test_a_request_may_need_the_memory_that_those_behind_it_hold(
         await until(lambda: not server.budget.used)
         await client.aclose()
         await server.aclose()
+
+
+SHORT = 4 << 20
+"""Of memory: a quarter of it is one connection's."""
+
+
+async def other_client(server: Server, kind: str, supervisor: Supervisor) -> tuple[Client, ServerConnection]:
+    mine, theirs = LINKS[kind]()
+    connection = server.attach(theirs)
+    return Client(mine, supervisor), connection
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "count"),
+    [("tcp", 60_000, 80), ("tcp", 250_000, 30), ("tcp", 900_000, 20), ("tls", 250_000, 30), ("memory", 250_000, 30)],
+)
+async def test_those_that_stall_amid_requests_are_closed_at_once(
+    kind: str, size: int, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also small ones that are much together, and those that are in the line for memory. Who is read is not."""
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor, ServerSettings(max_memory=SHORT, stall_timeout=1.0))
+        silent = [await other_client(server, kind, supervisor) for _ in range(count)]
+        for client, _ in silent:
+            client.channel.write([size.to_bytes(4, "big") + bytes(1000)])
+        for _, connection in silent:
+            await until(lambda connection=connection: connection.moved > 1000)
+        fair, _ = await other_client(server, kind, supervisor)
+        fair.send(bytes(300_000))
+        assert await fair.receive(1) == [bytes(300_000)]
+        await until(lambda: not server.budget.waiting)
+        # all of them, unless the machine is so busy that the last ones came when there was room again
+        closed = count + 1 - len(server.connections)
+        records = [record for record in caplog.records if "memory that others wait for" in record.message]
+        assert len(records) < closed / 2, "one for many"
+        fair.send(b"still here")
+        assert (await fair.receive(2))[1] == b"still here"
+        for client, _ in [*silent, (fair, None)]:
+            await client.aclose()
+        await until(lambda: not server.connections)
+        assert (server.budget.used, server.budget.unfinished, server.budget.requests) == (0, 0, 0)
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "tcp", "tls"])
+async def test_who_has_sent_its_request_and_waits_for_memory_is_not_closed(kind: str) -> None:
+    """Its bytes are in the stream: it is the server that does not read them."""
+    async with supervised() as supervisor:
+        _, server, client, connection = serve(kind, supervisor, max_memory=SHORT, stall_timeout=0.2)
+        silent, _ = await other_client(server, kind, supervisor)
+        hog = server.budget.share(lambda: None)
+        hog.keep(server.budget.limit)
+        assert server.budget.favours(hog)
+        client.send(bytes(500_000))
+        await until(lambda: connection.share in server.budget.waiting)
+        silent.channel.write([(500_000).to_bytes(4, "big") + bytes(100)])
+        await silent.ended()
+        await anyio.sleep(0.5)
+        assert connection in server.connections
+        hog.close()
+        assert await client.receive(1) == [bytes(500_000)]
+        await client.aclose()
+        await silent.aclose()
+        await until(lambda: not server.connections)
+        assert server.budget.used == 0
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "tcp", "tls"])
+async def test_a_small_request_that_has_come_in_part_is_counted(kind: str) -> None:
+    async with supervised() as supervisor:
+        _, server, client, connection = serve(kind, supervisor)
+        data = b"".join(frame(bytes(40_000)))
+        client.channel.write([data[:30_000]])
+        await until(lambda: server.budget.used == 40_000)
+        assert connection.share.requests == 40_000
+        client.channel.write([data[30_000:], *frame(bytes(10_000))])
+        assert [len(body) for body in await client.receive(2)] == [40_000, 10_000]
+        await until(lambda: not server.budget.used)
+        client.channel.write([data[:30_000]])
+        await until(lambda: server.budget.used == 40_000)
+        await client.aclose()
+        await until(lambda: not server.connections)
+        assert (server.budget.used, server.budget.requests) == (0, 0)
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+@pytest.mark.parametrize("size", [100, 20_000, 60_000])
+async def test_many_connections_hold_little_while_memory_is_short(kind: str, size: int) -> None:
+    """Whole requests that wait count, too: each connection brings no more than its allowance, not a megabyte."""
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve(kind, supervisor, max_memory=SHORT)
+        hog = server.budget.share(lambda: None)
+        hog.keep(server.budget.limit)
+        assert server.budget.favours(hog)
+        handler.special = lambda *_: Completion()
+        others = [await other_client(server, kind, supervisor) for _ in range(20)]
+        for other, connection in others:
+            other.send(*[bytes(size)] * (300_000 // size))
+            await until(lambda connection=connection: connection.paused)
+        assert max(connection.share.held for _, connection in others) <= 2 * 64 * 1024 + 4096 + 16 * 1024
+        assert server.budget.used <= server.budget.total + 20 * 4096
+        for other, _ in others:
+            await other.aclose()
+        await client.aclose()
+        hog.close()
+        await server.aclose()
+        assert (server.budget.used, server.budget.unfinished) == (0, 0)

@@ -1,0 +1,106 @@
+"""Tells clients that stall from clients that are slow, while others wait for the memory that is kept for them.
+
+A client has `timeout` seconds of patience. They run down while memory is kept until it sends or reads on, or while the
+server waits for the rest of a request of it, and what it moves gives some back: who moves `_MUCH` bytes, or a quarter
+of what is kept, in the time of the patience keeps all of it. When none is left, the stream is asked: a client whose
+bytes have come and are not read has no part in it, and waits on. Since it has shown only that it can fill a buffer, its
+patience is short when it is read again: thousands of them would keep all others waiting in turn. Whoever else has none
+left stalls.
+
+It knows no clock, and looks at connections only when it is told to.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
+
+from kclient.net.memory_budget import Share
+
+__all__ = ["StallWatch", "Watched"]
+
+_MUCH: Final = 256 * 1024
+"""Bytes that are enough to move in the time of the patience, however much is kept."""
+_PART: Final = 4
+"""Less is enough where little is kept: one part of it in so many."""
+_LEAST: Final = 0.2
+"""Of the patience, what there is at first, also where the client has been silent for long, and what one has that could
+not be read for so long that nothing of it was left."""
+
+
+class Watched(Protocol):
+    """What is asked of a connection; see `ServerConnection`."""
+
+    @property
+    def share(self) -> Share: ...
+
+    @property
+    def moved(self) -> int: ...
+
+    @property
+    def stuck(self) -> int: ...
+
+    @property
+    def announced(self) -> tuple[float, int] | None: ...
+
+    @property
+    def waits_to_be_read(self) -> bool: ...
+
+
+class _Patience:
+    """What is left for one connection."""
+
+    __slots__ = ("at", "left", "most", "moved")
+
+    def __init__(self, most: float, at: float, moved: int) -> None:
+        self.most = most
+        """Seconds."""
+        self.left = most
+        """Of these, what is left."""
+        self.at = at
+        """When that was so."""
+        self.moved = moved
+        """Bytes that had moved then."""
+
+
+class StallWatch:
+    """Remembers what patience is left for whom.
+
+    Args:
+        timeout: The patience in seconds.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._watched: WeakKeyDictionary[Watched, _Patience] = WeakKeyDictionary()
+
+    def stalls(self, connection: Watched, now: float) -> bool:
+        """Whether a connection has no patience left at `now`, in seconds on the clock of `Watched.announced`."""
+        kept = connection.stuck
+        if not kept:
+            self._watched.pop(connection, None)
+            return False
+        patience = self._watched.get(connection)
+        if patience is None:
+            patience = self._watched[connection] = self._begin(connection, kept, now)
+        else:
+            # where nothing was looked at for long, it was not the client that did nothing
+            patience.at = max(patience.at, now - self._timeout * _LEAST)
+            self._reckon(patience, kept, connection.moved, now)
+        if patience.left <= 0 and connection.waits_to_be_read:
+            patience.left = patience.most = self._timeout * _LEAST
+        return patience.left <= 0
+
+    def _begin(self, connection: Watched, kept: int, now: float) -> _Patience:
+        """A connection is looked at for the first time: its request may have begun to come long ago."""
+        at, moved = connection.announced or (now, connection.moved)
+        patience = _Patience(self._timeout, at, moved)
+        self._reckon(patience, kept, connection.moved, now)
+        patience.left = max(patience.left, self._timeout * _LEAST)
+        return patience
+
+    def _reckon(self, patience: _Patience, kept: int, moved: int, now: float) -> None:
+        enough = min(_MUCH, max(kept // _PART, 1))
+        given = (moved - patience.moved) / enough * self._timeout
+        left = max(patience.left, 0.0) + given - (now - patience.at)
+        patience.left, patience.at, patience.moved = min(left, patience.most), now, moved
