@@ -19,7 +19,7 @@ import pytest
 from kclient.spark import ArchiveError, DataLossError, archive
 from kclient.spark.pipelines.archive import ArchiveRun
 from kclient.spark.pipelines.folder import ArchiveFolder
-from kclient.sync import Admin
+from kclient.sync import Admin, Producer
 from kclient.types import TopicPartition
 from tests.spark.archives import archived, create, expected, fill, recreate, staged
 
@@ -160,6 +160,38 @@ def test_records_that_expired_from_a_partition_that_is_empty_now(
     summary = archive(spark, tmp_path / "out", settings, topics=[topic], fail_on_data_loss=False)
     assert (summary.records, summary.topics[0].lost) == (0, 10)
     assert archive(spark, tmp_path / "out", settings, topics=[topic]).manifest is None
+
+
+def test_an_archive_of_the_first_format_is_gone_on_with_topic_by_topic(
+    spark: SparkSession, gateway: str, topic: str, tmp_path: Path
+) -> None:
+    """It did not remember a partition whose records had expired before, also not once other topics were archived."""
+    other, out = f"{topic}-other", tmp_path / "out"
+    settings = {"bootstrap.servers": gateway}
+    positions = []
+    for name in (topic, other):
+        create(gateway, name)
+        fill(gateway, name, range(10))
+        with Admin(bootstrap_servers=gateway) as admin:
+            described = admin.describe_topics([name])[name]
+        positions.append({"topic": name, "topic_id": described.topic_id, "partition": 1, "start": 0, "end": 5})
+    delete_before(gateway, {TopicPartition(topic, 0): 5})
+    first = {"format": 1, "number": 1, "ranges": [], "files": [], "positions": positions}
+    (out / "_kclient/manifests").mkdir(parents=True)
+    (out / "_kclient/manifests/00000001.json").write_text(json.dumps(first))
+
+    assert archive(spark, out, settings, topics=[other]).records == 5  # of the partition that was unknown
+    assert archive(spark, out, settings, topics=[topic]).manifest is not None  # nothing is new, and nothing is lost
+    assert archive(spark, out, settings, topics=[topic, other]).manifest is None
+    with Admin(bootstrap_servers=gateway) as admin:
+        admin.create_partitions(dict.fromkeys((topic, other), 3))
+    with Producer(bootstrap_servers=gateway) as producer:
+        for name in (topic, other):
+            producer.send_batch(name, [b"11"] * 4, partition=2)
+    delete_before(gateway, {TopicPartition(name, 2): 3 for name in (topic, other)})
+    for name in (topic, other):  # from now on partitions that come are known to begin at 0
+        with pytest.raises(DataLossError, match=f"{name}-2 from 0 to before 3"):
+            archive(spark, out, settings, topics=[name])
 
 
 _KILLED_RUN = """

@@ -273,8 +273,9 @@ class ArchiveRun:
         former = last.positions if last else ()
         positions = {each.key: each for each in (*former, *todo.positions)}
         manifest = Manifest(
-            number, staged.run, todo.ranges, files, tuple(positions.values()), (*todo.lost, *_lost(receipts))
-        )
+            number, staged.run, todo.ranges, files, tuple(positions.values()), (*todo.lost, *_lost(receipts)),
+            _still_incomplete(todo, last),
+        )  # fmt: skip
         self._folder.commit(manifest)
         return manifest
 
@@ -360,9 +361,16 @@ def _codec(spark: SparkSession) -> str:
 
 
 def _moves(todo: Plan, last: Manifest | None) -> bool:
-    """Whether there is something to remember, though nothing to archive: partitions seen first, or records lost."""
+    """Whether there is something to remember, though nothing to archive: partitions seen first, records lost."""
     known = {each.key: each.end for each in (last.positions if last else ())}
-    return any(known.get(each.key) != each.end for each in todo.positions)
+    completes = last is not None and _still_incomplete(todo, last) != last.incomplete
+    return completes or any(known.get(each.key) != each.end for each in todo.positions)
+
+
+def _still_incomplete(todo: Plan, last: Manifest | None) -> tuple[str, ...]:
+    """Topics of which the archive does not know all partitions, after a run that looked at all those of some."""
+    looked_at = {each.topic_id for each in todo.positions}
+    return tuple(each for each in (last.incomplete or () if last else ()) if each not in looked_at)
 
 
 def _lost(receipts: Sequence[Receipt]) -> list[ArchivedRange]:

@@ -27,7 +27,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,9 +140,16 @@ class ArchiveFolder:
         with explained("the manifests cannot be read"):
             paths = list(self._manifests.iterdir())
         found = {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
-        last = self._read(found[max(found)]) if found else None
+        numbers = sorted(found, reverse=True)
+        last = self._read(found[numbers[0]]) if numbers else None
         self._check_later(last)
-        return last
+        return last and last.completed(self._readable(found[number] for number in numbers[1:]))
+
+    def _readable(self, paths: Iterable[Path]) -> Iterator[Manifest]:
+        """Of former manifests, which need not be there, those that can be read."""
+        for path in paths:
+            with contextlib.suppress(ArchiveError):
+                yield self._read(path)
 
     def _read(self, path: Path) -> Manifest:
         with explained(f"the manifest {path} cannot be read"):

@@ -6,7 +6,8 @@ A manifest is the commit of its run: where it stands (see `folder`), the run has
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from kclient.errors import KafkaError
 FORMAT = 2
 """2 knows the run's name and the topic ids of files, and holds positions of partitions that were empty. 1 is read."""
 _OLDEST = 1
+_WITHOUT_EMPTY = 1
+"""The newest format that did not remember partitions that were empty."""
 _TYPES = {"str": str, "int": int}
 T = TypeVar("T", "ArchivedRange", "ArchivedFile")
 
@@ -63,6 +66,9 @@ class Manifest:
     """For every partition ever seen, where the next run goes on: at `end`."""
     lost: tuple[ArchivedRange, ...] = ()
     """What was gone before it could be archived."""
+    incomplete: tuple[str, ...] | None = ()
+    """The ids of topics whose partitions are not all in `positions`: only the first format, which left out those that
+    were empty, has seen them. None where the file does not tell."""
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -83,15 +89,17 @@ class Manifest:
                 raise ArchiveError(
                     f"{path} has format {data['format']}, and this release knows {FORMAT}; install a newer kclient"
                 )
-            data = {"run": "", "lost": [], **data}
+            data = {"run": "", "lost": [], "incomplete": None, **data}
             _check(data, number="int", run="str")
+            positions = _all(ArchivedRange, data["positions"])
             return cls(
                 number=data["number"],
                 run=data["run"],
                 ranges=_all(ArchivedRange, data["ranges"]),
                 files=_all(ArchivedFile, data["files"]),
-                positions=_all(ArchivedRange, data["positions"]),
+                positions=positions,
                 lost=_all(ArchivedRange, data["lost"]),
+                incomplete=_ids_of(positions) if data["format"] <= _WITHOUT_EMPTY else _texts(data["incomplete"]),
                 format=data["format"],
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -99,6 +107,31 @@ class Manifest:
                 f"{path} is no manifest of an archive: {type(error).__name__}: {brief(str(error))}; restore it from a"
                 " backup, or archive into an empty folder"
             ) from error
+
+    def completed(self, earlier: Iterable[Manifest]) -> Manifest:
+        """With `incomplete` found out, where the file does not tell, from earlier manifests, the newest first.
+
+        Of a topic that a run has looked at since, a position has moved: the first format knew no empty ranges.
+        """
+        if self.incomplete is not None:
+            return self
+        told = next((each for each in earlier if each.incomplete is not None), None)
+        before = () if told is None else told.positions
+        moved = _ids_of(set(self.positions).symmetric_difference(before))
+        left = () if told is None else told.incomplete or ()
+        return replace(self, incomplete=tuple(sorted(set(left).difference(moved))))
+
+
+def _ids_of(positions: Iterable[ArchivedRange]) -> tuple[str, ...]:
+    return tuple(sorted({each.topic_id for each in positions}))
+
+
+def _texts(items: Any) -> tuple[str, ...] | None:
+    if items is None:
+        return None
+    if type(items) is not list or not all(type(item) is str for item in items):
+        raise TypeError(f"a list of names is {shown(items)}")
+    return tuple(items)
 
 
 def _all(kind: type[T], items: Any) -> tuple[T, ...]:

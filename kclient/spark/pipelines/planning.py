@@ -111,14 +111,14 @@ def _plan(
     last: Manifest | None,
 ) -> Plan:
     known = {each.key: each.end for each in (last.positions if last else ())}
-    complete = last is not None and last.format > 1  # the first format did not remember partitions that were empty
-    seen = {(topic, topic_id) for topic, topic_id, _ in known} if complete else set()
+    incomplete = set(last.incomplete or ()) if last else set()
+    seen = {(topic, topic_id) for topic, topic_id, _ in known if topic_id not in incomplete}
     behind = [p for p in partitions if known.get(_key(p, topics[p.topic].topic_id), 0) > ends[p]]
     tops = cluster.high_watermarks(behind)
     ranges, positions, lost = list[ArchivedRange](), list[ArchivedRange](), list[ArchivedRange]()
     for partition in sorted(partitions):
         topic_id = topics[partition.topic].topic_id
-        # of a topic that was archived before, a partition that was not there yet begins at 0
+        # of a topic all of whose partitions were remembered, one that was not there yet begins at 0
         expected = 0 if (partition.topic, topic_id) in seen else beginnings[partition]
         place = known.get(_key(partition, topic_id), expected)
         start, end = max(place, beginnings[partition]), ends[partition]

@@ -437,7 +437,7 @@ WRONG_FIELDS: list[dict[str, object]] = [
     {"number": "1"}, {"number": None}, {"run": 5}, {"files": None}, {"files": {"a": 1}}, {"ranges": [[]]},
     {"files": [{"path": 7, "rows": 1, "size": 1}]}, {"files": [{"path": "p", "rows": "1", "size": 1}]},
     {"positions": [{**PLACE, "end": "10"}]}, {"positions": [{**PLACE, "topic": ["t"]}]},
-    {"positions": [{**PLACE, "more": 1}]}, {"lost": None},
+    {"positions": [{**PLACE, "more": 1}]}, {"lost": None}, {"incomplete": "id"}, {"incomplete": [7]},
 ]  # fmt: skip
 
 
@@ -481,6 +481,45 @@ def test_a_manifest_of_the_first_format_is_gone_on_from(folder: ArchiveFolder) -
     last = folder.last()
     assert last is not None
     assert last.positions[0].end == 10
+    assert last.incomplete == ("id",)
     folder.publish(last)
     assert (folder.destination / "topic=t/date=a/1.parquet").exists()
     assert staged_folders(folder) == []
+
+
+def positions(**ends: tuple[int, int]) -> list[dict[str, object]]:
+    """Where the first partition of each topic stands, by the topic's id."""
+    return [{**PLACE, "topic": name, "topic_id": name, "start": at, "end": end} for name, (at, end) in ends.items()]
+
+
+def put(folder: ArchiveFolder, number: int, **content: object) -> None:
+    path = folder.destination / f"_kclient/manifests/{number:08d}.json"
+    path.write_text(json.dumps({**EMPTY, "number": number, **content}))
+
+
+def incomplete(folder: ArchiveFolder) -> tuple[str, ...] | None:
+    last = folder.last()
+    assert last is not None
+    return last.incomplete
+
+
+def test_topics_that_only_the_first_format_saw_stay_incomplete(folder: ArchiveFolder) -> None:
+    """Runs of format 2 took their positions over, and were to tell later which topics they had looked at."""
+    put(folder, 1, format=1, positions=positions(a=(0, 10), b=(0, 10), c=(0, 10)))
+    assert incomplete(folder) == ("a", "b", "c")
+    put(folder, 2, positions=positions(a=(0, 10), b=(10, 15), c=(0, 10), d=(0, 5)))
+    assert incomplete(folder) == ("a", "c")
+    (folder.destination / "_kclient/manifests/00000002.json").write_text("damaged")
+    put(folder, 3, positions=positions(a=(0, 10), b=(15, 15), c=(10, 10), d=(5, 7)))  # c had nothing new
+    assert incomplete(folder) == ("a",)
+    put(folder, 4, positions=positions(a=(0, 10), b=(15, 16), c=(10, 10), d=(5, 7)), incomplete=["a"])
+    assert incomplete(folder) == ("a",)
+    put(folder, 5, positions=positions(a=(0, 10), b=(16, 17), c=(10, 10), d=(5, 7)))  # by the older release again
+    assert incomplete(folder) == ("a",)
+    put(folder, 6, positions=positions(a=(10, 10), b=(16, 17), c=(10, 10), d=(5, 7)), incomplete=[])
+    assert incomplete(folder) == ()
+
+
+def test_without_a_manifest_of_the_first_format_no_topic_is_incomplete(folder: ArchiveFolder) -> None:
+    put(folder, 3, positions=positions(a=(0, 10)))
+    assert incomplete(folder) == ()

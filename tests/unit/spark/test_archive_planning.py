@@ -20,10 +20,12 @@ from tests.unit.spark.fake_cluster import FakeCluster
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-def archived(*positions: tuple[int, int], topic_id: str = "id of a", format: int = 2) -> Manifest:  # noqa: A002
+def archived(
+    *positions: tuple[int, int], topic_id: str = "id of a", incomplete: tuple[str, ...] | None = ()
+) -> Manifest:
     """A last run, after which partitions of `a` stand at these places."""
     places = tuple(ArchivedRange("a", topic_id, number, 0, end) for number, end in positions)
-    return Manifest(1, "run", (), (), places, format=format)
+    return Manifest(1, "run", (), (), places, incomplete=incomplete)
 
 
 def planned(
@@ -78,8 +80,10 @@ def test_a_partition_that_came_later_begins_at_zero() -> None:
     cluster = FakeCluster({A0: (0, 20), A1: (10, 30)})
     with pytest.raises(DataLossError, match="a-1 from 0 to before 10"):
         planned(cluster, archived((0, 20)))
-    # the first format did not remember partitions that were empty
-    assert spans(planned(cluster, archived((0, 20), format=1)).ranges) == [(1, 10, 30)]
+    # nor does it where others were incomplete; the first format did not remember partitions that were empty
+    with pytest.raises(DataLossError, match="a-1 from 0 to before 10"):
+        planned(cluster, archived((0, 20), incomplete=("id of b",)))
+    assert spans(planned(cluster, archived((0, 20), incomplete=("id of a",))).ranges) == [(1, 10, 30)]
 
 
 def test_an_open_transaction_below_what_was_archived_is_no_loss() -> None:
