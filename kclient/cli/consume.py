@@ -59,7 +59,8 @@ def consume(
         raise UsageError("--from-beginning and --config auto.offset.reset both say where to begin: give one of them")
     _check_config(given, group)
     place = None if offset is None else _number(offset)
-    reset = "earliest" if from_beginning else "latest"
+    # where what was asked for is overtaken by retention, the oldest record that is left comes next, and not the end
+    reset = LATEST if place in (None, LATEST) and not from_beginning else EARLIEST
     defaults = {
         "allow.auto.create.topics": "false", "auto.offset.reset": reset, "enable.auto.commit": "false",
         "request.timeout.ms": _REQUEST_MS,

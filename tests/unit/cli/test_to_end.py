@@ -49,6 +49,12 @@ def create_again(address: str, topic: str) -> None:
     fill(address, topic, "new", 2 * COUNT)
 
 
+def expire(address: str, topic: str) -> None:
+    """All but the last record."""
+    with Admin(bootstrap_servers=address) as admin:
+        admin.delete_records({(topic, 0): COUNT - 1})
+
+
 def when_one_is_written(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> None:
     written, dump = [], jsonlines.dump
 
@@ -120,22 +126,34 @@ def test_a_topic_that_was_read_may_go_while_others_are_read(
     assert len(capfd.readouterr().out.splitlines()) == COUNT + 1
 
 
+@pytest.mark.parametrize(
+    "begin", [["--from-beginning"], ["-o", "earliest"], ["-o", "0"], ["-o", "-40"], ["-c", "auto.offset.reset=earliest"]],
+    ids=" ".join,
+)  # fmt: skip
 def test_records_that_expire_are_passed_over(
+    address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], begin: list[str]
+) -> None:
+    create(address, "t")
+    fill(address, "t", "old", COUNT)
+    when_one_is_written(monkeypatch, lambda: expire(address, "t"))
+    assert run(["consume", "t", "-b", address, *begin, "--to-end", *SMALL]) == 0
+    out, err = capfd.readouterr()
+    values = [json.loads(line)["value"] for line in out.splitlines()]
+    assert values[0] == "old 0"
+    assert values[-1] == f"old {COUNT - 1}"
+    assert len(values) < COUNT
+    assert "does not exist (any more)" in err
+
+
+def test_a_place_to_go_on_that_is_given_counts(
     address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     create(address, "t")
     fill(address, "t", "old", COUNT)
-
-    def expire() -> None:
-        with Admin(bootstrap_servers=address) as admin:
-            admin.delete_records({("t", 0): COUNT - 1})
-
-    when_one_is_written(monkeypatch, expire)
-    assert run(["consume", "t", "-b", address, "--from-beginning", "--to-end", *SMALL]) == 0
-    values = [json.loads(line)["value"] for line in capfd.readouterr().out.splitlines()]
-    assert values[0] == "old 0"
-    assert values[-1] == f"old {COUNT - 1}"
-    assert len(values) < COUNT
+    when_one_is_written(monkeypatch, lambda: expire(address, "t"))
+    latest = ["-o", "0", "-c", "auto_offset_reset=latest"]
+    assert run(["consume", "t", "-b", address, *latest, "--to-end", *SMALL]) == 0
+    assert f"old {COUNT - 1}" not in capfd.readouterr().out
 
 
 def test_several_topics_that_go_at_once(
