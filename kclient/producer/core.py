@@ -42,6 +42,7 @@ from kclient.producer.answers import FULL, NO_METADATA, Full, NoMetadata
 from kclient.producer.delivery import Deliveries, Delivery, wait_for_batches
 from kclient.producer.dispatcher import Dispatcher
 from kclient.producer.interfaces import ProducerRecord
+from kclient.producer.metrics import ProducerMetrics
 from kclient.producer.outcomes import Outcomes
 from kclient.producer.sender import Sender
 from kclient.producer.settings import ProducerPlan
@@ -531,7 +532,7 @@ class ProducerCore:
 
     def figures(self) -> dict[str, float]:
         """The metrics, by Java's names."""
-        figures = {} if self._sender is None else self._sender.metrics.figures()
+        figures = (ProducerMetrics() if self._sender is None else self._sender.metrics).figures()
         total = self.plan.accumulator.buffer_memory
         figures["buffer-total-bytes"] = total
         figures["buffer-available-bytes"] = self.accumulator.memory.available

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kclient.cli import produce
 from kclient.cli.app import run
 from kclient.cli.errors import sentence_of
 from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, NoBrokersAvailableError
@@ -180,6 +181,34 @@ def test_what_was_read_before_ctrl_c_is_sent(shell: Shell, monkeypatch: pytest.M
     monkeypatch.undo()
     shown = shell.ok("consume", "t", "--from-beginning", "--to-end", "--bootstrap", shell.address)
     assert [record["value"] for record in shown.records] == ["a", "b"]
+
+
+@pytest.mark.parametrize("appended", [True, False], ids=["after the record", "before it"])
+def test_an_interruption_beside_a_send_is_counted(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, appended: bool
+) -> None:
+    """A signal may come as soon as the producer has the record, or while it waits to take it."""
+
+    class Interrupted(Producer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._left, self._fast, self.send = 3, self.send, self._slow  # type: ignore[method-assign]
+
+        def _slow(self, *arguments: Any, **named: Any) -> Any:
+            self._left -= 1
+            if self._left or appended:
+                self._fast(*arguments, **named)
+            if not self._left:
+                raise KeyboardInterrupt
+
+    shell.ok("topics", "create", "t")
+    monkeypatch.setattr(produce, "Producer", Interrupted)
+    outcome = shell("produce", "t", stdin='{"value": "a"}\n' * 10)
+    monkeypatch.undo()
+    assert outcome.code == 130
+    stored = len(shell.ok("consume", "t", "--from-beginning", "--to-end", "--bootstrap", shell.address).records)
+    assert stored == (3 if appended else 2)
+    assert outcome.err == f"kclient: interrupted: {stored} records were acknowledged, {3 - stored} were not\n"
 
 
 @pytest.mark.parametrize(

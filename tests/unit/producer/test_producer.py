@@ -208,6 +208,18 @@ async def test_text_without_serializer_is_a_clear_error() -> None:
         assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
 
 
+async def test_metrics_are_there_before_the_first_record() -> None:
+    async with FakeKafka() as kafka:
+        producer = Producer(bootstrap_servers=kafka.bootstrap, **FAST)
+        before = producer.metrics()
+        assert before["record-send-total"] == before["record-error-total"] == 0
+        async with producer:
+            await producer.send("t", b"x")
+            await producer.flush()
+        assert producer.metrics().keys() == before.keys()
+        assert producer.metrics()["record-send-total"] == 1
+
+
 async def test_custom_partitioner() -> None:
     class Last(Partitioner):
         closed = False
