@@ -15,12 +15,12 @@ next to nothing:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from kclient.schemes import connectors as _connectors
 
-from kclient.net.connectors import register as _register
-
+TYPE_CHECKING = False  # as in `typing`, which takes a while to load
 if TYPE_CHECKING:
+    from typing import Any
+
     from kclient.admin import Admin as Admin
     from kclient.admin import ConfigOperation as ConfigOperation
     from kclient.admin import ConfigResource as ConfigResource
@@ -138,13 +138,14 @@ __all__ = [
 
 # This module is where the rooms are joined: the in-process gateway answers for these address schemes, and is
 # imported only when an address names one.
-_register("memory", "kclient.inprocess:connect")
-_register("embedded", "kclient.inprocess:connect")
+_connectors["memory"] = _connectors["embedded"] = "kclient.inprocess:connect"
 
 
 if not TYPE_CHECKING:  # else the checkers would believe that every name exists
 
     def __getattr__(name: str) -> Any:
+        import importlib
+
         if name in _EXPORTS:
             value = getattr(importlib.import_module(_EXPORTS[name]), name)
             globals()[name] = value

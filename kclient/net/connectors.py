@@ -20,13 +20,12 @@ from kclient.net.address import Address, parse_bootstrap
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
 from kclient.net.streams import ByteStream, SocketStream
 from kclient.net.tls import connect_tls
+from kclient.schemes import connectors as _connectors
 
 __all__ = ["Connector", "bootstrap_addresses", "check_scheme", "connect", "register", "schemes"]
 
 Connector: TypeAlias = Callable[[Address, ConnectionConfig], Awaitable[ByteStream]]
 """Makes a connected byte stream in the running event loop; raises `OSError` or `BrokerConnectionError`."""
-
-_connectors: dict[str, Connector | str] = {}
 
 
 def register(scheme: str, connector: Connector | str) -> None:

@@ -581,6 +581,35 @@ def test_a_reader_that_leaves_ends_also_who_waits(tmp_path: Path) -> None:
             assert process.stderr.read() == b""
 
 
+INTERRUPTS = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == {name!r}:
+            exec("import signal; signal.raise_signal(signal.SIGINT)")
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["kclient.cli.start", "kclient.cli.errors", "typer", "kclient.cli.app", "anyio", "kclient.sync"]
+)
+def test_ctrl_c_while_things_are_loaded_ends_quietly(tmp_path: Path, name: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS.format(name=name))
+    words = [sys.executable, "-m", "kclient", "consume", "t", "-b", "memory:x"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, timeout=60, check=False, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_nearly_nothing_is_loaded_before_the_command_line_minds_ctrl_c() -> None:
+    code = "import sys; before = set(sys.modules); import kclient.cli; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert set(done.stdout.split()) <= {"__future__", "kclient", "kclient.cli", "kclient.schemes"}
+
+
 def test_starting_the_command_line_loads_little() -> None:
     code = (
         "import sys; from kclient.cli.app import app; "

@@ -127,9 +127,10 @@ def test_a_topic_that_was_read_may_go_while_others_are_read(
 
 
 @pytest.mark.parametrize(
-    "begin", [["--from-beginning"], ["-o", "earliest"], ["-o", "0"], ["-o", "-40"], ["-c", "auto.offset.reset=earliest"]],
+    "begin",
+    [["--from-beginning"], ["-o", "earliest"], ["-o", "0"], ["-o", "-40"], ["-c", "auto.offset.reset=earliest"]],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_records_that_expire_are_passed_over(
     address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], begin: list[str]
 ) -> None:
