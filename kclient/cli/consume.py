@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from kclient.cli import jsonlines, output
 from kclient.cli.errors import UsageError, sentence_of
-from kclient.cli.settings import check_group
-from kclient.cli.trouble import patiently, told
+from kclient.cli.settings import check_group, given_patience, refuse_group_settings
+from kclient.cli.trouble import AGAIN_AND_AGAIN, Patience, patiently, told, trying_for
 from kclient.errors import CommitFailedError, UnknownTopicOrPartitionError
 from kclient.sync import Consumer
 from kclient.types import TopicPartition
@@ -29,13 +29,8 @@ _OWN = {
     "enable.auto.commit": "with --group what was written is committed, and nothing else",
     "auto.commit.interval.ms": "with --group what was written is committed at once",
     "allow.auto.create.topics": "consume creates no topics",
+    "exclude.internal.topics": "topics are named, and Kafka's own too",
 }
-_OF_GROUPS = frozenset(
-    {
-        "group.instance.id", "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "max.poll.interval.ms",
-        "partition.assignment.strategy", "session.timeout.ms",
-    }
-)  # fmt: skip
 
 
 def consume(
@@ -68,24 +63,28 @@ def consume(
     if group is not None:
         defaults["group.id"] = group
     config = {**{name: value for name, value in defaults.items() if name not in given}, **settings}
-    with told(), Consumer(config=config) as consumer, ExitStack() as stack:
+    within = given_patience(settings)
+    going_on = AGAIN_AND_AGAIN if within is None else trying_for(within)
+    with told(going_on=going_on) as trouble, Consumer(config=config) as consumer, ExitStack() as stack:
+        patience = Patience(within)
         end: ToEnd | None = None
         if group is not None:
-            found = _partitions(consumer, topics, [])  # says so if a topic does not exist
+            found = _partitions(consumer, patience, topics, [])  # says so if a topic does not exist
             if from_beginning:
-                _tell_of_commits(consumer, found, group)
+                _tell_of_commits(consumer, patience, found, group)
             consumer.subscribe(topics)
         else:
-            assigned = _partitions(consumer, topics, partitions)
+            assigned = _partitions(consumer, patience, topics, partitions)
             consumer.assign(assigned)
             if offset is not None or "auto.offset.reset" not in given:  # else the consumer begins where that says
-                _place(consumer, assigned, EARLIEST if from_beginning else place)
+                _place(consumer, patience, assigned, EARLIEST if from_beginning else place)
             if to_end and offset is None and not from_beginning and "auto.offset.reset" not in given:
                 output.note("--to-end shows nothing by itself: add --from-beginning or --offset")
             if to_end:
                 from kclient.cli.to_end import ToEnd, open_admin
 
-                end = ToEnd(consumer, stack.enter_context(open_admin(config)), assigned)
+                end = ToEnd(consumer, stack.enter_context(open_admin(config)), assigned, patience)
+        trouble.going_on = AGAIN_AND_AGAIN
         _run(consumer, limit, end, commit=group is not None)
     return 0
 
@@ -99,13 +98,12 @@ def _check_config(given: set[str], group: str | None) -> None:
     for name in sorted(given & _OWN.keys()):
         raise UsageError(f"--config {name} has no place here: {_OWN[name]}")
     if group is None:
-        for name in sorted(given & _OF_GROUPS):
-            raise UsageError(f"--config {name} is for groups: name one with --group")
+        refuse_group_settings(given, "name one with --group")
 
 
-def _tell_of_commits(consumer: Consumer, partitions: list[TopicPartition], group: str) -> None:
+def _tell_of_commits(consumer: Consumer, patience: Patience, partitions: list[TopicPartition], group: str) -> None:
     """Say where --from-beginning is not where the group begins."""
-    committed = patiently(lambda timeout: consumer.committed(partitions, timeout=timeout))
+    committed = patience(lambda timeout: consumer.committed(partitions, timeout=timeout))
     places = sum(place is not None for place in committed.values())
     if places:
         which = "all partitions" if places == len(partitions) else f"{places} of {len(partitions)} partitions"
@@ -115,14 +113,8 @@ def _tell_of_commits(consumer: Consumer, partitions: list[TopicPartition], group
         )
 
 
-def _asked(
-    ask: Callable[..., dict[TopicPartition, int]], partitions: list[TopicPartition]
-) -> dict[TopicPartition, int]:
-    return patiently(lambda timeout: ask(partitions, timeout=timeout))
-
-
-def _partitions(consumer: Consumer, topics: list[str], wanted: list[int]) -> list[TopicPartition]:
-    existing = patiently(lambda timeout: consumer.list_topics(timeout=timeout))
+def _partitions(consumer: Consumer, patience: Patience, topics: list[str], wanted: list[int]) -> list[TopicPartition]:
+    existing = patience(lambda timeout: consumer.list_topics(timeout=timeout))
     found: list[TopicPartition] = []
     for topic in dict.fromkeys(topics):
         if topic not in existing:
@@ -135,14 +127,15 @@ def _partitions(consumer: Consumer, topics: list[str], wanted: list[int]) -> lis
     return found
 
 
-def _place(consumer: Consumer, assigned: list[TopicPartition], place: int | str | None) -> None:
+def _place(consumer: Consumer, patience: Patience, assigned: list[TopicPartition], place: int | str | None) -> None:
     """Begin at an offset (below 0: so many before the end), `EARLIEST`, or at the end."""
     if place == EARLIEST:
         consumer.seek_to_beginning(assigned)
     elif not isinstance(place, int):
         consumer.seek_to_end(assigned)
     else:
-        starts, ends = _asked(consumer.beginning_offsets, assigned), _asked(consumer.end_offsets, assigned)
+        starts = patience(lambda timeout: consumer.beginning_offsets(assigned, timeout=timeout))
+        ends = patience(lambda timeout: consumer.end_offsets(assigned, timeout=timeout))
         for partition in assigned:
             offset = place if place >= 0 else ends[partition] + place
             consumer.seek(partition, min(max(offset, starts[partition]), ends[partition]))

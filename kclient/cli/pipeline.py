@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.cli import output
 from kclient.cli.errors import UsageError
-from kclient.cli.settings import client_settings, with_patience
+from kclient.cli.settings import client_settings, refuse_group_settings, with_patience
 from kclient.cli.trouble import told, trying_for
 from kclient.errors import MissingExtraError
 
@@ -57,6 +57,7 @@ def archive(
     # all that can be wrong is said before a broker is asked, and that before Spark takes its seconds to start
     check_folder(destination)
     settings = client_settings(bootstrap, config, refused=("key.deserializer", "value.deserializer"))
+    refuse_group_settings({name.replace("_", ".") for name in settings}, "an archive has none")
     check_selection(settings, topics=topics, pattern=pattern)
     logging.getLogger("kclient").addHandler(logging.NullHandler())
     asking, patience = with_patience(settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from kclient.arguments import shown
 from kclient.cli.errors import UsageError
@@ -12,6 +12,12 @@ from kclient.errors import BrokerConnectionError
 PATIENCE_MS = 15_000
 """How long commands wait for a broker, in milliseconds; `--config` overrides it."""
 _TIMEOUT = "default.api.timeout.ms"
+_OF_GROUPS = frozenset(
+    {
+        "group.instance.id", "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "max.poll.interval.ms",
+        "partition.assignment.strategy", "session.timeout.ms",
+    }
+)  # fmt: skip
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -61,10 +67,19 @@ def client_settings(
 
 def with_patience(settings: dict[str, object]) -> tuple[dict[str, object], object]:
     """The settings, and how long calls take at most, in milliseconds: what the user gave, or what commands wait."""
-    for name, value in settings.items():
-        if name.replace("_", ".") == _TIMEOUT:
-            return settings, value
-    return {_TIMEOUT: PATIENCE_MS, **settings}, PATIENCE_MS
+    given = given_patience(settings)
+    return (settings, given) if given is not None else ({_TIMEOUT: PATIENCE_MS, **settings}, PATIENCE_MS)
+
+
+def given_patience(settings: Mapping[str, object]) -> object | None:
+    """How long calls may take by what the user gave, in milliseconds; None where he did not say."""
+    return next((value for name, value in settings.items() if name.replace("_", ".") == _TIMEOUT), None)
+
+
+def refuse_group_settings(names: Collection[str], why: str) -> None:
+    """Raises `UsageError` where one of the settings is for members of groups, and there is none."""
+    for name in sorted(_OF_GROUPS.intersection(names)):
+        raise UsageError(f"--config {name} is for groups: {why}")
 
 
 def check_group(group: str) -> None:

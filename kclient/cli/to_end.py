@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kclient.admin import PartialFailureError
-from kclient.cli.trouble import patiently
+from kclient.cli.trouble import Patience, patiently
 from kclient.config import AdminConfig
 from kclient.errors import BrokerConnectionError, KafkaTimeoutError, UnknownTopicOrPartitionError
 from kclient.sync import Admin
@@ -34,13 +34,18 @@ class ToEnd:
         consumer: Is assigned the partitions.
         admin: Knows the topics' ids.
         partitions: Which.
+        patience: How long to ask for the ends; once they are known, it is for as long as it takes.
     """
 
-    def __init__(self, consumer: Consumer, admin: Admin, partitions: Collection[TopicPartition]) -> None:
+    def __init__(
+        self, consumer: Consumer, admin: Admin, partitions: Collection[TopicPartition], patience: Patience
+    ) -> None:
         self._consumer = consumer
         self._admin = admin
+        self._patience = patience
         self._ids = self._ask({partition.topic for partition in partitions})  # before the ends: these are of no others
-        self._ends = patiently(lambda timeout: consumer.end_offsets(partitions, timeout=timeout))
+        self._ends = patience(lambda timeout: consumer.end_offsets(partitions, timeout=timeout))
+        self._patience = patiently
         self._left = dict(self._ends)
         self._next: dict[TopicPartition, int] = {}
         self._looked = time.monotonic()
@@ -128,7 +133,7 @@ class ToEnd:
             return found
 
     def _ids_of(self, topics: list[str]) -> dict[str, str]:
-        described = patiently(lambda timeout: self._admin.describe_topics(topics, timeout=timeout))
+        described = self._patience(lambda timeout: self._admin.describe_topics(topics, timeout=timeout))
         return {name: topic.topic_id for name, topic in described.items()}
 
 

@@ -45,7 +45,8 @@ class Trouble(logging.Handler):
         self._down: dict[str, BrokerNews] = {}
         self._up = set[str]()
         self._tell = tell
-        self._going_on = going_on
+        self.going_on = going_on
+        """What the command does when the next broker is in trouble."""
 
     @property
     def nobody_answers(self) -> bool:
@@ -85,7 +86,7 @@ class Trouble(logging.Handler):
             return  # it is asked for brokers only, and another time
         if news.address not in self._down and (news.error is None or _may_pass(news.error)):
             self._down[news.address] = news
-            self._tell(f"{_what(news)}; {self._going_on}, Ctrl-C ends it")
+            self._tell(f"{_what(news)}; {self.going_on}, Ctrl-C ends it")
 
 
 def _what(news: BrokerNews) -> str:
@@ -124,12 +125,36 @@ def told(tell: Callable[[str], None] = output.warn, *, going_on: str = AGAIN_AND
         logger.removeHandler(trouble)
 
 
-def patiently(ask: Callable[[float], T]) -> T:
-    """What `ask` returns; it is called with a timeout in seconds, again and again while no broker can be reached."""
-    while True:
-        try:
-            return ask(_LOOKUP_S)
-        except (KafkaTimeoutError, BrokerConnectionError) as error:
-            if not error.retriable:
-                raise
+class Patience:
+    """Asks again and again while no broker can be reached.
+
+    Args:
+        within: Milliseconds from now that all questions together may take, as text or a number; None lasts for ever.
+    """
+
+    def __init__(self, within: object = None) -> None:
+        self._end = None if within is None else time.monotonic() + int(str(within)) / 1000
+
+    def __call__(self, ask: Callable[[float], T]) -> T:
+        """What `ask` returns, which is called with a timeout in seconds.
+
+        Raises:
+            KafkaError: Trying again cannot help, or the time is over.
+        """
+        while True:
+            try:
+                return ask(self._timeout())
+            except KafkaTimeoutError as error:
+                if not error.retriable or self._end is not None:  # it had all the time
+                    raise
+            except BrokerConnectionError as error:
+                if not error.retriable or self._timeout() <= _PAUSE_S:
+                    raise
             time.sleep(_PAUSE_S)
+
+    def _timeout(self) -> float:
+        return _LOOKUP_S if self._end is None else max(self._end - time.monotonic(), 0)
+
+
+patiently: Patience = Patience()
+"""Asks until Ctrl-C ends it."""

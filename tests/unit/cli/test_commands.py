@@ -257,6 +257,12 @@ def test_an_interruption_beside_a_send_is_counted(
         ),
         (["consume", "t", "-c", "allow.auto.create.topics=true"], 2, "consume creates no topics"),
         (["consume", "t", "-c", "group.instance.id=i"], 2, "group.instance.id is for groups"),
+        (["consume", "t", "-c", "exclude.internal.topics=false"], 2, "exclude.internal.topics has no place here"),
+        (
+            ["pipeline", "archive", "t", "--to", "x", "-c", "session_timeout_ms=6000"],
+            2,
+            "session.timeout.ms is for groups: an archive has none",
+        ),
         (["consume", "t", "-n", "1", "-n", "2"], 2, "--limit is given twice; see kclient consume --help"),
         (["topics", "list", "-b", "a:1", "--bootstrap=b:1"], 2, "--bootstrap is given twice"),
         (["topics", "create", "u", "-p", "-5"], 2, "a new topic's number of partitions is from 1"),

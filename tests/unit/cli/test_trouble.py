@@ -20,7 +20,7 @@ from typing import IO
 import pytest
 
 from kclient.cli.app import run
-from kclient.cli.trouble import Trouble, patiently, told
+from kclient.cli.trouble import Patience, Trouble, patiently, told
 from kclient.cluster.news import BrokerEvent, BrokerNews, tell
 from kclient.errors import AuthenticationError, BrokerConnectionError, KafkaTimeoutError
 from kclient.sync import Admin, Consumer, Producer
@@ -423,3 +423,31 @@ def test_patience_ends_where_trying_again_cannot_help() -> None:
     with pytest.raises(AuthenticationError):
         patiently(ask)
     assert failures == []
+
+
+def test_patience_that_has_an_end() -> None:
+    timeouts: list[float] = []
+
+    def ask(timeout: float) -> int:
+        timeouts.append(timeout)
+        raise (BrokerConnectionError if len(timeouts) == 1 else KafkaTimeoutError)("no")
+
+    with pytest.raises(KafkaTimeoutError):
+        Patience("60000")(ask)
+    assert 60 >= timeouts[0] > timeouts[1] > 30
+    timeouts.clear()
+    with pytest.raises(BrokerConnectionError):
+        Patience(0)(ask)
+
+
+@pytest.mark.parametrize(
+    "words", [["t"], ["t", "--group", "g"], ["t", "--from-beginning", "--to-end", "-c", "default_api_timeout_ms=1500"]]
+)
+def test_a_consumer_gives_up_if_it_is_told_when(words: list[str]) -> None:
+    config = [] if "-c" in words else ["-c", "default.api.timeout.ms=1500"]
+    with running("consume", *words, *config, "--bootstrap", "127.0.0.1:1") as command:
+        assert command.process.wait(timeout=HURRY_S) == 1
+        said = command.complaints().splitlines()
+    assert said[0].endswith("; trying for 1.5 s, Ctrl-C ends it")
+    assert "did not succeed within 1.5 s (default.api.timeout.ms" in said[1]
+    assert len(said) == 2
