@@ -87,6 +87,41 @@ def test_times_read_back_as_they_were(spark: SparkSession, broker: str, topic: s
     assert {int(row.sent): row.found for row in rows} == {each: min(each * 1000, 2**63 - 1) for each in TIMES}
 
 
+DAY = 86_400_000
+YEAR_1 = -62_135_596_800_000
+EARLY_TIMES = {
+    -1: "1969-12-31",
+    -2: "1969-12-31",
+    -DAY: "1969-12-31",
+    -DAY - 1: "1969-12-30",
+    YEAR_1: "0001-01-01",
+    YEAR_1 - 1: "0001-01-01",
+    -(2**63) // 1000: "0001-01-01",
+    -(2**63): "0001-01-01",
+}
+
+
+@pytest.mark.foreign
+def test_times_before_1970_read_back_as_they_were(spark: SparkSession, broker: str, topic: str, tmp_path: Path) -> None:
+    """Other clients send them, and brokers take them."""
+    import confluent_kafka
+
+    # Kafka takes the very first for one that lies ahead
+    create(broker, topic, message_timestamp_after_max_ms=str(2**63 - 1))
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker})
+    for timestamp in EARLY_TIMES:
+        producer.produce(topic, str(timestamp).encode(), partition=0, timestamp=timestamp)
+    assert producer.flush(30) == 0
+    assert archive(spark, tmp_path / "out", {"bootstrap.servers": broker}, topics=[topic]).records == len(EARLY_TIMES)
+    frame = spark.read.parquet(str(tmp_path / "out"))
+    columns = ("cast(value as string) as sent", "unix_micros(timestamp) as found", "cast(date as string) as date")
+    rows = frame.selectExpr(*columns).collect()
+    assert {int(row.sent): row.date for row in rows} == EARLY_TIMES
+    assert {int(row.sent): row.found for row in rows} == {each: max(each * 1000, -(2**63)) for each in EARLY_TIMES}
+    for read in READERS:
+        assert {date for _, date in read(spark, tmp_path / "out")} == set(EARLY_TIMES.values()), read.__name__
+
+
 def test_an_archive_goes_on_beside_files_with_the_timestamps_of_old(
     spark: SparkSession, gateway: str, topic: str, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ _DATA = re.compile(r"part-\d+-\d+-\d+-((?:\d{8,}-)?[0-9a-f]{16})\.parquet")
 _RUN = re.compile(r"(\d{8,})-([0-9a-f]+)")
 """The full name of a run: its number, and what no other run has."""
 _STAGING = re.compile(r"\d{8,}(-[0-9a-f]+)?")
+_TEMPORARY = re.compile(r"\d{8,}(?:\.([0-9a-f]+))?\.tmp")
 MARKER = "run.json"
 _NAMED = 3
 """So many lost runs are named; others are counted."""
@@ -285,8 +286,9 @@ class ArchiveFolder:
                     alive.add(folder.name.partition("-")[2])
                 else:
                     shutil.rmtree(folder, ignore_errors=True)  # a task that outlived its driver may still write
-            for temporary in self._manifests.glob("*.tmp"):
-                if temporary.name.split(".")[1] not in alive:
+            for temporary in self._manifests.iterdir():
+                match = _TEMPORARY.fullmatch(temporary.name)
+                if match and match[1] not in alive and not temporary.is_dir():
                     temporary.unlink(missing_ok=True)
 
     def _manifest_path(self, number: int) -> Path:

@@ -327,9 +327,11 @@ def test_dead_runs_are_forgotten_and_live_ones_are_not(folder: ArchiveFolder) ->
 def test_what_is_no_runs_is_left_alone(folder: ArchiveFolder) -> None:
     strangers = [folder.destination / "_kclient" / name for name in ("staging/.DS_Store", "manifests/.DS_Store")]
     strangers.append(folder.destination / "_kclient/manifests/00000009 copy.json")
+    strangers += [folder.destination / "_kclient/manifests" / name for name in ("notes.tmp", "00000002.mine.tmp")]
     for path in strangers:
         path.write_text("x")
-    (folder.destination / "_kclient/staging/lost+found").mkdir()
+    for name in ("staging/lost+found", "manifests/a folder.tmp", "manifests/00000002.tmp"):
+        (folder.destination / "_kclient" / name).mkdir()
     made = commit(folder, 1)
     folder.publish(made)
     folder.discard_dead()
