@@ -72,7 +72,7 @@ def with_patience(settings: dict[str, object]) -> tuple[dict[str, object], objec
 
 
 def given_patience(settings: Mapping[str, object]) -> object | None:
-    """How long calls may take by what the user gave, in milliseconds; None where he did not say."""
+    """How long calls may take by what the user gave, in milliseconds; None where nothing was given."""
     return next((value for name, value in settings.items() if name.replace("_", ".") == _TIMEOUT), None)
 
 
