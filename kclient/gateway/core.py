@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kclient.concurrency import loop_soon
 from kclient.gateway.discarding import in_slices
 from kclient.gateway.producer_windows import ProducerLimit
+from kclient.gateway.shields import Shields
 from kclient.gateway.workers import Workers
 from kclient.net.fair_queue import FairQueue
 
@@ -114,6 +115,8 @@ class Core:
     """Who may use the event loop: each connection has a flow in it, and what is done for many of them has one too."""
     workers: Workers = field(default_factory=Workers)
     """Threads for checksums, decompression and compression."""
+    shields: Shields = field(default_factory=Shields)
+    """What goes on although its request is cancelled."""
     producers: ProducerLimit = field(default_factory=ProducerLimit)
     """How many producers the logs may remember."""
     dynamic: DynamicConfig = field(init=False)

@@ -78,7 +78,7 @@ class DynamicConfig:
             values = dict(change(core.config.dynamic))
             if validate_only:
                 return
-            with anyio.CancelScope(shield=True):
+            with core.shields.shield():
                 row = json.dumps({**self._ignored, **values}).encode()
                 await core.manager.commit({KEY: row}, lease=core.lease)
                 self.unreadable = False

@@ -50,7 +50,9 @@ _CLUSTER_ID: Final = "kafka/cluster-id"
 LEASE_S: Final = 30.0
 """The gateway's lease; it is renewed three times in it."""
 DRAIN_S: Final = 10.0
-"""How long closing waits for requests that have begun, in seconds."""
+"""How long closing may take, in seconds."""
+_LEAST_S: Final = 1.0
+"""Seconds that the store has at least to take what has to be stored at the end."""
 
 
 def _opened_elsewhere(htp: object, durability: str) -> Store:
@@ -238,7 +240,10 @@ class Gateway:
         """Stop accepting, answer what has begun, checkpoint and close; may be called again.
 
         Args:
-            timeout: Seconds that requests which have begun may take. With 0 a cancellation does not disturb closing.
+            timeout: Seconds that all of it may take, and one more where checkpoints have to be written at the end. What
+                the store has not done by then is given up: nobody is told that it was. With 0 a cancellation does not
+                disturb closing. A store that the gateway has opened itself is closed in any case, which waits for the
+                disk.
         """
         check_timeout(timeout, none=None)
         if self._closed:
@@ -250,6 +255,8 @@ class Gateway:
             with anyio.CancelScope(shield=timeout <= 0):
                 await self._drain(timeout)
         except BaseException:
+            if self._core is not None:
+                self._core.shields.give_up()
             if self._server is not None:  # cut off half-way: the sockets are closed nevertheless
                 with anyio.CancelScope(shield=True):
                     await self._server.aclose(0.0)
@@ -258,6 +265,8 @@ class Gateway:
             # No scope around these: on trio the supervisor's nursery has to be closed outside of any later scope.
             if self._unwatch is not None:
                 self._unwatch()
+            if self._core is not None:
+                self._core.shields.give_up()
             try:
                 await self._supervisor.aclose()
             finally:
@@ -419,10 +428,18 @@ class Gateway:
         for partition in core.partitions.opened():
             partition.wake()
         healthy = self._supervisor.failure is None
+        end = anyio.current_time() + grace
+        if healthy:
+            self._supervisor.spawn(self._give_up, max(grace, _LEAST_S), name="end of closing")
+        else:
+            core.shields.give_up()
         if hasattr(core, "groups") and healthy:
-            await core.groups.aclose()
+            with anyio.move_on_after(max(grace, _LEAST_S)) as storing:
+                await core.groups.aclose()
+            if storing.cancelled_caught:
+                logger.warning("the store does not answer: what groups have committed last is given up")
         if server is not None:
-            await server.aclose(grace)
+            await server.aclose(max(end - anyio.current_time(), 0.0))
         await anyio.to_thread.run_sync(core.workers.close)
         if not healthy:
             return
@@ -430,9 +447,21 @@ class Gateway:
             task.cancel()
         for task in self._background:
             await task.wait()
-        with anyio.move_on_after(max(grace, 1.0)):
-            for partition in core.partitions.opened():
-                await partition.settled()
+        with anyio.move_on_after(max(end - anyio.current_time(), _LEAST_S)) as saving:
+            await self._save(core)
+        if saving.cancelled_caught:
+            logger.warning("the store does not answer: closing without checkpoints, the next start reads more")
+            core.partitions.close()
+
+    async def _give_up(self, grace: float) -> None:
+        """Once closing has taken so long: end what only the store could."""
+        await anyio.sleep(grace)
+        if given_up := self.core.shields.give_up():
+            logger.warning("the store does not answer: %d changes are given up, they may have been made", given_up)
+
+    async def _save(self, core: Core) -> None:
+        for partition in core.partitions.opened():
+            await partition.settled()
         try:
             await core.partitions.checkpoint()
             core.partitions.close()

@@ -598,7 +598,7 @@ class Partition:
             UnknownTopicOrPartitionError: If the partition has gone.
             HtpError: If the new start could not be stored; then it has not moved.
         """
-        with anyio.CancelScope(shield=True):
+        with self._core.shields.shield():
             async with self.saving:
                 stored_in = self.stored_in
                 before = min(before, self.log.high_watermark)

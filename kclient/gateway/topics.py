@@ -279,7 +279,7 @@ class TopicCatalogue:
         """Create a topic; it can be used when this returns. Errors as `check_creation`."""
         async with self._changing.hold(name):
             partitions, checked = self.check_creation(name, partitions, overrides or {})
-            with anyio.CancelScope(shield=True):
+            with self._core.shields.shield():
                 return await self._create(name, partitions, replication_factor, checked)
         raise AssertionError("a lock lets no error pass")
 
@@ -325,7 +325,7 @@ class TopicCatalogue:
             UnknownTopicOrPartitionError: If there is no such topic.
         """
         async with self._changing.hold(name):
-            with anyio.CancelScope(shield=True):
+            with self._core.shields.shield():
                 if name in self.damaged:
                     await self._delete_damaged(name)
                     return
@@ -415,7 +415,7 @@ class TopicCatalogue:
         for name in list(self._left):
             async with self._changing.hold(name):
                 try:
-                    with anyio.CancelScope(shield=True):
+                    with self._core.shields.shield():
                         await self._remove_left(name)
                 except (KafkaError, OSError) as error:
                     logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
@@ -450,7 +450,7 @@ class TopicCatalogue:
             if validate_only:
                 return
             core, added = self._core, range(record.partitions, partitions)
-            with anyio.CancelScope(shield=True):
+            with self._core.shields.shield():
                 places = await record.mapping.create(core.manager, core.broker, name, added, lease=core.lease)
                 await self._change(record, replace(record, partitions=partitions, places=[*record.places, *places]))
 
@@ -469,7 +469,7 @@ class TopicCatalogue:
             record = self._require(name)
             changed = replace(record, overrides=dict(change(record.overrides)))
             if not validate_only:
-                with anyio.CancelScope(shield=True):
+                with self._core.shields.shield():
                     await self._change(record, changed)
 
     async def _change(self, record: TopicRecord, changed: TopicRecord) -> None:
