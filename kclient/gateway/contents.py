@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kclient.errors import CorruptRecordError, InvalidRecordError, InvalidTimestampError
+from kclient.errors import CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.validation import check_size
 from kclient.records import HEADER_SIZE, IMPLEMENTATION, BatchHeader, CompressionType, RecordScan, read_header
 from kclient.records.batch_header import check_count, write_header
-from kclient.records.compression import PieceCompressor, decompressed_pieces, working_memory
+from kclient.records.compression import PieceCompressor, compressing_memory, decompressed_pieces, working_memory
 from kclient.types import Buffer
 
 __all__ = ["AT_ONCE", "ContentCheck", "Recompression", "RecordSearch", "RejectedRecordsError", "look_through"]
@@ -32,6 +32,9 @@ _CODECS: Final = {
 _CODEC_BITS: Final = 0x07
 _LARGEST_WINDOW: Final = 1 << 27
 """The most memory that Java's consumers give zstd for a frame."""
+_EXPANSION: Final = 4
+_ONE_BLOCK: Final = 1024
+"""What cannot be compressed grows by less than one part in so many, and a block's frame."""
 _NAMED: Final = 100
 """Records that are refused one by one and told why; those behind them are told their numbers."""
 
@@ -172,16 +175,27 @@ class Recompression:
         size: Bytes of its records when decompressed.
     """
 
-    __slots__ = ("_codec", "_compressor", "_config", "_header", "_made", "_pieces")
+    __slots__ = ("_codec", "_compressor", "_config", "_header", "_made", "_pieces", "codec_memory", "least", "room")
 
     def __init__(self, batch: Buffer, header: BatchHeader, config: TopicConfig, size: int) -> None:
         self._config = config
         self._header = header
         self._codec = _CODECS[config.compression_type]
-        self._pieces = _pieces_of(memoryview(batch)[HEADER_SIZE : header.length], header, config.max_decompressed_bytes)
+        payload = memoryview(batch)[HEADER_SIZE : header.length]
+        self._pieces = _pieces_of(payload, header, config.max_decompressed_bytes)
         self._compressor: PieceCompressor | None = None
+        self.least: int = HEADER_SIZE + (size if self._codec is CompressionType.NONE else 0)
+        """Bytes that the new batch has at least."""
+        self.room: int = self.least
+        """Bytes that it may have; there may be memory for less."""
+        self.codec_memory: int = 0
+        """Bytes of memory that decompressing and compressing take, until the batch is made."""
+        if header.compression is not CompressionType.NONE:
+            self.codec_memory += min(size, working_memory(header.compression, payload))
         if self._codec is not CompressionType.NONE:
             self._compressor = PieceCompressor(self._codec, config.compression_level, size)
+            self.codec_memory += compressing_memory(self._codec, config.compression_level, size)
+            self.room = min(HEADER_SIZE + size + size // _EXPANSION + _ONE_BLOCK, config.max_message_bytes)
         self._made = bytearray(HEADER_SIZE)
 
     @staticmethod
@@ -193,7 +207,7 @@ class Recompression:
         """Go on with about so many bytes of records; whether that was all.
 
         Raises:
-            RecordTooLargeError: The batch is larger than `max.message.bytes` in its new codec.
+            RecordTooLargeError: The batch is larger than `max.message.bytes` in its new codec, or than `room`.
         """
         done = 0
         while done < most:
@@ -209,6 +223,12 @@ class Recompression:
     def _add(self, made: Buffer) -> None:
         self._made += made
         check_size(len(self._made), self._config)
+        if len(self._made) > self.room:
+            raise RecordTooLargeError(
+                f"The record batch takes more than {self.room} bytes with the topic's compression.type="
+                f"{self._config.compression_type}, and one connection may hold no more beside its request, as it may "
+                "hold a quarter of connections.max.memory.bytes."
+            )
 
     def batch(self) -> tuple[bytearray, BatchHeader]:
         """The new batch and its header."""

@@ -226,8 +226,9 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting("compression.zstd.level", _I, "3", "Default of the topic setting.", -131072, 22),
     Setting("connections.max.idle.ms", _L, "600000", "Idle connections are closed after this time."),
     Setting("connections.max.memory.bytes", _L, str(512 << 20), "Most memory that is kept for all clients together: "
-            "requests, what is made of them, replies, fetch sessions. One connection may take a quarter. When it is "
-            "used up, connections are read when there is room again. Fetch sessions may take an eighth: consumers "
+            "requests, what is made of them, replies, fetch sessions. One connection may take a quarter; a stored "
+            "batch that is larger is fetched all the same, one at a time, unless it is larger than all of it. When it "
+            "is used up, connections are read when there is room again. Fetch sessions may take an eighth: consumers "
             "beyond that fetch without sessions. Beside it, the members of all groups may take as much as a quarter: "
             "who joins beyond that is told to try again (COORDINATOR_LOAD_IN_PROGRESS), and the log says so. Not a "
             "setting of Kafka's.", 16 << 20),

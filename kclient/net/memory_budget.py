@@ -96,7 +96,9 @@ class Share:
             return most
         return min(most, max(budget.allowance - self.held, LEAST_ALLOWANCE))
 
-    def take(self, size: int, *, request: bool = False, last: bool = False, over: bool = False) -> bool:
+    def take(
+        self, size: int, *, request: bool = False, last: bool = False, over: bool = False, whole: bool = False
+    ) -> bool:
         """Hold so many bytes more; False if they have to be waited for: `wake` is called when to ask again.
 
         Args:
@@ -106,6 +108,8 @@ class Share:
                 for its own share.
             over: Whether they may go beyond the connection's part while there is room for all: what it holds for its
                 next requests comes free only when this one has ended.
+            whole: Whether they are of something that cannot be had in parts, one stored batch: then the favoured
+                connection gets them, however many, one at a time.
 
         Raises:
             TooMuchMemoryError: One connection may not hold so much, ever.
@@ -114,7 +118,7 @@ class Share:
             return True
         if last and self.held + size > self._budget.most:
             raise self._budget.too_much(self.held + size)
-        if not self._budget.admits(self, size, request, over):
+        if not self._budget.admits(self, size, request, over, whole):
             return False
         self.add(size, requests=size if request else 0)
         return True
@@ -225,9 +229,9 @@ class MemoryBudget:
         allowances = min(self._shares * ALLOWANCE, self.most)
         self.limit = self.total - self.most - max(allowances - self.unfinished, 0)
 
-    def admits(self, share: Share, size: int, request: bool, over: bool) -> bool:
+    def admits(self, share: Share, size: int, request: bool, over: bool, whole: bool = False) -> bool:
         """Whether a share may hold `size` bytes more."""
-        if size > self.most:
+        if size > self.most and not whole:
             raise self.too_much(size)
         if share.held + size <= self.allowance:
             return True
@@ -238,6 +242,8 @@ class MemoryBudget:
                 return True
         elif over and fits:
             return True
+        elif over and whole and share.held <= self.most and self.favours(share):
+            return True  # what it holds already is sent before it gets another
         self.wait(share)
         return False
 

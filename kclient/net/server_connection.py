@@ -115,7 +115,7 @@ class ServerSettings:
 class Place:
     """A request's place in the order of replies, and the memory that is held for it."""
 
-    __slots__ = ("_connection", "_on_next", "_wanted", "done", "frame", "held", "reply", "taken")
+    __slots__ = ("_connection", "_on_next", "_wanted", "_whole", "done", "frame", "held", "reply", "taken")
 
     def __init__(self, connection: ServerConnection, frame: int) -> None:
         self.frame: int = frame
@@ -128,6 +128,7 @@ class Place:
         self.taken: int = 0
         """Of `held`, what `take` was asked for and is not given back."""
         self._wanted = 0  # what it was asked for in vain
+        self._whole = False  # and whether that cannot be had in parts
         self._on_next: Callable[[], object] | None = None
 
     @property
@@ -147,18 +148,22 @@ class Place:
     def told_next(self) -> None:
         """It is the connection's first place now, or there may be memory. Called by the connection."""
         if self._wanted:
-            self.take(self._wanted)  # now: whoever is told asks later than the others
+            self.take(self._wanted, whole=self._whole)  # now: whoever is told asks later than the others
         if self._on_next is not None:
             self._on_next()
 
-    def take(self, size: int) -> bool:
+    def take(self, size: int, *, whole: bool = False) -> bool:
         """Hold memory for the reply; False if it has to be waited for. It is given back when the reply is there.
 
         What has to be waited for is held as soon as it can be had; then `taken` tells, and the callback is called.
+
+        Args:
+            size: Bytes.
+            whole: Whether they are of one thing, that may be larger than the connection's part (see `Share.take`).
         """
         connection = self._connection
-        if not connection.share.take(size, over=connection.is_first(self)):
-            self._wanted = size
+        if not connection.share.take(size, over=connection.is_first(self), whole=whole):
+            self._wanted, self._whole = size, whole
             return False
         self._wanted = 0
         self.held += size
@@ -895,8 +900,12 @@ class ServerConnection:
         return False
 
     def _may_take(self, course: _Course) -> bool:
-        alone = course.slot.held + course.owed > self.share.most  # whatever else comes free
-        return self.share.take(course.owed, last=alone, over=self.is_first(course.slot))
+        slot = course.slot
+        if slot.taken > self.share.most:  # one thing larger than its part: what goes with that cannot wait for it
+            self.share.add(course.owed)
+            return True
+        alone = slot.held + course.owed > self.share.most  # whatever else comes free
+        return self.share.take(course.owed, last=alone, over=self.is_first(slot))
 
     def _give_up(self, course: _Course) -> None:
         """Nobody waits for these steps any more."""

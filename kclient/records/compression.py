@@ -40,6 +40,7 @@ _GREATEST_WINDOW = 1 << 31
 _MOST_FRAMES = DEFAULT_MAX_DECOMPRESSED // (64 * 1024)
 """Most gzip members or lz4 frames one behind another. Writers make one; each takes time even if it holds nothing."""
 
+_SMALL_CONTEXT = 256 << 10  # of gzip, the largest of the others
 _ZSTD_SOURCE = 4 << 20  # the size that zstd is set up for, at most: the high levels take hundreds of times as much else
 _Pieces: TypeAlias = "tuple[Callable[[Buffer], bytes], Callable[[], bytes]]"
 
@@ -189,6 +190,13 @@ class _Output:
             if isinstance(self.data, bytes):
                 self.data = bytearray(self.data)
             self.data += part
+
+
+def compressing_memory(compression: CompressionType, level: int | None, size: int) -> int:
+    """About how many bytes `PieceCompressor` holds beside what it has given, for records of `size` bytes in all."""
+    if compression is CompressionType.ZSTD:
+        return int(_zstd_parameters(level, size).estimated_compression_context_size())
+    return _SMALL_CONTEXT
 
 
 class PieceCompressor:
@@ -378,11 +386,14 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
 
 
 def _zstd_pieces(level: int | None, size: int) -> _Pieces:
-    parameters = zstandard.ZstdCompressionParameters.from_level(
+    compressor = zstandard.ZstdCompressor(compression_params=_zstd_parameters(level, size)).compressobj(size=size)
+    return compressor.compress, compressor.flush
+
+
+def _zstd_parameters(level: int | None, size: int) -> zstandard.ZstdCompressionParameters:
+    return zstandard.ZstdCompressionParameters.from_level(
         3 if level is None else level, source_size=max(1, min(size, _ZSTD_SOURCE))
     )
-    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=size)
-    return compressor.compress, compressor.flush
 
 
 def _unzstd(data: Buffer, limit: int) -> Iterator[bytes]:

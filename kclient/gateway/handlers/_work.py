@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kclient.net.server_connection import Work
 
-__all__ = ["FEW", "Work", "lazily", "sorted_in_steps", "started"]
+if TYPE_CHECKING:
+    from kclient.gateway.handlers import Finish
+
+__all__ = ["FEW", "Work", "counted", "lazily", "sorted_in_steps", "started"]
 
 T = TypeVar("T")
 
@@ -46,6 +49,24 @@ def started(work: Work) -> Any:
     except StopIteration as end:
         return end.value
     return _continued(step, work)
+
+
+def counted(sizes: Iterable[int], then: Finish) -> Any:
+    """What `Handler.begin` returns for a request whose answer has a row for each thing that it names.
+
+    Args:
+        sizes: About how many bytes of memory each row takes, with what is made for it. It begins when there is memory
+            for all, which is held until the request is answered.
+        then: What does the work.
+    """
+    return started(_counted(iter(sizes), then))
+
+
+def _counted(sizes: Iterator[int], then: Finish) -> Work:
+    while some := list(islice(sizes, FEW)):
+        if len(some) == FEW:  # fewer do not matter
+            yield sum(some)
+    return then
 
 
 def sorted_in_steps(items: Iterable[str]) -> Work:

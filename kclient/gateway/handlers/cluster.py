@@ -30,6 +30,9 @@ API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
 }
 _BROKERS = 1
+_PER_TOPIC = 250
+_PER_NAME = 100
+"""About how many bytes of memory a topic's row takes, and a name among those that are asked for."""
 _MOST_PARTITIONS = 2000
 """Most partitions per answer, as Kafka's `max.request.partition.size.limit`."""
 
@@ -83,7 +86,7 @@ class DescribeTopicPartitionsHandler(Handler):
             if begun < count:
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=begun)
                 break
-            yield None
+            yield _PER_TOPIC
         return response
 
     def _names(self, request: DescribeTopicPartitionsRequest, first: str) -> Work:
@@ -96,7 +99,7 @@ class DescribeTopicPartitionsHandler(Handler):
             if topic.name >= first:
                 asked.add(topic.name)
             if count % FEW == FEW - 1:
-                yield None
+                yield FEW * _PER_NAME
         return (yield from sorted_in_steps(asked))
 
     def fail(

@@ -17,8 +17,8 @@ from kclient.gateway.config import SOURCE_DEFAULT, Origin
 from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.dynamic_config import READ_ONLY, check_dynamic
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers import Begun, Finish, Handler
-from kclient.gateway.handlers._work import Work, lazily, started
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import Work, counted, lazily, started
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, SettingType, nearest
 from kclient.gateway.topics import check_name, checked_overrides
 from kclient.net.fair_queue import Pace
@@ -46,6 +46,8 @@ API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
 
 
 _MOST_SETTINGS: Final = 1000
+_PER_RESOURCE: Final = 400
+"""About how many bytes of memory a resource's row takes, with the text that says what is wrong."""
 
 
 class Resource(IntEnum):
@@ -255,9 +257,10 @@ class AlterConfigsHandler(_Altering):
 
     API: ClassVar[ApiKey] = ApiKey.ALTER_CONFIGS
 
-    def begin(self, request: AlterConfigsRequest, context: RequestContext) -> Finish:
+    def begin(self, request: AlterConfigsRequest, context: RequestContext) -> Begun:
         """Changing waits for the manager."""
-        return partial(self._finish, request, Pace(context.connection.flow))
+        sizes = (_PER_RESOURCE + len(resource.resource_name) for resource in request.resources)
+        return cast("Begun", counted(sizes, partial(self._finish, request, Pace(context.connection.flow))))
 
     async def _finish(self, request: AlterConfigsRequest, pace: Pace) -> AlterConfigsResponse:
         rows = []
@@ -274,9 +277,10 @@ class IncrementalAlterConfigsHandler(_Altering):
 
     API: ClassVar[ApiKey] = ApiKey.INCREMENTAL_ALTER_CONFIGS
 
-    def begin(self, request: IncrementalAlterConfigsRequest, context: RequestContext) -> Finish:
+    def begin(self, request: IncrementalAlterConfigsRequest, context: RequestContext) -> Begun:
         """Changing waits for the manager."""
-        return partial(self._finish, request, Pace(context.connection.flow))
+        sizes = (_PER_RESOURCE + len(resource.resource_name) for resource in request.resources)
+        return cast("Begun", counted(sizes, partial(self._finish, request, Pace(context.connection.flow))))
 
     async def _finish(self, request: IncrementalAlterConfigsRequest, pace: Pace) -> IncrementalAlterConfigsResponse:
         rows = []

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, cast
 
 import anyio
 
-from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
+from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
 from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.discarding import emptied, in_slices
 from kclient.gateway.error_codes import code_of
@@ -24,7 +24,7 @@ from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.partitions import Partition, State, Waiter
 from kclient.htp.errors import HtpError, PositionError
-from kclient.htp.port import Pulled
+from kclient.htp.port import Place, Pulled
 from kclient.net.fair_queue import Pace
 from kclient.net.garbage import HoldOff
 from kclient.net.memory_budget import Share
@@ -49,6 +49,8 @@ _PATIENCE: Final = 13.0
 """Seconds beyond `max_wait_ms` that a fetch waits for memory to read a batch into that is there: longer than
 clients may stall that keep it (`ServerSettings.stall_timeout`)."""
 _MANY: Final = 5_000
+_REMEMBERED: Final = 1_000
+"""Batches that are larger than all the memory there is, so that they are read, and logged, once."""
 _SESSIONS_SHARE: Final = 8
 """One part in so many of the memory for clients may be taken by fetch sessions."""
 
@@ -145,6 +147,9 @@ class FetchHandler(Handler):
         )
         self._flow = core.queue.flow()
         self._parked: set[_Fetch] = set()
+        self._memory: int = core.config.get_int("connections.max.memory.bytes")
+        self._unreadable: dict[tuple[Place, int], int] = {}
+        """Where batches lie that are larger than all the memory there is, and their sizes."""
 
     def begin(self, request: FetchRequest, context: RequestContext) -> Begun:
         """Take the request's place in its session; answer what is at hand."""
@@ -253,7 +258,9 @@ class FetchHandler(Handler):
             return False
         if not paused:
             return fetch.size <= fetch.context.connection.share.room
-        return fetch.size <= limit or fetch.context.place.take(fetch.size - limit)
+        if fetch.size <= limit:
+            return True
+        return fetch.size <= self._memory and fetch.context.place.take(fetch.size - limit, whole=True)
 
     def _read_some(self, fetch: _Fetch, number: int, limit: int) -> int | None:
         """Read partitions from a number on, until others should have their turn.
@@ -273,7 +280,7 @@ class FetchHandler(Handler):
                 return None
             else:
                 try:
-                    most = _check(partition, item, limit - fetch.size, first=not fetch.size)
+                    most = self._most(partition, item, limit - fetch.size, first=not fetch.size)
                     if most < 0:
                         fetch.full = fetch.full or item.offset < partition.log.high_watermark
                     else:
@@ -300,13 +307,21 @@ class FetchHandler(Handler):
             try:
                 if partition.state is not State.OPEN:
                     await partition.ready()
-                most = _check(partition, wanted, limit - fetch.size, first=not fetch.size)
+                most = self._most(partition, wanted, limit - fetch.size, first=not fetch.size)
                 if most < 0:
                     fetch.full = fetch.full or wanted.offset < partition.log.high_watermark
                 else:
                     fetch.add(number, partition, await self._pull(partition, wanted.offset, most), most)
             except KafkaError as error:
                 fetch.fail(number, error)
+
+    def _most(self, partition: Partition, wanted: Wanted, left: int, *, first: bool) -> int:
+        """How many bytes to read; -1 for nothing at all. Raises when nothing can be read from there."""
+        most = _check(partition, wanted, left, first=first)
+        if self._unreadable and most >= 0 and (partition.place, wanted.offset) in self._unreadable:
+            # consumers wait, and read other partitions meanwhile
+            raise UnknownServerError(f"{partition}: the batch at offset {wanted.offset} is larger than all memory")
+        return most
 
     async def _pull(self, partition: Partition, offset: int, size: int) -> Pulled:
         if partition.direct is not None:
@@ -412,17 +427,37 @@ class FetchHandler(Handler):
             room = place.taken
         else:
             room = max(min(self._limit(fetch), _room(fetch.context.connection.share)), fetch.least)
-            if room and not place.take(room):
+            if room and not place.take(room, whole=fetch.least > 0):
                 return False
-        with anyio.CancelScope(shield=True):
+        with self.core.shields.shield():
             await self._read(fetch, pace, room)
-        if fetch.size > room and not place.take(fetch.size - room):
+            while fetch.size > self._memory:
+                self._refuse(fetch)
+                await self._read(fetch, pace, room)
+        if fetch.size > room and not place.take(fetch.size - room, whole=True):
             fetch.least = fetch.size
             fetch.clear()
             place.give_back()
             return False
         place.give_back(but=fetch.size)
         return True
+
+    def _refuse(self, fetch: _Fetch) -> None:
+        """The one batch that was read is larger than all the memory there is: the others are read without it."""
+        number, size = next(iter(fetch.rows)), fetch.size
+        wanted = fetch.plan.wanted[number]
+        partition = self._find(wanted.key, by_id=fetch.by_id)
+        fetch.clear()
+        if partition is None:
+            return
+        if len(self._unreadable) >= _REMEMBERED:
+            self._unreadable.clear()
+        self._unreadable[partition.place, wanted.offset] = size
+        logger.error(
+            "%s: the batch at offset %d takes %d bytes, more than connections.max.memory.bytes=%d: it cannot be "
+            "fetched. Start the gateway with a higher setting, or let consumers seek beyond it",
+            partition, wanted.offset, size, self._memory,
+        )  # fmt: skip
 
     async def _wait_for(self, fetch: _Fetch, waiter: Waiter, pace: Pace) -> None:
         for wanted in fetch.plan.wanted:

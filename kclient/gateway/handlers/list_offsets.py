@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar, Final
+from itertools import repeat
+from typing import ClassVar, Final, cast
 
 from kclient.errors import (
     KafkaError,
@@ -13,7 +15,8 @@ from kclient.errors import (
 )
 from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers import Finish, Handler
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import counted
 from kclient.gateway.partitions import Partition
 from kclient.gateway.search import find_timestamp, greatest_timestamp
 from kclient.net.fair_queue import Pace
@@ -48,7 +51,15 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 _HIGH_WATERMARK: Final = -1
+_PER_PARTITION: Final = 150
+"""About how many bytes of memory a partition's row takes."""
 _WITH_LEADER_EPOCH: Final = 4  # ListOffsets tells leader epochs from this version on
+
+
+def _sizes(request: ListOffsetsRequest | OffsetForLeaderEpochRequest | DeleteRecordsRequest) -> Iterator[int]:
+    for topic in request.topics:
+        yield _PER_PARTITION
+        yield from repeat(_PER_PARTITION, len(topic.partitions))
 
 
 def _partition(core: Core, name: str, index: int) -> Partition:
@@ -64,9 +75,9 @@ class ListOffsetsHandler(Handler):
     ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
 
-    def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Finish:
+    def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened, and times looked up on the disk."""
-        return partial(self._finish, request, context)
+        return cast("Begun", counted(_sizes(request), partial(self._finish, request, context)))
 
     async def _finish(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | None:
         response = ListOffsetsResponse()
@@ -121,9 +132,9 @@ class OffsetForLeaderEpochHandler(Handler):
     ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
 
-    def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Finish:
+    def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened."""
-        return partial(self._finish, request, context)
+        return cast("Begun", counted(_sizes(request), partial(self._finish, request, context)))
 
     async def _finish(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
@@ -160,9 +171,10 @@ class DeleteRecordsHandler(Handler):
 
     API: ClassVar[ApiKey] = ApiKey.DELETE_RECORDS
 
-    def begin(self, request: DeleteRecordsRequest, context: RequestContext) -> Finish:
+    def begin(self, request: DeleteRecordsRequest, context: RequestContext) -> Begun:
         """The new log start has to become durable."""
-        return partial(self._finish, request, Pace(context.connection.flow))
+        finish = partial(self._finish, request, Pace(context.connection.flow))
+        return cast("Begun", counted(_sizes(request), finish))
 
     async def _finish(self, request: DeleteRecordsRequest, pace: Pace) -> DeleteRecordsResponse:
         response = DeleteRecordsResponse()

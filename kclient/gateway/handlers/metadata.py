@@ -35,6 +35,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.metadata")
 
 API_VERSIONS: dict[ApiKey, tuple[int, int]] = {ApiKey.METADATA: (0, 13)}
 BY_ID_SINCE = 12
+_PER_NAME = 100
+"""About how many bytes of memory the name of a topic takes that is to be created."""
 
 
 class MetadataHandler(Handler):
@@ -58,7 +60,7 @@ class MetadataHandler(Handler):
                 yield None
             return self._respond(len(names), (MetadataRequestTopic(name=name) for name in names), context)
         missing: dict[str, None] = {}
-        weight = 0
+        weight = counted = 0
         for count, topic in enumerate(request.topics):
             record = None if topic.name is None else topics.get(topic.name)
             if record is not None:
@@ -66,7 +68,8 @@ class MetadataHandler(Handler):
             elif topic.name is not None and self._may_create(request, topic.name):
                 missing[topic.name] = None
             if count % FEW == FEW - 1:
-                yield None
+                yield _PER_NAME * (len(missing) - counted)
+                counted = len(missing)
         if missing:
             return partial(self._create, list(missing), request.topics, context)
         if weight > FEW:

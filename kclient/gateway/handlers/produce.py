@@ -7,6 +7,7 @@ threads, a piece at a time; the request keeps its place meanwhile, and the conne
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, Final, cast
@@ -19,6 +20,7 @@ from kclient.errors import (
     InvalidRequiredAcksError,
     InvalidTxnStateError,
     KafkaError,
+    RecordTooLargeError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -60,6 +62,9 @@ _WANTED = {-1: Level.DURABLE, 1: Level.STORED, 0: Level.STORED}
 _AT_A_TIME: Final = 16
 """Batches that are appended before others have their turn, and the bytes of them."""
 _BYTES_AT_A_TIME: Final = 1 << 20
+_PER_ROW: Final = 650
+"""About how many bytes of memory a row takes with its view of the request, beside the topic's name in an error."""
+_LONGEST_NAME: Final = 300
 _LOG_APPEND_TIME: Final = 0x08
 _CODEC_AT: Final = 22
 """Where the codec stands in a batch v2."""
@@ -152,8 +157,8 @@ class ProduceHandler(Handler):
                 count += 1
                 size += len(data.records or b"")
                 if count > _AT_A_TIME or size > _BYTES_AT_A_TIME:
+                    yield count * (_PER_ROW + min(len(topic.name), _LONGEST_NAME))
                     count = size = 0
-                    yield None
                 try:
                     partition = self._partition(topic, data.index, context.api_version)
                     if len(data.records or b"") <= _LARGE:
@@ -166,12 +171,16 @@ class ProduceHandler(Handler):
                         batch, header = self._looked_through(partition, data, header)
                         inside = header.length - HEADER_SIZE
                     else:
-                        batch, header, inside = yield from self._look_through(partition, data, header)
+                        batch, header, inside = yield from self._look_through(partition, data, header, context)
                         partition = self._partition(topic, data.index, context.api_version)  # it may be another now
-                    if Recompression.asked_for(header, partition.config):
-                        batch, header = yield from self._made_anew(partition, batch, header, inside)
+                    anew = Recompression.asked_for(header, partition.config)
+                    if anew:
+                        made = Recompression(batch, header, partition.config, inside)
+                        batch, header = yield from self._made_anew(made, context, waiting)
                         partition = self._partition(topic, data.index, context.api_version)
                     ticket = partition.append(batch, header)
+                    if anew:
+                        waiting.hold(ticket, wanted, header.length)
                 except KafkaError as error:
                     _put_error(row, error, context.api_version)
                     continue
@@ -218,7 +227,9 @@ class ProduceHandler(Handler):
         greatest = look_through(data.records, header, partition.config, self.core.wall_ms(), partition)
         return _stamped(data.records, header, partition.config, greatest)
 
-    def _look_through(self, partition: Partition, data: PartitionProduceData, header: BatchHeader) -> Work:
+    def _look_through(
+        self, partition: Partition, data: PartitionProduceData, header: BatchHeader, context: RequestContext
+    ) -> Work:
         """The same in steps, and the size of the records, for a batch that is large or may hold more than it seems."""
         config, batch = partition.config, data.records
         assert batch is not None
@@ -231,21 +242,40 @@ class ProduceHandler(Handler):
             while not check.done:
                 step = self.core.workers.run(check.step)
                 yield step
-                step.result()
+                try:
+                    step.result()
+                    _check_memory(context, check.memory - held, "decompressing it takes")
+                except KafkaError:
+                    yield -held
+                    raise
                 yield check.memory - held
                 held = check.memory
             yield -held
         greatest = check.conclude(self.core.wall_ms(), partition)
         return *_stamped(batch, header, config, greatest), check.size
 
-    def _made_anew(self, partition: Partition, batch: Buffer, header: BatchHeader, size: int) -> Work:
-        """The batch in the codec of its topic, and its header; `size` is that of its records when decompressed."""
-        made = Recompression(batch, header, partition.config, size)
-        while True:
-            step = self.core.workers.run(made.step)
-            yield step
-            if step.result():
-                return made.batch()
+    def _made_anew(self, made: Recompression, context: RequestContext, waiting: _Waiting) -> Work:
+        """The batch in the codec of its topic, and its header. What it takes is held until the request is answered."""
+        place, most = context.place, context.connection.share.most
+        while place.held + made.room > most and (freed := waiting.freed()) is not None:
+            yield freed  # to be waited for, or bytes of those that were made before
+        _check_memory(context, made.least, "with its topic's compression.type it has")
+        room = max(most - place.held, 0)
+        made.room = min(made.room, room)
+        held = min(made.room + made.codec_memory, room)  # what codecs take, they take for a moment
+        yield held
+        try:
+            while True:
+                step = self.core.workers.run(made.step)
+                yield step
+                if step.result():
+                    break
+        except KafkaError:
+            yield -held
+            raise
+        batch, header = made.batch()
+        yield len(batch) - held
+        return batch, header
 
     def _partition(self, topic: TopicProduceData, index: int, version: int) -> Partition:
         topics = self.core.topics
@@ -254,7 +284,7 @@ class ProduceHandler(Handler):
             raise UnknownTopicIdError(f"no topic has the id {topic.topic_id.hex()}")
         partition = self.core.partitions.of(record, index) if record is not None else None
         if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no partition {topic.name[:300]}-{index}")
+            raise UnknownTopicOrPartitionError(f"there is no partition {topic.name[:_LONGEST_NAME]}-{index}")
         return partition
 
     def _expire_at(self, waiting: _Waiting, deadline: float) -> None:
@@ -280,7 +310,7 @@ class ProduceHandler(Handler):
 class _Waiting:
     """A request whose batches are on their way: completed by the last of them, or by its timeout."""
 
-    __slots__ = ("_begun", "_response", "_rows", "_silent", "answer", "deadline")
+    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "answer", "deadline")
 
     def __init__(self, response: ProduceResponse, silent: bool) -> None:
         self.answer: Completion[ProduceResponse | None] = Completion()
@@ -289,11 +319,29 @@ class _Waiting:
         self._rows: dict[Ticket, PartitionProduceResponse] = {}
         self._silent = silent
         self._begun = False
+        self._made: deque[tuple[Ticket, Level, int]] = deque()
+        self._next: Completion[None] | None = None
 
     def add(self, row: PartitionProduceResponse, ticket: Ticket, wanted: Level) -> None:
         """Wait for one more batch."""
         self._rows[ticket] = row
         ticket.watch(wanted, lambda: self._settled(ticket))
+
+    def hold(self, ticket: Ticket, wanted: Level, size: int) -> None:
+        """A batch that was made anew takes so many bytes until it has come far enough."""
+        self._made.append((ticket, wanted, size))
+
+    def freed(self) -> Completion[None] | int | None:
+        """What comes free of batches that were made anew, as bytes below 0; else what to wait for before it is asked
+        again; None if there is none of them."""
+        if not self._made:
+            return None
+        ticket, wanted, size = self._made[0]
+        if ticket.settled(wanted):
+            self._made.popleft()
+            return -size
+        self._next = Completion()
+        return self._next
 
     def is_over(self) -> bool:
         """No more are added: whether there is nothing to wait for."""
@@ -305,6 +353,9 @@ class _Waiting:
         if row is None:
             return  # the time was over before
         _put(row, ticket)
+        following, self._next = self._next, None
+        if following is not None:
+            following.set_result(None)
         if not self._rows and self._begun:
             self._finish()
 
@@ -326,6 +377,16 @@ class _Waiting:
     def response(self) -> ProduceResponse | None:
         """The answer, if there is to be one."""
         return _told(self._response, self._silent)
+
+
+def _check_memory(context: RequestContext, size: int, what: str) -> None:
+    """Refuse a batch that needs more memory than its connection may hold: it could not be fetched either."""
+    held, most = context.place.held, context.connection.share.most
+    if held + size > most:
+        raise RecordTooLargeError(
+            f"The record batch takes too much memory: {what} {size} bytes beside {held} of its request, and one "
+            f"connection may hold {most}, a quarter of connections.max.memory.bytes."
+        )
 
 
 def _told(response: ProduceResponse, silent: bool) -> ProduceResponse | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Iterable
 from functools import partial
 from operator import attrgetter
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar, cast
 
 import anyio
 
@@ -22,8 +22,8 @@ from kclient.errors import (
 )
 from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers import Finish, Handler
-from kclient.gateway.handlers._work import lazily
+from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.handlers._work import counted, lazily
 from kclient.gateway.settings import TOPIC_SETTINGS
 from kclient.gateway.topics import MOST_PARTITIONS, TopicRecord
 from kclient.net.fair_queue import Pace
@@ -53,6 +53,9 @@ API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
 
 
 _MOST_SETTINGS: Final = 1000
+_PER_TOPIC: Final = 500
+_PER_SETTING: Final = 150
+"""About how many bytes of memory a topic's row takes with all that is made for it, and one of its settings."""
 _AT_ONCE: Final = 32
 """Topics of a request that are deleted at a time: the manager makes the rows of all of them durable together."""
 
@@ -63,9 +66,10 @@ class CreateTopicsHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.CREATE_TOPICS
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def begin(self, request: CreateTopicsRequest, context: RequestContext) -> Finish:
+    def begin(self, request: CreateTopicsRequest, context: RequestContext) -> Begun:
         """Creating waits for the manager."""
-        return partial(self._finish, request, Pace(context.connection.flow))
+        sizes = (_PER_TOPIC + len(topic.name) + _PER_SETTING * len(topic.configs) for topic in request.topics)
+        return cast("Begun", counted(sizes, partial(self._finish, request, Pace(context.connection.flow))))
 
     def fail(self, request: CreateTopicsRequest, context: RequestContext, error: KafkaError) -> CreateTopicsResponse:
         """The same error for every topic."""
@@ -173,12 +177,14 @@ class DeleteTopicsHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.DELETE_TOPICS
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def begin(self, request: DeleteTopicsRequest, context: RequestContext) -> Finish:
+    def begin(self, request: DeleteTopicsRequest, context: RequestContext) -> Begun:
         """Deleting waits for the manager."""
         wanted: Iterable[DeleteTopicState] = request.topics
+        sizes = (_PER_TOPIC + len(topic.name or "") for topic in request.topics)
         if context.api_version < 6:
             wanted = (DeleteTopicState(name=name) for name in request.topic_names)
-        return partial(self._finish, wanted, Pace(context.connection.flow))
+            sizes = (_PER_TOPIC + len(name) for name in request.topic_names)
+        return cast("Begun", counted(sizes, partial(self._finish, wanted, Pace(context.connection.flow))))
 
     async def _finish(self, wanted: Iterable[DeleteTopicState], pace: Pace) -> DeleteTopicsResponse:
         response = DeleteTopicsResponse()
@@ -253,9 +259,10 @@ class CreatePartitionsHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.CREATE_PARTITIONS
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def begin(self, request: CreatePartitionsRequest, context: RequestContext) -> Finish:
+    def begin(self, request: CreatePartitionsRequest, context: RequestContext) -> Begun:
         """Growing waits for the manager."""
-        return partial(self._finish, request, Pace(context.connection.flow))
+        sizes = (_PER_TOPIC + len(topic.name) for topic in request.topics)
+        return cast("Begun", counted(sizes, partial(self._finish, request, Pace(context.connection.flow))))
 
     async def _finish(self, request: CreatePartitionsRequest, pace: Pace) -> CreatePartitionsResponse:
         response = CreatePartitionsResponse()
