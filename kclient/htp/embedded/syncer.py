@@ -5,7 +5,9 @@ messages up to some ordinal to be durable, so a newer plan of the same topic rep
 
 How a round syncs was decided by measuring (docs/internals/log-and-recovery.md): a few files are synced one by
 one; more than `SYNC_EACH_LIMIT` with one `syncfs`, which costs a tenth of that for 64 files, where the system has
-one that reports errors, else on several threads.
+one that reports errors, else on several threads. After a `syncfs` that failed there is no other: it told of the error
+once and for all files, also of those that are written and whose plans come in a later round; only each one's own sync
+tells of it then.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class Syncer:
         deliver: Called in the syncer's thread with the outcomes of each round.
         failed: Called in the syncer's thread if it ends by itself: nothing is synced any more.
         root: A directory of the file system that holds the files.
-        mode: `auto`; `each` never uses `syncfs`; `filesystem` always does.
+        mode: `auto`; `each` never uses `syncfs`; `filesystem` always does, until one fails.
         name: Of the thread.
     """
 
@@ -91,7 +93,7 @@ class Syncer:
         self._failed_for_good = failed
         self._root = root
         self._root_fd = -1
-        self._mode = mode
+        self._least_for_all = _least_for_all(mode, files)
         self._wake = threading.Condition(threading.Lock())
         self._plans: dict[object, Plan] = {}
         self._failed: set[object] = set()
@@ -202,19 +204,25 @@ class Syncer:
 
     def _sync(self, plans: list[Plan]) -> list[Outcome]:
         count = sum(len(plan.files) + (plan.directory is not None) for plan in plans)
-        if self._mode == "filesystem" or (
-            self._mode == "auto" and count > SYNC_EACH_LIMIT and self._files.syncs_everything
-        ):
-            try:
-                self._files.sync_everything(self._root_fd, SyncPoint.EVERYTHING)
-            except OSError as error:
-                # which file it was nobody tells; each one's own sync does (errors are kept per open file)
-                logger.warning("syncfs failed, syncing %d files one by one: %s", count, error)
-            else:
-                return [Outcome(plan, None) for plan in plans]
+        if self._least_for_all is not None and count >= self._least_for_all and self._sync_everything():
+            return [Outcome(plan, None) for plan in plans]
         if count > SYNC_EACH_LIMIT and len(plans) > 1:
             return self._in_parallel(plans)
         return [self._carry_out(plan) for plan in plans]
+
+    def _sync_everything(self) -> bool:
+        """One `syncfs` for all that was written; False if it failed, for good."""
+        try:
+            self._files.sync_everything(self._root_fd, SyncPoint.EVERYTHING)
+        except OSError as error:
+            # Which file it was, in this round or of a later one, nobody tells, and the next syncfs would succeed. Each
+            # one's own sync tells: errors are kept per file, and what was written to stays open until it is synced.
+            self._least_for_all = None
+            logger.error(
+                "syncfs failed (%s): from now on, until the store is opened again, each file is synced by itself", error
+            )
+            return False
+        return True
 
     def _in_parallel(self, plans: list[Plan]) -> list[Outcome]:
         if self._pool is None:
@@ -232,6 +240,13 @@ class Syncer:
         except Exception as error:  # noqa: BLE001  (whatever it is, whoever waits has to hear of it)
             return Outcome(plan, error)
         return Outcome(plan, None)
+
+
+def _least_for_all(mode: str, files: Files) -> int | None:
+    """From how many syncs in a round on one `syncfs` takes their place; None if never."""
+    if mode == "filesystem":
+        return 0
+    return SYNC_EACH_LIMIT + 1 if mode == "auto" and files.syncs_everything else None
 
 
 def _not_done(error: Exception) -> None:

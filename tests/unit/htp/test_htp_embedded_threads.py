@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.recovery import SET_ASIDE, SET_ASIDE_MS
 from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.embedded.writer import Job
+from kclient.types import Buffer
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import FailingFiles, broken
@@ -353,8 +354,125 @@ async def test_syncfs_misses_no_error_of_before_a_file_was_opened(tmp_path: Path
         points = [point for _, point in files.synced[-3:]]
         assert points == [SyncPoint.EVERYTHING, SyncPoint.MESSAGES, SyncPoint.SEGMENT], "each one by itself then"
         await (await store.broker.send(TOPIC, [message(1)])).synced()
-        assert files.synced[-1][1] is SyncPoint.EVERYTHING
-    assert len({fd for fd, point in files.synced if point is SyncPoint.EVERYTHING}) == 1
+        assert files.synced[-1][1] is SyncPoint.MESSAGES, "no other syncfs would tell of what that one failed on"
+    assert len([fd for fd, point in files.synced if point is SyncPoint.EVERYTHING]) == 1
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync="filesystem") as store:
+        await store.broker.open(TOPIC, FRAMING)
+        await (await store.broker.send(TOPIC, [message(2)])).synced()
+        assert files.synced[-1][1] is SyncPoint.EVERYTHING, "opened again"
+
+
+class WritingBack(FailingFiles):
+    """As Linux counts errors of writing back: for the file system and for each file, told to each descriptor once.
+
+    Writing a file back that is in `bad` fails once, and leaves its pages clean.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self.dirty: list[int] = []
+        self.bad: set[int] = set()
+        self.errors = 0
+        self.errors_of: dict[int, int] = {}
+        self.told: dict[int, tuple[int, int]] = {}
+        self.called: list[str] = []
+        self.syncing = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    @property
+    def syncs_everything(self) -> bool:
+        return True
+
+    def open_directory(self, path: str) -> int:
+        return self._opened(super().open_directory(path))
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        return self._opened(super().open(path, create=create))
+
+    def _opened(self, fd: int) -> int:
+        with self.lock:
+            self.told[fd] = (self.errors, self.errors_of.get(os.fstat(fd).st_ino, 0))
+        return fd
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        super().write(fd, buffers, position)
+        with self.lock:
+            self.dirty.append(os.fstat(fd).st_ino)
+
+    def _write_back(self, inode: int) -> None:
+        if inode in self.dirty:
+            self.dirty = [each for each in self.dirty if each != inode]
+            if inode in self.bad:
+                self.bad.remove(inode)
+                self.errors += 1
+                self.errors_of[inode] = self.errors_of.get(inode, 0) + 1
+
+    def sync(self, fd: int, point: SyncPoint) -> None:
+        self._wait()
+        inode = os.fstat(fd).st_ino
+        with self.lock:
+            self.called.append("fdatasync")
+            self._write_back(inode)
+            told, told_of_file = self.told[fd]
+            self.told[fd] = (told, self.errors_of.get(inode, 0))
+            if self.told[fd][1] != told_of_file:
+                raise broken()
+
+    def sync_everything(self, fd: int, point: SyncPoint) -> None:
+        self._wait()
+        with self.lock:
+            self.called.append("syncfs")
+            for inode in set(self.dirty):
+                self._write_back(inode)
+            told, told_of_file = self.told[fd]
+            self.told[fd] = (self.errors, told_of_file)
+            if told != self.errors:
+                raise broken()
+
+    def _wait(self) -> None:
+        if not self.go_on.is_set():
+            self.syncing.set()
+            assert self.go_on.wait(30)
+
+
+@pytest.mark.parametrize(("mode", "topics"), [("filesystem", 1), ("auto", 4), ("each", 4)])
+async def test_a_failed_syncfs_proves_nothing_of_the_next_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: str, topics: int
+) -> None:
+    """The pages it failed on belong to a topic that was written meanwhile, whose plan comes in the round after."""
+    files = WritingBack()
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync=mode) as store:
+        await prepare(store)
+        first, second = ([Topic("domain", f"{part}{each}") for each in range(topics)] for part in "ab")
+        for topic in first + second:
+            await store.manager.create_topic(topic)
+            await store.broker.open(topic, FRAMING)
+        for sent in [await store.broker.send(topic, [message(0, b"kept")]) for topic in first + second]:
+            await sent.synced()
+        files.called.clear()
+        files.go_on.clear()
+        # the turn's appends are one plan each, and all plans that there are then one round
+        round_of_first = [store.broker.send_nowait(topic, [message(1, b"a")]) for topic in first]
+        assert await anyio.to_thread.run_sync(files.syncing.wait, 30)
+        round_of_second = [store.broker.send_nowait(topic, [message(1, b"lost")]) for topic in second]
+        await anyio.wait_all_tasks_blocked()
+        lost = files.dirty[-1]
+        files.bad = {lost}
+        files.go_on.set()
+        for sent in round_of_first:
+            await sent.synced()
+        for sent in round_of_second[:-1]:
+            await sent.synced()
+        with pytest.raises(StorageError, match="could not be synced"):
+            await round_of_second[-1].synced()
+        assert (await store.broker.pull(second[-1], 0)).last == 0
+        for topic in (first[0], second[-1]):
+            ordinal = (await store.broker.status(topic)).next
+            await (await store.broker.send(topic, [message(ordinal, b"after")])).synced()
+    assert files.called.count("syncfs") == (0 if mode == "each" else 1)
+    assert caplog.text.count("syncfs failed") == (0 if mode == "each" else 1)
 
 
 # --- what is set aside ---
