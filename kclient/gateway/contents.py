@@ -55,8 +55,11 @@ class RejectedRecordsError(InvalidRecordError):
 def look_through(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int, where: object) -> int:
     """What `ContentCheck` does, in one go for a batch that is not compressed; the greatest timestamp in it."""
     scan = RecordScan(header, needs_keys=config.compacts)
-    scan.feed(memoryview(batch)[HEADER_SIZE:])
-    scan.finish()
+    try:
+        scan.feed(memoryview(batch)[HEADER_SIZE:])
+        scan.finish()
+    except CorruptRecordError as error:
+        raise _meaningless(error) from error
     return _conclude(scan, config, now_ms, where)
 
 
@@ -79,10 +82,10 @@ class ContentCheck:
         self._config = config
         payload = memoryview(batch)[HEADER_SIZE : header.length]
         self._scan = RecordScan(header, needs_keys=config.compacts)
-        self._pieces = _pieces_of(payload, header, config.max_decompressed_bytes)
+        self._pieces = _pieces_of(payload, header, config.max_decompressed_bytes, to_be_stored=True)
         self._window = 0 if header.compression is CompressionType.NONE else working_memory(header.compression, payload)
         if self._window > max(_LARGEST_WINDOW, config.max_decompressed_bytes):
-            raise CorruptRecordError(
+            raise InvalidRecordError(
                 f"The batch claims that decompressing it takes {self._window} bytes of memory, more than consumers give"
             )
 
@@ -95,16 +98,21 @@ class ContentCheck:
         """Look through about so many bytes of records; whether that was all.
 
         Raises:
-            CorruptRecordError: They cannot be decompressed, or make no sense.
+            InvalidRecordError: They cannot be decompressed, or make no sense.
             RecordTooLargeError: They are larger than `message.max.decompressed.bytes` when decompressed.
         """
-        end = self.size + most
+        try:
+            self.done = self._step(self.size + most)
+        except CorruptRecordError as error:
+            raise _meaningless(error) from error
+        return self.done
+
+    def _step(self, end: int) -> bool:
         while self.size < end:
             piece = next(self._pieces, None)
             if piece is None:
                 check_count(self._header, 0, self.size)
                 self._scan.finish()
-                self.done = True
                 return True
             self.size += len(piece)
             self._scan.feed(piece)
@@ -249,9 +257,16 @@ class Recompression:
         return self._made, read_header(self._made)
 
 
-def _pieces_of(payload: memoryview, header: BatchHeader, limit: int) -> Iterator[Buffer]:
+def _meaningless(error: CorruptRecordError) -> InvalidRecordError:
+    """What a producer is told whose batch came as it was sent and makes no sense: it would be no better the next time."""
+    return InvalidRecordError(error.message)
+
+
+def _pieces_of(
+    payload: memoryview, header: BatchHeader, limit: int, *, to_be_stored: bool = False
+) -> Iterator[Buffer]:
     if header.compression is not CompressionType.NONE:
-        yield from decompressed_pieces(header.compression, payload, limit)
+        yield from decompressed_pieces(header.compression, payload, limit, one_lz4_frame=to_be_stored)
         return
     for position in range(0, len(payload), AT_ONCE):
         yield payload[position : position + AT_ONCE]

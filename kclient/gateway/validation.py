@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from kclient.errors import (
+    CorruptRecordError,
     InvalidRecordError,
     RecordTooLargeError,
     UnsupportedCompressionTypeError,
 )
 from kclient.gateway.config import TopicConfig
 from kclient.records import CURRENT_MAGIC, BatchHeader, CompressionType, check_batch
-from kclient.records.batch_header import measure
+from kclient.records.batch_header import checksum_holds, measure
 from kclient.types import Buffer
 
 ZSTD_SINCE = 7
@@ -25,8 +26,9 @@ def check_produced(records: Buffer | None, version: int, config: TopicConfig) ->
         config: The topic's settings.
 
     Raises:
-        CorruptRecordError: The batch is truncated, or its checksum is wrong.
-        InvalidRecordError: It is none, more than one, of an old format, or contradicts itself.
+        CorruptRecordError: The batch is truncated, or its checksum is wrong: it may come better the next time.
+        InvalidRecordError: It is none, more than one, of an old format, does not begin at offset 0, or contradicts
+            itself.
         RecordTooLargeError: It is larger than `max.message.bytes`.
         UnsupportedCompressionTypeError: Its codec is newer than the request's version.
     """
@@ -36,7 +38,12 @@ def check_produced(records: Buffer | None, version: int, config: TopicConfig) ->
         )
     if len(records) > config.max_message_bytes:  # before its checksum, which takes time
         check_size(min(measure(records), len(records)), config)
-    header = check_batch(records)
+    try:
+        header = check_batch(records)
+    except CorruptRecordError as error:
+        if checksum_holds(records):
+            raise InvalidRecordError(error.message) from error
+        raise
     if header.magic != CURRENT_MAGIC:
         raise InvalidRecordError(
             f"Produce requests with version {version} are only allowed to contain record batches with magic version 2"
@@ -64,6 +71,8 @@ def check_size(size: int, config: TopicConfig) -> None:
 
 
 def _check_records(header: BatchHeader) -> None:
+    if header.base_offset != 0:
+        raise InvalidRecordError(f"The base offset of the record batch should be 0, but it is {header.base_offset}")
     if header.count <= 0 or header.count != header.last_offset_delta + 1:
         raise InvalidRecordError(
             f"Inconsistent batch: {header.count} records, last offset delta {header.last_offset_delta}"

@@ -197,6 +197,15 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
         )
 
 
+def checksum_holds(batch: Buffer) -> bool:
+    """Whether this is one whole batch v2 with the right checksum, whatever else its header says."""
+    if len(batch) < HEADER_SIZE or batch[_MAGIC_AT] != CURRENT_MAGIC:
+        return False
+    _, length = _MEASURE.unpack_from(batch)
+    (crc,) = _CRC.unpack_from(batch, _CRC_AT)
+    return bool(length + MEASURE_SIZE == len(batch) and _crc_of(batch, 0, len(batch)) == crc)
+
+
 def check_count(header: BatchHeader, position: int, size: int) -> None:
     """Refuse a number of records that cannot be in `size` bytes, before anything is allocated for it.
 

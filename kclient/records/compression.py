@@ -18,6 +18,7 @@ import zstandard
 from kclient.errors import ConfigError, CorruptRecordError, RecordTooLargeError
 from kclient.records.arguments import shown, whole_number
 from kclient.records.batch_header import CompressionType
+from kclient.records.frames import check_lz4_frame, check_zstd_end
 from kclient.records.old_lz4 import mended_front
 from kclient.types import Buffer
 
@@ -133,6 +134,7 @@ def decompressed_pieces(
     limit: int = DEFAULT_MAX_DECOMPRESSED,
     *,
     ignore_lz4_checksum: bool = False,
+    one_lz4_frame: bool = False,
 ) -> Iterator[bytes]:
     """The records of a batch as they are decompressed, in pieces of 1 MiB at most (snappy: of a block).
 
@@ -143,14 +145,16 @@ def decompressed_pieces(
         data: The compressed records.
         limit: Greatest size in bytes after decompression.
         ignore_lz4_checksum: Whether the checksum in front of an lz4 frame may be wrong, as it is in message format v0.
+        one_lz4_frame: Whether lz4 data have to be what Java's clients and librdkafka read: one frame of independent
+            blocks, and nothing beside it.
 
     Raises:
         CorruptRecordError: The data are damaged or truncated.
         RecordTooLargeError: There are more than `limit` bytes.
     """
     try:
-        if ignore_lz4_checksum and compression is CompressionType.LZ4:
-            yield from _unlz4(data, limit, mended_front)
+        if compression is CompressionType.LZ4:
+            yield from _unlz4(data, limit, mended_front if ignore_lz4_checksum else None, one_frame=one_lz4_frame)
         else:
             yield from _DECOMPRESSORS[compression](data, limit)
     except (zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError, EOFError) as error:
@@ -358,16 +362,22 @@ def _lz4_pieces(level: int | None, size: int) -> _Pieces:
     return feed, lambda: (begun.pop() if begun else b"") + compressor.flush()
 
 
-def _unlz4(data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None = None) -> Iterator[bytes]:
+def _unlz4(
+    data: Buffer, limit: int, mend: Callable[[memoryview], bytes] | None = None, *, one_frame: bool = False
+) -> Iterator[bytes]:
     # By the module's functions, as its decompressor object copies all that is behind a frame.
     room = limit
     context = lz4.frame.create_decompression_context()
     with memoryview(data) as view:
         position, end = 0, len(view)
         frames, complete = 0, True
+        if one_frame:
+            check_lz4_frame(view)
         while position < end:
             if complete:
                 frames = _counted(frames)
+                if one_frame and frames > 1:
+                    raise EOFError(f"{end - position} bytes follow the frame, where Java's clients look for nothing")
                 if mend is not None and (front := mend(view[position:])):
                     lz4.frame.decompress_chunk(context, front, max_length=0)
                     position += len(front)
@@ -407,6 +417,8 @@ def _unzstd(data: Buffer, limit: int) -> Iterator[bytes]:
         while part := reader.read(min(_CHUNK, room + 1)):
             room = _left(room, part, limit)
             yield part
+    with memoryview(data) as view:
+        check_zstd_end(view)  # the reader takes the end of the data for the end of the frame
 
 
 def _claimed_by_zstd(data: Buffer) -> int:
@@ -452,6 +464,5 @@ _PIECE_COMPRESSORS: Final[dict[CompressionType, Callable[[int | None, int], _Pie
 _DECOMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int], Iterator[bytes]]]] = {
     CompressionType.GZIP: _gunzip,
     CompressionType.SNAPPY: _unsnappy,
-    CompressionType.LZ4: _unlz4,
     CompressionType.ZSTD: _unzstd,
 }
