@@ -8,6 +8,8 @@ from itertools import islice
 from typing import Any, Final
 
 from kclient.gateway.log import Checkpoint, Remembered, Window
+from kclient.htp.rows import parse_object, whole
+from kclient.records.bounds import INT16_MAX, INT32_MAX, INT64_MAX, INT64_MIN
 
 FORMAT: Final = 1
 """The version of the format, written with every checkpoint."""
@@ -45,14 +47,25 @@ def _json(value: Any) -> bytes:
 def decode_checkpoint(row: bytes) -> Checkpoint:
     """The checkpoint of these bytes. Raises `ValueError` if they are none, or of a newer version."""
     try:
-        fields: dict[str, Any] = json.loads(row)
-        if fields["v"] > FORMAT:
+        fields = parse_object(row)
+        if whole(fields["v"]) > FORMAT:
             raise ValueError(f"it has format {fields['v']}, this version reads {FORMAT}")
         windows = {
-            int(producer_id): Window(int(epoch), tuple(Remembered(*map(int, batch)) for batch in batches), int(seen_ms))
+            whole(producer_id, 0, INT64_MAX): Window(
+                whole(epoch, ~INT16_MAX, INT16_MAX),
+                tuple(_remembered(*batch) for batch in batches),
+                whole(seen_ms),
+            )
             for producer_id, epoch, seen_ms, batches in fields["producers"]
         }
-        epochs = tuple((int(epoch), int(start)) for epoch, start in fields["epochs"])
-        return Checkpoint(int(fields["next"]), int(fields["start"]), windows, epochs)
+        epochs = tuple((whole(epoch, -1, INT32_MAX), whole(start)) for epoch, start in fields["epochs"])
+        return Checkpoint(whole(fields["next"]), whole(fields["start"], 0, fields["next"]), windows, epochs)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{row[:200]!r}: {error!r}") from error
+
+
+def _remembered(first_sequence: Any, last_sequence: Any, base_offset: Any, timestamp: Any) -> Remembered:
+    return Remembered(
+        whole(first_sequence, 0, INT32_MAX), whole(last_sequence, 0, INT32_MAX),
+        whole(base_offset), whole(timestamp, INT64_MIN, INT64_MAX),
+    )  # fmt: skip

@@ -258,13 +258,11 @@ class Recompression:
 
 
 def _meaningless(error: CorruptRecordError) -> InvalidRecordError:
-    """What a producer is told whose batch came as it was sent and makes no sense: it would be no better the next time."""
+    """What a producer is told whose batch came as it was sent, and makes no sense: nor would it the next time."""
     return InvalidRecordError(error.message)
 
 
-def _pieces_of(
-    payload: memoryview, header: BatchHeader, limit: int, *, to_be_stored: bool = False
-) -> Iterator[Buffer]:
+def _pieces_of(payload: memoryview, header: BatchHeader, limit: int, *, to_be_stored: bool = False) -> Iterator[Buffer]:
     if header.compression is not CompressionType.NONE:
         yield from decompressed_pieces(header.compression, payload, limit, one_lz4_frame=to_be_stored)
         return

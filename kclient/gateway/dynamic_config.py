@@ -11,6 +11,7 @@ import anyio
 
 from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError
 from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.htp.rows import parse_object, string
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
@@ -50,8 +51,8 @@ class DynamicConfig:
         if found is None:
             return
         try:
-            values = {str(name): str(text) for name, text in json.loads(found.value).items()}
-        except (ValueError, AttributeError) as error:
+            values = {name: string(value) for name, value in parse_object(found.value).items()}
+        except ValueError as error:
             self.unreadable = True
             logger.error(
                 "the broker settings that were changed while a gateway ran cannot be read, the others are in force "

@@ -6,6 +6,7 @@ import errno
 import inspect
 import ipaddress
 import logging
+import re
 import socket
 import uuid
 from base64 import urlsafe_b64encode
@@ -47,6 +48,7 @@ from kclient.net.streams import ByteStream
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 _CLUSTER_ID: Final = "kafka/cluster-id"
+_CLUSTER_ID_ROW: Final = re.compile(rb"[A-Za-z0-9_-]{22}")
 LEASE_S: Final = 30.0
 """The gateway's lease; it is renewed three times in it."""
 DRAIN_S: Final = 10.0
@@ -341,7 +343,7 @@ class Gateway:
         found = (await manager.get([_CLUSTER_ID])).get(_CLUSTER_ID)
         if found is not None:
             try:
-                return found.value.decode()
+                return _parse_cluster_id(found.value)
             except ValueError as error:
                 logger.error("the cluster id is damaged, the store gets another one: %s", error)
         made = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -487,6 +489,12 @@ def _not_bound(address: Address, error: OSError) -> OSError:
         errno.EACCES: "ports below 1024 need privileges; choose another one",
     }.get(error.errno or 0, error.strerror or str(error))
     return OSError(error.errno, f"cannot listen on {address}: {why}")
+
+
+def _parse_cluster_id(row: bytes) -> str:
+    if not _CLUSTER_ID_ROW.fullmatch(row):
+        raise ValueError(f"{row[:200]!r} is none")
+    return row.decode()
 
 
 def _is_wildcard(host: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Final
 
 from kclient.htp.errors import LeaseHeldError
 from kclient.htp.port import Lease, Manager
+from kclient.htp.rows import GREATEST_EPOCH, parse_number
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
@@ -51,7 +52,7 @@ async def _refused(manager: Manager, node_id: int, error: LeaseHeldError) -> Lea
 async def _recorded_epoch(manager: Manager) -> int:
     found = (await manager.get([EPOCH_KEY])).get(EPOCH_KEY)
     try:
-        return 0 if found is None else int(found.value)
+        return 0 if found is None else parse_number(found.value, 0, GREATEST_EPOCH)
     except ValueError:
         logger.error("the recorded leader epoch, %r, is damaged: the lease alone tells it", found)
         return 0

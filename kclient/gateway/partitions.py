@@ -45,6 +45,7 @@ from kclient.htp.port import (
     Sent,
     TopicSettings,
 )
+from kclient.htp.rows import parse_number
 from kclient.records import BatchHeader, RecordBatchFraming, iter_headers, restamp
 from kclient.records.restamping import place_batch
 from kclient.types import Buffer
@@ -672,7 +673,7 @@ class PartitionTable:
         """The log start of a partition as it was trimmed last; 0 if it never was, or that cannot be read either."""
         found = (await self._core.manager.get([key])).get(key)
         try:
-            return 0 if found is None else int(found.value)
+            return 0 if found is None else parse_number(found.value)
         except ValueError as error:
             logger.error("%s is damaged too, records that were deleted may be seen again: %s", key, error)
             return 0

@@ -12,6 +12,7 @@ from kclient.gateway.checkpoints import decode_checkpoint
 from kclient.gateway.keys import LOG_PREFIX
 from kclient.gateway.producer_windows import FOREIGN
 from kclient.htp.errors import ConflictError
+from kclient.htp.rows import parse_number
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
@@ -26,6 +27,8 @@ _OF_AN_EPOCH: Final = 1 << 24
 below its own. If it gives out more, they run on into what the next ones have, who heed the row."""
 _BEYOND: Final = 1 << 40
 """More ids than a store gives out in its life."""
+_MOST: Final = (1 << 63) - 2 * _BEYOND
+"""No row counts as far: there are ids behind it."""
 
 
 class ProducerIds:
@@ -82,7 +85,7 @@ class ProducerIds:
         """The first id that nobody has been given, as far as the manager knows."""
         try:
             if row is not None:
-                return int(row)
+                return parse_number(row, 0, _MOST)
             problem = "is not there"
         except ValueError as error:
             problem = f"is damaged ({error})"

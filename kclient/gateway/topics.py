@@ -33,7 +33,9 @@ from kclient.gateway.keys import INTENT_PREFIX, LOG_PREFIX, START_PREFIX, TOPIC_
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
 from kclient.htp.port import Place, Versioned
+from kclient.htp.rows import optional_string, parse_object, string, whole
 from kclient.net.fair_queue import Pace
+from kclient.records.bounds import INT16_MAX
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
@@ -122,15 +124,14 @@ class Intent(NamedTuple):
     @classmethod
     def decode(cls, row: bytes) -> Intent:
         """What a row says. Raises `ValueError` or `KafkaError` if it says nothing sensible."""
-        text = row.decode()
-        if not text.startswith("{"):  # the first versions kept the mapping's name alone
-            return cls(mapping_for(text), None)
+        if not row.startswith(b"{"):  # the first versions kept the mapping's name alone
+            return cls(mapping_for(row.decode()), None)
         try:
-            fields = json.loads(text)
-            topic_id = fields["id"]
+            fields = parse_object(row)
+            topic_id = optional_string(fields["id"])
             return cls(mapping_for(fields["mapping"]), None if topic_id is None else bytes.fromhex(topic_id))
-        except (LookupError, TypeError) as error:
-            raise ValueError(f"{text[:200]!r} is no intent: {error!r}") from error
+        except LookupError as error:
+            raise ValueError(f"{row[:200]!r} is no intent: {error!r}") from error
 
 
 class TopicCatalogue:
@@ -207,18 +208,20 @@ class TopicCatalogue:
 
     def _parse(self, name: str, row: Versioned, configs: _Configs) -> TopicRecord:
         try:
-            fields = json.loads(row.value)
-            if fields.get("format", 1) > _FORMAT:
+            check_name(name)
+            fields = parse_object(row.value)
+            if whole(fields.get("format", 1)) > _FORMAT:
                 raise ValueError(f"it has format {fields['format']}, this version reads {_FORMAT}")
-            mapping, partitions, overrides = mapping_for(fields["mapping"]), fields["partitions"], fields["config"]
-            incarnations = fields.get("incarnations", [])
+            mapping, partitions = mapping_for(fields["mapping"]), whole(fields["partitions"], 1, MOST_PARTITIONS)
+            overrides = {setting: string(value) for setting, value in fields["config"].items()}
+            incarnations = [whole(each) for each in fields.get("incarnations", [])]
             if incarnations and len(incarnations) != partitions:
                 raise ValueError(f"it tells {partitions} partitions and {len(incarnations)} incarnations")
             return TopicRecord(
                 name=name,
-                topic_id=bytes.fromhex(fields["id"]),
+                topic_id=_parse_id(fields["id"]),
                 partitions=partitions,
-                replication_factor=fields["replication_factor"],
+                replication_factor=whole(fields["replication_factor"], -1, INT16_MAX),
                 mapping=mapping,
                 overrides=overrides,
                 config=configs.of(overrides),
@@ -540,6 +543,13 @@ def checked_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
         return check_topic_overrides(overrides)
     except ConfigError as error:
         raise InvalidConfigurationError(str(error)) from error
+
+
+def _parse_id(value: object) -> bytes:
+    topic_id = bytes.fromhex(string(value))
+    if len(topic_id) != 16:
+        raise ValueError(f"{value!r} is no topic id")
+    return topic_id
 
 
 def _new_id() -> bytes:

@@ -172,15 +172,16 @@ class GroupCoordinator:
         """Restore the groups; those whose rows cannot be read."""
         now, unread = self.core.now(), set()
         for key, value in found.items():
+            group_id = rows.parse_group_key(key)
             try:
-                snapshot, since_ms = rows.decode_group(value.value)
+                snapshot, since_ms = rows.decode_group(value.value, group_id)
             except ValueError as error:
                 logger.error(
                     "the row of group %s cannot be read: its members have to join again, which they do by themselves; "
                     "its offsets are there (%s)",
                     key.removeprefix(rows.GROUPS), error,
                 )  # fmt: skip
-                unread.add(rows.parse_group_key(key))
+                unread.add(group_id)
                 continue
             managed = self._create(snapshot.group_id, since_ms)
             self._perform(managed, managed.group.restore(snapshot, now))

@@ -14,6 +14,8 @@ from urllib.parse import quote, unquote
 
 from kclient.gateway.groups.events import GroupSnapshot, MemberSnapshot
 from kclient.gateway.groups.offsets import CommittedOffset, OffsetCommit
+from kclient.htp.rows import optional_string, parse_list, parse_number, parse_object, string, whole
+from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.types import TopicPartition
 
 GROUPS = "group/"
@@ -38,9 +40,9 @@ def offset_key(group_id: str, partition: TopicPartition) -> str:
 
 
 def parse_offset_key(key: str) -> tuple[str, TopicPartition]:
-    """The group and the partition that a key of `offset_key` names."""
+    """The group and the partition that a key of `offset_key` names. Raises `ValueError` if it is none such."""
     group_id, topic, partition = key.removeprefix(OFFSETS).split("/")
-    return unquote(group_id), TopicPartition(unquote(topic), int(partition))
+    return unquote(group_id), TopicPartition(unquote(topic), parse_number(partition.encode(), 0, INT32_MAX))
 
 
 def encode_group_steps(snapshot: GroupSnapshot, since_ms: int) -> Generator[None, None, bytes]:
@@ -68,25 +70,27 @@ def encode_group_steps(snapshot: GroupSnapshot, since_ms: int) -> Generator[None
     return b'%b,"members":[%b]}' % (head[:-1], b",".join(members))
 
 
-def decode_group(value: bytes) -> tuple[GroupSnapshot, int]:
+def decode_group(value: bytes, group_id: str) -> tuple[GroupSnapshot, int]:
     """A group's row, and when the group came into this state.
 
     Raises:
-        ValueError: If it is none, or one of a newer version.
+        ValueError: If it is none, one of another group, or one of a newer version.
     """
     try:
-        row = json.loads(value)
-        if row["format"] > _FORMAT:
+        row = parse_object(value)
+        if whole(row["format"]) > _FORMAT:
             raise ValueError(f"it has format {row['format']}, this version reads {_FORMAT}")
+        if string(row["group"]) != group_id:
+            raise ValueError(f"it is the row of group {row['group']!r}")
         snapshot = GroupSnapshot(
-            row["group"],
-            row["generation"],
-            row["protocol_type"],
-            row["protocol"],
-            row["leader"],
+            group_id,
+            whole(row["generation"], 0, INT32_MAX),
+            optional_string(row["protocol_type"]),
+            optional_string(row["protocol"]),
+            optional_string(row["leader"]),
             tuple(_parse_member(member) for member in row["members"]),
         )
-        return snapshot, int(row["since"])
+        return snapshot, whole(row["since"])
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{value[:200]!r}: {error!r}") from error
 
@@ -118,14 +122,15 @@ def decode_offset(value: bytes) -> tuple[CommittedOffset, bytes]:
     Raises:
         ValueError: If it is none.
     """
-    try:
-        offset, epoch, metadata, commit_ms, expire_ms, topic_id = json.loads(value)
-        committed = CommittedOffset(
-            int(offset), int(epoch), str(metadata), int(commit_ms), None if expire_ms is None else int(expire_ms)
-        )
-        return committed, bytes.fromhex(topic_id)
-    except TypeError as error:
-        raise ValueError(f"{value[:200]!r}: {error!r}") from error
+    offset, epoch, metadata, commit_ms, expire_ms, topic_id = parse_list(value, 6)
+    committed = CommittedOffset(
+        whole(offset, INT64_MIN, INT64_MAX),  # as members say: nobody looks at them
+        whole(epoch, ~INT32_MAX, INT32_MAX),
+        string(metadata),
+        whole(commit_ms),
+        None if expire_ms is None else whole(expire_ms, 0, 2 * INT64_MAX),
+    )
+    return committed, bytes.fromhex(string(topic_id))
 
 
 def _member(member: MemberSnapshot) -> dict[str, Any]:
@@ -143,14 +148,14 @@ def _member(member: MemberSnapshot) -> dict[str, Any]:
 
 def _parse_member(row: dict[str, Any]) -> MemberSnapshot:
     return MemberSnapshot(
-        row["id"],
-        row["instance"],
-        row["client"],
-        row["host"],
-        row["session_timeout"],
-        row["rebalance_timeout"],
-        tuple((name, base64.b64decode(metadata)) for name, metadata in row["protocols"]),
-        base64.b64decode(row["assignment"]),
+        string(row["id"]),
+        optional_string(row["instance"]),
+        string(row["client"]),
+        string(row["host"]),
+        whole(row["session_timeout"], ~INT32_MAX, INT32_MAX),
+        whole(row["rebalance_timeout"], ~INT32_MAX, INT32_MAX),
+        tuple((string(name), base64.b64decode(metadata, validate=True)) for name, metadata in row["protocols"]),
+        base64.b64decode(row["assignment"], validate=True),
     )
 
 

@@ -22,6 +22,7 @@ from typing import Final
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.errors import FormatVersionError, LockedError
 from kclient.htp.port import Place
+from kclient.htp.rows import parse_object, whole
 
 FORMAT: Final = 1
 """The version of the format that this code writes."""
@@ -150,12 +151,11 @@ class DataDirectory:
 
     def _version_of(self, content: bytes) -> int:
         try:
-            version = json.loads(content)["format"]
-        except (ValueError, KeyError, TypeError):
-            version = None
-        if not isinstance(version, int) or version < 1:
-            raise FormatVersionError(f"{self.path}/{_FORMAT_FILE} is damaged: restore it from a backup")
-        return version
+            return whole(parse_object(content)["format"], 1)
+        except (ValueError, KeyError) as error:
+            raise FormatVersionError(
+                f"{self.path}/{_FORMAT_FILE} is damaged: restore it from a backup ({error})"
+            ) from error
 
     # --- the lock ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from kclient.htp.errors import (
 )
 from kclient.htp.loop import current_poster
 from kclient.htp.port import Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
+from kclient.htp.rows import GREATEST_EPOCH, whole
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -254,7 +256,9 @@ class SqliteManager:
         """What a row says; None, and a line in the log, for one that is damaged: it counts as free."""
         try:
             remaining = row.expires - time.monotonic() if row.boot == self._boot else 0.0
-            return LeaseInfo(row.name, str(row.holder), int(row.epoch), max(0.0, remaining))
+            if not math.isfinite(remaining):
+                raise ValueError(f"it never ends: {row.expires}")
+            return LeaseInfo(row.name, str(row.holder), whole(row.epoch, 0, GREATEST_EPOCH), max(0.0, remaining))
         except (ValueError, TypeError) as error:
             logger.error(
                 "the row of the lease %r is damaged (%s) and counts as free: it gets a new epoch when it is acquired",

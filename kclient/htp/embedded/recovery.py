@@ -26,6 +26,7 @@ from kclient.htp.embedded.reading import scan
 from kclient.htp.embedded.salvage import keep, look_behind
 from kclient.htp.embedded.segment import INDEX_SUFFIX, Segment, base_of
 from kclient.htp.port import Framing, TopicSettings
+from kclient.htp.rows import GREATEST_EPOCH, parse_number, parse_object, whole
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -70,11 +71,12 @@ class Checkpoint:
             ValueError: If that is no checkpoint.
         """
         try:
-            row = json.loads(value)
-            limits = {int(base): int(size) for base, size in row["limits"].items()}
-            fence = int(row.get("fence", -1))  # the first versions kept none
-            return cls(int(row["next"]), int(row["segment"]), int(row["position"]), int(row["start"]), limits, fence)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            row = parse_object(value)
+            limits = {parse_number(base.encode()): whole(size) for base, size in row["limits"].items()}
+            fence = whole(row.get("fence", -1), -1, GREATEST_EPOCH)  # the first versions kept none
+            start = whole(row["start"], -1)
+            return cls(whole(row["next"]), whole(row["segment"]), whole(row["position"]), start, limits, fence)
+        except (ValueError, LookupError, AttributeError) as error:
             raise ValueError(f"{value[:200]!r} is no checkpoint: {error!r}") from error
 
 

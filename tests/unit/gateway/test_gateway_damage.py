@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -63,6 +64,7 @@ async def damage(url: str, prefix: str, change: Callable[[bytes], bytes]) -> Non
         await store.manager.commit({key: change(row.value) for key, row in rows.items()})
 
 
+NUMBER = re.compile(rb"(?<=[:\[, ])\d+")
 WAYS: dict[str, Callable[[bytes], bytes]] = {
     "not JSON": lambda row: b"\x00" * len(row),
     "empty": lambda row: b"",
@@ -76,6 +78,14 @@ WAYS: dict[str, Callable[[bytes], bytes]] = {
         if row.startswith(b"{")
         else b"[null, null, null, null, null, null]"
     ),
+    "infinite numbers": lambda row: NUMBER.sub(rb"1e999", row),
+    "fractions": lambda row: NUMBER.sub(rb"1.5", row),
+    "numbers of 30 digits": lambda row: NUMBER.sub(b"9" * 30, row),
+    "numbers of 5,000 digits": lambda row: NUMBER.sub(b"9" * 5000, row),
+    "Infinity": lambda row: NUMBER.sub(rb"Infinity", row),
+    "numbers as text": lambda row: NUMBER.sub(rb'"17"', row),
+    "nested deeply": lambda row: b"[" * 100_000,
+    "objects nested deeply": lambda row: b'{"v":' * 100_000,
     "a newer format": lambda row: (
         row.replace(b'"v":1', b'"v":9').replace(b'"format": 2', b'"format": 9').replace(b'"format":1', b'"format":9')
         if b"format" in row or b'"v"' in row
@@ -261,13 +271,18 @@ async def test_a_group(url: str, change: Callable[[bytes], bytes], caplog: pytes
         assert await wire.committed("g", "b") == 6
 
 
-async def test_the_broker_settings(url: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "change", [WAYS["not JSON"], WAYS["another type"], WAYS["nested deeply"], lambda _: b'{"num.partitions": 1e999}']
+)
+async def test_the_broker_settings(
+    url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
     """Nobody knows how long records are to be kept: so none is removed until it is said again."""
     await fill(url)
     async with running(url) as (_, wire):
         await wire.create("old", retention_bytes="0", segment_bytes="1048576")
         await wire.produce("old", batch_of(b"old", timestamp=1))
-    await damage(url, "kafka/config/broker", WAYS["not JSON"])
+    await damage(url, "kafka/config/broker", change)
     async with running(url) as (gateway, wire):
         assert "cannot be read" in caplog.text
         assert await gateway.apply_retention() == 0
@@ -291,13 +306,17 @@ async def test_settings_of_another_version(url: str, caplog: pytest.LogCaptureFi
     assert json.loads(row.value) == {"num.partitions": "4", "of.the.future": "1", "fetch.max.bytes": "2000"}
 
 
-async def test_the_producer_ids(url: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("row", [b"\x00\x00", b"", b"-5", b"+5", b"1_0", b" 7", b"9" * 30, b"1e9", b"[" * 100_000])
+async def test_the_producer_ids(url: str, row: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async with running(url) as (_, wire):
         given = await wire.producer_id()
-    await damage(url, "kafka/producer-ids", WAYS["not JSON"])
+    await damage(url, "kafka/producer-ids", lambda _: row)
     async with running(url) as (_, wire):
-        assert await wire.producer_id() > given + 1_000_000
+        second = await wire.producer_id()
+        assert second > given + 1_000_000
         assert "producer ids is damaged" in caplog.text
+    async with running(url) as (_, wire):
+        assert await wire.producer_id() > second
 
 
 async def given(wire: Wire) -> int:
@@ -339,17 +358,19 @@ async def test_ids_that_partitions_have_seen_are_not_given_out(url: str) -> None
         assert gateway.failure is None
 
 
-async def test_the_cluster_id(url: str) -> None:
+@pytest.mark.parametrize("row", [b"\xff\xfe", b"", b"{}", b"[" * 100_000])
+async def test_the_cluster_id(url: str, row: bytes, caplog: pytest.LogCaptureFixture) -> None:
     await fill(url)
-    await damage(url, "kafka/cluster-id", lambda _: b"\xff\xfe")
+    await damage(url, "kafka/cluster-id", lambda _: row)
     async with running(url) as (gateway, wire):
         await check_b(wire)
+        assert "the cluster id is damaged" in caplog.text
         found = gateway.core.cluster_id
     async with running(url) as (gateway, _):
         assert gateway.core.cluster_id == found
 
 
-@pytest.mark.parametrize("epoch", ["NULL", "'much'", "-3"])
+@pytest.mark.parametrize("epoch", ["NULL", "'much'", "-3", "9e999", "1.5", "1 << 40"])
 async def test_the_lease(tmp_path: Path, epoch: str, caplog: pytest.LogCaptureFixture) -> None:
     """The leader epoch does not go backwards: it is recorded a second time."""
     import sqlite3
@@ -369,18 +390,21 @@ async def test_the_lease(tmp_path: Path, epoch: str, caplog: pytest.LogCaptureFi
         assert gateway.failure is None
 
 
-async def test_the_recorded_epoch(url: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("row", [b"\x00\x00", b"-1", b"9" * 30, b"%d" % (1 << 40)])
+async def test_the_recorded_epoch(url: str, row: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async with running(url) as (gateway, _):
         before = gateway.core.leader_epoch
-    await damage(url, EPOCH_KEY, WAYS["not JSON"])
+    await damage(url, EPOCH_KEY, lambda _: row)
     async with running(url) as (gateway, _):
-        assert gateway.core.leader_epoch > before
+        assert gateway.core.leader_epoch == before + 1
+    assert "the recorded leader epoch" in caplog.text
 
 
 async def test_an_intent(url: str, caplog: pytest.LogCaptureFixture) -> None:
     await fill(url)
     async with open_store(url) as store:
-        await store.manager.commit({"kafka/intent/half": b'{"mapping": "no such"}', "kafka/intent/c": b"\xff"})
+        intents = {"half": b'{"mapping": "no such"}', "c": b"\xff", "d": b'{"id":' * 100_000}
+        await store.manager.commit({f"kafka/intent/{name}": intent for name, intent in intents.items()})
         await store.manager.create_domain("half")
     async with running(url) as (_, wire):
         await check_b(wire)
@@ -388,7 +412,7 @@ async def test_an_intent(url: str, caplog: pytest.LogCaptureFixture) -> None:
         assert (await wire.create("half")).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-@pytest.mark.parametrize("change", [WAYS["not JSON"], WAYS["another object"], WAYS["a number"]])
+@every_way
 async def test_a_checkpoint_of_the_store(
     tmp_path: Path, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,73 @@
+"""Rows of a manager's key-value part, read strictly: whatever is damaged is one `ValueError`, and nothing else.
+
+Python's own reader takes more than was ever written: a digit of a number that became an `e` makes it infinite, or a
+fraction; and what it makes of deep nesting is no `ValueError`. Nor may a number be larger than what the protocol and
+the database can carry: one row's damage would reach all whose answers tell of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NoReturn
+
+_GREATEST: Final = (1 << 62) - 1
+"""No offset, size or time is as large, so sums of a few of them stay 64-bit numbers."""
+GREATEST_EPOCH: Final = (1 << 31) - 2
+"""Whoever leads under an epoch tells it in 32 bits, and the next one is greater."""
+_DIGITS: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
+_SHOWN: Final = 200
+
+
+def parse_object(row: bytes) -> dict[str, Any]:
+    """The JSON object of a row. Raises `ValueError` if it holds none, or a number that is no integer."""
+    value = _parse(row)
+    if type(value) is not dict:
+        raise ValueError(f"{row[:_SHOWN]!r} is no object")
+    return value
+
+
+def parse_list(row: bytes, length: int) -> list[Any]:
+    """The JSON list of so many values of a row. Raises `ValueError` if it holds none."""
+    value = _parse(row)
+    if type(value) is not list or len(value) != length:
+        raise ValueError(f"{row[:_SHOWN]!r} is no list of {length} values")
+    return value
+
+
+def parse_number(row: bytes, least: int = 0, greatest: int = _GREATEST) -> int:
+    """The number that is all of a row, in digits. Raises `ValueError` if it is none within these bounds."""
+    if not _DIGITS.fullmatch(row):
+        raise ValueError(f"{row[:_SHOWN]!r} is no number")
+    return whole(int(row), least, greatest)
+
+
+def whole(value: Any, least: int = 0, greatest: int = _GREATEST) -> int:
+    """A field that is an integer. Raises `ValueError` if it is none within these bounds."""
+    if type(value) is not int or not least <= value <= greatest:
+        raise ValueError(f"{str(value)[:_SHOWN]} is no integer from {least} to {greatest}")
+    return value
+
+
+def string(value: Any) -> str:
+    """A field that is text. Raises `ValueError` if it is none, or none that could be sent."""
+    if type(value) is not str:
+        raise ValueError(f"{str(value)[:_SHOWN]} is no text")
+    value.encode()  # an escape may stand for half a character
+    return value
+
+
+def optional_string(value: Any) -> str | None:
+    """A field that is text or null. Raises `ValueError` if it is neither."""
+    return None if value is None else string(value)
+
+
+def _parse(row: bytes) -> Any:
+    try:
+        return json.loads(row, parse_float=_no_integer, parse_constant=_no_integer)
+    except RecursionError:
+        raise ValueError(f"{row[:_SHOWN]!r} is nested too deeply") from None
+
+
+def _no_integer(number: str) -> NoReturn:
+    raise ValueError(f"{number[:_SHOWN]} is no integer")

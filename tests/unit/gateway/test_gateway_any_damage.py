@@ -1,0 +1,149 @@
+"""Whatever becomes of the bytes of a row: the gateway starts, and serves all that the row does not belong to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kclient.gateway.checkpoints import decode_checkpoint, encode_checkpoint
+from kclient.gateway.groups import rows
+from kclient.gateway.log import Checkpoint, Remembered, Window
+from kclient.htp import open_store
+from kclient.htp.embedded.recovery import Checkpoint as StoreCheckpoint
+from kclient.htp.rows import parse_number
+from tests.example_budget import examples
+from tests.gateway_wire import batch_of, running
+from tests.unit.gateway.test_gateway_damage import fill
+
+GROUP = (
+    b'{"format":1,"group":"g","generation":2,"protocol_type":"consumer","protocol":"range","leader":"m","since":1795,'
+    b'"members":[{"id":"m","instance":null,"client":"c","host":"/h","session_timeout":45000,"rebalance_timeout":300000,'
+    b'"protocols":[["range","AAEAAAABAAFhAAAAAA=="]],"assignment":"AAEAAAABAAFhAAAAAQAAAAD/////"}]}'
+)
+OFFSET = b'[100,3,"metadata",1795342862215,null,"c1d69da761bf480bb67bc279ffdd76fb"]'
+CHECKPOINT = encode_checkpoint(
+    Checkpoint(
+        24, 3, {11: Window(1, (Remembered(14, 15, 14, -1), Remembered(16, 17, 16, 1795)), 1795)}, ((1, 3), (2, 8))
+    )
+)
+STORE_CHECKPOINT = StoreCheckpoint(24, 20, 952, 3, {0: 17}, 2).encode()
+DECODERS: dict[str, tuple[bytes, Any]] = {
+    "a partition's checkpoint": (CHECKPOINT, decode_checkpoint),
+    "a group": (GROUP, lambda row: rows.decode_group(row, "g")),
+    "a committed offset": (OFFSET, rows.decode_offset),
+    "the store's checkpoint": (STORE_CHECKPOINT, StoreCheckpoint.decode),
+    "a number": (b"1000", parse_number),
+}
+TOKENS = [
+    b"e95", b"e999", b".5", b"9" * 30, b"9" * 5000, b"-", b"+", b"NaN", b"Infinity", b"null", b"true", b'"', b"\\ud800",
+    b"[" * 100_000, b'{"a":' * 100_000, b"[[1]]", b"{}", b",", b"\x00", b"\xff",
+]  # fmt: skip
+
+
+@st.composite
+def damaged(draw: st.DrawFn, row: bytes) -> bytes:
+    """A row of which some bytes are others, were lost, or came in between."""
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, len(row)))
+        behind = min(len(row), place + draw(st.sampled_from([0, 1, 1, 1, 2, 10, len(row)])))
+        new = draw(st.one_of(st.binary(max_size=2), st.sampled_from(TOKENS), st.from_regex(rb"[0-9e]", fullmatch=True)))
+        row = row[:place] + new + row[behind:]
+    return row
+
+
+@pytest.mark.parametrize(("row", "decode"), DECODERS.values(), ids=DECODERS)
+@given(data=st.data())
+@examples(400)
+def test_damage_is_a_value_error(row: bytes, decode: Any, data: st.DataObject) -> None:
+    decode(row)
+    changed = data.draw(damaged(row))
+    try:
+        found = decode(changed)
+    except ValueError:
+        return
+    for number in numbers(found):
+        assert type(number) is int
+        assert -(1 << 63) <= number < 1 << 64
+
+
+def numbers(value: Any) -> list[Any]:
+    """All numbers in what was decoded."""
+    if isinstance(value, (int, float)):
+        return [value]
+    if isinstance(value, dict):
+        return [number for item in value.items() for each in item for number in numbers(each)]
+    if isinstance(value, (tuple, list)):
+        return [number for each in value for number in numbers(each)]
+    names = getattr(type(value), "__slots__", ())
+    return [number for name in names for number in numbers(getattr(value, name))]
+
+
+@pytest.mark.parametrize("token", TOKENS[:4])
+@pytest.mark.parametrize(("row", "decode"), DECODERS.values(), ids=DECODERS)
+def test_each_number_in_its_place(row: bytes, decode: Any, token: bytes) -> None:
+    """A digit of any number was replaced: also where one byte alone makes it another kind of number."""
+    for place in range(len(row)):
+        if row[place : place + 1].isdigit():
+            for changed in (row[:place] + token + row[place + 1 :], row[:place] + b"e" + row[place + 1 :]):
+                try:
+                    found = decode(changed)
+                except ValueError:
+                    continue
+                assert all(type(number) is int for number in numbers(found))
+
+
+KEYS = [
+    "brk/brk-0/{1}", "group-offset/g/a/", "group/g", "kafka/cluster-id", "kafka/config/broker", "kafka/intent/c",
+    "kafka/leader-epoch", "kafka/log-start/{0}", "kafka/log/{0}", "kafka/producer-ids", "kafka/topic/a",
+]  # fmt: skip
+OTHERS = {
+    "group/g": GROUP,
+    "kafka/intent/c": b'{"format": 1, "mapping": "domain", "id": "c1d69da761bf480bb67bc279ffdd76fb"}',
+    "kafka/producer-ids": b"16778216",
+}
+
+
+async def serve(url: str, given: int) -> int:
+    """All that does not belong to topic `a`; of that, that there are answers. A new producer id."""
+    with anyio.fail_after(60):
+        async with running(url) as (gateway, wire):
+            assert await wire.values("b") == [b"%d" % number for number in range(10)]
+            assert await wire.committed("g", "b") == 6
+            assert (await wire.offset("b", -1)).error_code == 0
+            found = await wire.producer_id()
+            assert given < found < 1 << 63
+            await wire.produce("a", batch_of(b"more"))
+            await wire.fetch("a", 0)
+            await wire.offset("a", -1)
+            await wire.committed("g", "a")
+            assert (await wire.create("new")).error_code == 0
+            assert (await wire.produce("new", batch_of(b"new"))).error_code == 0
+            assert await wire.delete("new") == 0
+            assert gateway.failure is None
+    return found
+
+
+@pytest.mark.parametrize("key", KEYS)
+@given(data=st.data())
+@examples(6)
+def test_a_gateway_starts_with_any_damage(
+    key: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    url = f"embedded:{tmp_path_factory.mktemp('store')}"
+
+    async def main() -> None:
+        await fill(url)
+        async with open_store(url) as store:
+            await store.manager.commit(OTHERS)
+            topic = json.loads((await store.manager.get(["kafka/topic/a"]))["kafka/topic/a"].value)
+            (found,) = (await store.manager.scan(key.format(topic["id"], *topic["incarnations"]))).items()
+            changed = {found[0]: data.draw(damaged(found[1].value))}
+            await store.manager.commit(changed)
+        await serve(url, await serve(url, -1))
+
+    anyio.run(main)
