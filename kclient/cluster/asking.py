@@ -28,7 +28,8 @@ async def first_answer(
     """The first answer of several candidates; what the others are asked is cancelled then.
 
     The next one is asked when those before could not be reached, or have not answered for a while: a hung one delays
-    the answer by that time only.
+    the answer by that time only. A retriable error that one answered (the broker is not ready, say) leaves those that
+    were asked before it so long; no others are asked.
 
     Args:
         candidates: Whom to ask, in this order; they are drawn when their turn comes.
@@ -39,28 +40,32 @@ async def first_answer(
         supervisor: Runs the questions.
 
     Raises:
-        KafkaError: What `nobody` made; or at once an error that one of them answered, or that is not retriable, since
-            the others would say the same.
+        KafkaError: What `nobody` made; or an error that one of them answered, or at once one that is not retriable,
+            since the others would say the same.
     """
     race = _Race[C, T](ask)
+    last_wait = patience
     try:
         for candidate in candidates:
             race.start(candidate, supervisor)
             with anyio.move_on_after(patience) as waited:
                 await race.news()
-            if race.decided:
+            if race.settled:
                 break
             if waited.cancelled_caught:
                 patience *= 2
-        while race.running and not race.decided:
+        while race.running and not race.settled:
             await race.news()
+        with anyio.move_on_after(last_wait):
+            while race.running and not race.decided:  # one refused; the others may answer better
+                await race.news()
     finally:
         race.cancel()
     if race.error is not None:
         raise race.error
-    if not race.answers:
-        raise nobody(race.failures)
-    return race.answers[0]
+    if race.answers:
+        return race.answers[0]
+    raise race.refusal or nobody(race.failures)
 
 
 async def every_answer(
@@ -97,12 +102,19 @@ class _Race(Generic[C, T]):
         self.answers: list[T] = []
         self.failures: list[tuple[C, KafkaError]] = []
         self.error: Exception | None = None
+        """What all would say."""
+        self.refusal: KafkaError | None = None
+        """What one answered that may pass, and that others need not say."""
         self._ask = ask
         self._news = anyio.Event()
 
     @property
     def decided(self) -> bool:
         return bool(self.answers) or self.error is not None
+
+    @property
+    def settled(self) -> bool:
+        return self.decided or self.refusal is not None
 
     def start(self, candidate: C, supervisor: Supervisor) -> None:
         task = supervisor.spawn(self._run, candidate, name="ask")
@@ -113,10 +125,12 @@ class _Race(Generic[C, T]):
         try:
             self.answers.append(await self._ask(candidate))
         except Exception as error:  # noqa: BLE001  (whoever wants the answer raises it)
-            if isinstance(error, KafkaError) and error.retriable and error.code is None:
+            if not isinstance(error, KafkaError) or not error.retriable:
+                self.error = error
+            elif error.code is None:
                 self.failures.append((candidate, error))
             else:
-                self.error = error
+                self.refusal = error
 
     def _over(self, task: TaskHandle) -> None:
         self.running.discard(task)
@@ -133,6 +147,8 @@ class _Race(Generic[C, T]):
             return self.answers[0]
         for _, error in self.failures:
             return error
+        if self.refusal is not None:
+            return self.refusal
         if self.error is None:
             return ClosedError("The question was given up: the client was closed")
         if not isinstance(self.error, KafkaError):

@@ -30,13 +30,19 @@ class Crowd:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.cancelled: list[str] = []
+        self.refused = anyio.Event()
+        """Set when one has said that it is not ready."""
 
     async def ask(self, name: str) -> str:
         self.asked.append(name)
         await anyio.lowlevel.checkpoint()
         if name.startswith("down"):
             raise KafkaTimeoutError("is down")
+        if name.startswith("slow"):
+            await self.refused.wait()
+            await anyio.sleep(0.01)
         if name.startswith("loading"):
+            self.refused.set()
             raise CoordinatorLoadInProgressError
         if name.startswith("refuses"):
             raise AuthenticationError("refuses")
@@ -90,6 +96,12 @@ async def test_what_the_others_would_say_too_is_raised_at_once(name: str, error:
         await crowd.first(["hung", name, "good"], patience=0.01)
     assert crowd.asked == ["hung", name]
     assert crowd.cancelled == ["hung"]
+
+
+async def test_one_that_is_not_ready_does_not_speak_for_those_asked_before() -> None:
+    crowd = Crowd()
+    assert await crowd.first(["slow", "loading", "good"], patience=0.5) == "slow"
+    assert crowd.asked == ["slow", "loading"]
 
 
 async def test_a_cancelled_question_ends_all() -> None:
