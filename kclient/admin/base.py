@@ -111,7 +111,7 @@ class AdminBase:
                         await self._cluster.refresh()
                 attempts += 1
                 await anyio.sleep(self._cluster.retry_backoff.seconds(attempts))
-        reason = f"tried {trial}" if trial else self._cluster.trouble
+        reason = f"tried {trial}" if trial else self._cluster.trouble or self._cluster.silence(seconds)
         text = f"{what} did not succeed within {in_seconds(seconds)}"
         raise KafkaTimeoutError(f"{text}: {reason}" if reason else text) from trial.cause or self._cluster.error
 

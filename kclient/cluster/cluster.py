@@ -18,7 +18,7 @@ from kclient.cluster import news
 from kclient.cluster.asking import first_answer
 from kclient.cluster.backoff import Backoff
 from kclient.cluster.bootstrap import cluster_addresses
-from kclient.cluster.connections import BrokerLink
+from kclient.cluster.connections import SILENCE, BrokerLink
 from kclient.cluster.coordinators import GROUP, coordinator_in, coordinator_request
 from kclient.cluster.links import Links, nobody_answered
 from kclient.cluster.metadata import ClusterSnapshot, MetadataCache
@@ -132,8 +132,11 @@ class Cluster:
         for task in self._tasks:
             task.cancel()
         self._announce()
-        for link in self._links.take_all():
-            await link.aclose(ClosedError("The client was closed"))
+        # all of them before it waits for any: the wait may be cut off
+        connections = [link.close(ClosedError("The client was closed")) for link in self._links.take_all()]
+        for connection in connections:
+            if connection is not None:
+                await connection.aclose()
 
     # ------------------------------------------------------------------ metadata
 
@@ -153,6 +156,35 @@ class Cluster:
         if self._error is not None:
             return str(self._error)
         return f"tried {self._trial}" if self._trial else ""
+
+    def silence(self, call: float) -> str:
+        """Who has owed something for most of a call, or for long; empty for nobody.
+
+        Channels where brokers keep requests by right do not count.
+
+        Args:
+            call: How long the call took, in seconds.
+        """
+        long = min(call / 2, SILENCE)
+        silent = {
+            str(link.address): link.reason
+            for channel, link in self._links.awaited()
+            if link.waiting > long and not self._patience.get(channel)
+        }
+        return "; ".join(f"{address}: {reason}" for address, reason in silent.items())
+
+    def unanswered(self, node_ids: Iterable[int], channel: str = "") -> str:
+        """Brokers that were asked and have not answered, each with the reason, as far as that is known.
+
+        Args:
+            node_ids: The brokers.
+            channel: Where they were asked.
+        """
+        told = []
+        for node_id in sorted(node_ids):
+            link = self.link(node_id, channel)
+            told.append(f"node {node_id}{f' at {link.address}: {link.reason}' if link is not None else ': no answer'}")
+        return "; ".join(told)
 
     def request_update(self, *, urgent: bool = False) -> None:
         """Have the metadata fetched anew in the background."""

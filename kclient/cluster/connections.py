@@ -208,6 +208,12 @@ class BrokerLink:
         return self._clock() - self._attempt.begun if self._attempt is not None else 0.0
 
     @property
+    def reason(self) -> str:
+        """Why who is asked here has not answered yet."""
+        error = self.link.error
+        return "no answer" if error is None else str(error) or type(error).__name__
+
+    @property
     def overdue(self) -> bool:
         """Whether the broker has owed an answer for long; once, and again when it is half as long again."""
         waiting = self.waiting
@@ -337,10 +343,19 @@ class BrokerLink:
             self.current.close()
 
     async def aclose(self, error: KafkaError | None = None) -> None:
+        """As `close`, and wait until the connection has ended."""
+        connection = self.close(error)
+        if connection is not None:
+            await connection.aclose()
+
+    def close(self, error: KafkaError | None = None) -> Connection | None:
         """Close the connection and end the attempt to make one; no new one is opened.
 
         Args:
             error: What those are told who wait for the connection, or ask for it later; that it was closed if None.
+
+        Returns:
+            The connection, if there was one, for who wants to wait until it has ended.
         """
         if self._closed_by is None:
             self._closed_by = error or BrokerConnectionError(
@@ -355,7 +370,8 @@ class BrokerLink:
                     attempt.task.cancel()
         connection, self.current = self.current, None
         if connection is not None:
-            await connection.aclose()
+            connection.close()
+        return connection
 
 
 def _given_up(address: Address) -> ClosedError:

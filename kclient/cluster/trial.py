@@ -41,6 +41,11 @@ class Trial:
         failures = [error for error in self._outcomes.values() if error is not None]
         return failures[-1] if failures else None
 
+    @property
+    def unanswered(self) -> str:
+        """The brokers that have neither answered nor failed; empty for none."""
+        return "; ".join(f"{name}: {_reason(name, None)}" for name, error in self._outcomes.items() if error is None)
+
     def __str__(self) -> str:
         return "; ".join(f"{name}: {_reason(name, error)}" for name, error in self._outcomes.items())
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -574,7 +575,8 @@ class ConsumerCore:
                     raise self.errors.popleft()
                 return valid
 
-        await self.waits.until(known, timeout, f"Finding the position in {tp}")
+        late = partial(self.lookups.late_position, tp)
+        await self.waits.until(known, timeout, f"Finding the position in {tp}", late)
         return self.subscriptions.state(tp).position
 
     async def offsets_for_times(

@@ -120,17 +120,31 @@ class OffsetSearch:
         self.found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         self.error: Exception | None = None
         """Why a partition was refused for good, or could not be asked for: the search is over."""
-        self.problem: KafkaError | None = None
-        """Why one had to be asked for again, the last time."""
         self._backoff = backoff
         self._asked: dict[TopicPartition, Question] = {}
         self._retry_at: dict[TopicPartition, float] = {}
         self._failures: dict[TopicPartition, int] = defaultdict(int)
+        self._problems: dict[TopicPartition, KafkaError] = {}
 
     @property
     def missing(self) -> list[TopicPartition]:
         """The partitions that are still to be found."""
         return [tp for tp in self.wanted if tp not in self.found]
+
+    @property
+    def silent(self) -> set[int]:
+        """The brokers that were asked and have not answered yet."""
+        return {self._asked[tp].node_id for tp in self.missing if tp in self._asked}
+
+    @property
+    def unasked(self) -> list[TopicPartition]:
+        """The partitions that are missing, and that nobody is being asked for."""
+        return [tp for tp in self.missing if tp not in self._asked]
+
+    @property
+    def problem(self) -> KafkaError | None:
+        """Why one of those has to be asked for again."""
+        return next((self._problems[tp] for tp in self.unasked if tp in self._problems), None)
 
     @property
     def over(self) -> bool:
@@ -187,10 +201,18 @@ class OffsetSearch:
 
     def _refused(self, tp: TopicPartition, error: KafkaError, now: float) -> None:
         if error.retriable:
-            self.problem = error
+            self._problems[tp] = error
             self._later(tp, now)
         else:
             self.error = self.error or error
+
+    def leaderless(self, tp: TopicPartition, error: KafkaError | None) -> None:
+        """Nobody is known to lead a partition; the error says why, if the metadata do."""
+        if error is None:
+            return
+        self._problems[tp] = error
+        if not error.retriable:
+            self.error = error
 
     def _later(self, tp: TopicPartition, now: float) -> None:
         self._failures[tp] += 1

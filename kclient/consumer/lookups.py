@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from kclient.arguments import check_topic, in_seconds, shown
-from kclient.cluster import MetadataCache, topic_error, version_for
+from kclient.cluster import MetadataCache, Trial, topic_error, version_for
 from kclient.consumer.group_driver import CHANNEL
-from kclient.consumer.list_offsets import OffsetSearch, no_leader
+from kclient.consumer.list_offsets import OffsetSearch, Question, no_leader
 from kclient.consumer.offsets import FETCH_MAX_VERSION, committed_offsets, committed_request
 from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, RefreshCoordinatorError
-from kclient.protocol.messages import MetadataRequest, OffsetFetchRequest
+from kclient.protocol.messages import MetadataRequest, MetadataResponse, OffsetFetchRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from kclient.cluster import ClusterSnapshot
     from kclient.consumer.core import ConsumerCore
-    from kclient.consumer.list_offsets import Question
+    from kclient.net.connection import Connection
     from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 T = TypeVar("T")
@@ -35,11 +35,21 @@ class Lookups:
         self.problem: KafkaError | None = None
         """What last kept positions from being found, for the text of errors."""
 
-    def late(self, what: str, timeout: float, cause: BaseException | None = None) -> KafkaTimeoutError:
-        """What was asked for did not come in time; the text says why, as far as that is known."""
+    def late(
+        self, what: str, timeout: float, cause: BaseException | None = None, unanswered: str = ""
+    ) -> KafkaTimeoutError:
+        """What was asked for did not come in time; the text says why, as far as that is known.
+
+        Args:
+            what: The start of the sentence.
+            timeout: The time of the call, in seconds.
+            cause: What last went wrong.
+            unanswered: Who was asked and has not answered, see `Cluster.unanswered`.
+        """
         cluster = self._core.cluster
-        cause = cause or cluster.error or self.problem
-        reason = cluster.trouble if cause is None else str(cause)
+        cause = cause or cluster.error
+        reason = "; ".join(filter(None, [unanswered, "" if cause is None else str(cause)]))
+        reason = reason or cluster.trouble or cluster.silence(timeout)
         text = (
             f"{what} did not succeed within {in_seconds(timeout)} (default.api.timeout.ms or the timeout of the call)"
         )
@@ -85,8 +95,27 @@ class Lookups:
         wanted = list(partitions)
         if not wanted:
             return {}
-        found = await self._retry(lambda: self.committed_once(wanted, timeout), timeout, "Fetching committed offsets")
+        found = await self._retry(
+            lambda: self.committed_once(wanted, timeout), timeout, "Fetching committed offsets", self.unanswered_commits
+        )
         return {tp: found.get(tp) for tp in wanted}
+
+    def late_position(self, tp: TopicPartition, what: str, timeout: float) -> KafkaTimeoutError:
+        """As `late`, for who waits for the position in a partition."""
+        core = self._core
+        with core.lock:
+            state = core.subscriptions.find(tp)
+        attempt = None if state is None else state.attempt
+        if isinstance(attempt, Question):
+            unanswered = core.cluster.unanswered([attempt.node_id])
+        else:
+            unanswered = "" if attempt is None else self.unanswered_commits()
+        return self.late(what, timeout, self.problem, unanswered)
+
+    def unanswered_commits(self) -> str:
+        """The coordinator, as one that does not answer; empty where none is known."""
+        node = self._core.group().coordinator
+        return "" if node is None else self._core.cluster.unanswered([node], CHANNEL)
 
     async def committed_once(
         self, partitions: Iterable[TopicPartition], timeout: float
@@ -144,9 +173,15 @@ class Lookups:
         if search.error is not None:
             raise search.error
         if not search.over:
-            reason = search.problem or core.cluster.error or no_leader(search.missing)
-            raise self.late("Finding offsets", timeout, reason)
+            raise self._not_found(search, timeout)
         return search.found
+
+    def _not_found(self, search: OffsetSearch, timeout: float) -> KafkaTimeoutError:
+        cluster = self._core.cluster
+        problem = search.problem or cluster.error
+        if problem is None and search.unasked and not cluster.trouble:  # there are metadata, and this is what they say
+            problem = no_leader(search.unasked)
+        return self.late("Finding offsets", timeout, problem, cluster.unanswered(search.silent))
 
     async def _ask(self, search: OffsetSearch, question: Question) -> None:
         core = self._core
@@ -168,11 +203,8 @@ class Lookups:
     def _miss(self, search: OffsetSearch, leaderless: list[TopicPartition]) -> None:
         """Nobody is known to lead some partitions."""
         cluster = self._core.cluster
-        for topic in {tp.topic for tp in leaderless}:
-            error = topic_error(cluster.snapshot, topic)
-            if error is not None and not error.retriable:
-                search.error = error
-            search.problem = error or search.problem
+        for tp in leaderless:
+            search.leaderless(tp, topic_error(cluster.snapshot, tp.topic))
         cluster.request_update()
 
     async def partitions_for(self, topic: str, timeout: float) -> list[PartitionInfo]:
@@ -213,26 +245,36 @@ class Lookups:
             KafkaTimeoutError: No broker answered in time.
         """
         core = self._core
+        trial = Trial()
+
+        async def exchange(connection: Connection) -> MetadataResponse:
+            request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+            return await core.cluster.request_on(connection, request, response=MetadataResponse)
 
         async def ask() -> ClusterSnapshot:
-            request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-            response = await core.cluster.request(None, request)
+            response = await core.cluster.ask_any(exchange, trial=trial)
             answer = MetadataCache(max_age=0, backoff=core.cluster.retry_backoff)
             return answer.update(response, core.clock(), asked=None)
 
-        snapshot = await self._retry(ask, timeout, "Listing the topics")
+        snapshot = await self._retry(ask, timeout, "Listing the topics", lambda: trial.unanswered)
         return {name: snapshot.partitions_for(name) for name in sorted(snapshot.topics)}
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout: float, what: str) -> T:
-        """Call until it succeeds or fails for good."""
+    async def _retry(
+        self, attempt: Callable[[], Awaitable[T]], timeout: float, what: str, unanswered: Callable[[], str]
+    ) -> T:
+        """Call until it succeeds or fails for good; `unanswered` tells who is being asked, when the time is over."""
         core = self._core
         deadline = core.clock() + timeout
         attempts = 0
         last: KafkaError | None = None
+        asking = ""
         with anyio.move_on_after(max(timeout, 0)):
             while True:
                 try:
                     return await attempt()
+                except anyio.get_cancelled_exc_class():
+                    asking = unanswered()
+                    raise
                 except KafkaError as error:
                     if not error.retriable:
                         raise
@@ -244,4 +286,4 @@ class Lookups:
                 if core.clock() + delay >= deadline:
                     break
                 await anyio.sleep(delay)
-        raise self.late(what, timeout, last)
+        raise self.late(what, timeout, last, asking)

@@ -83,6 +83,7 @@ class PositionFinder:
         for state in self._leaderless:
             if snapshot.leader_id(state.tp) is not None:
                 state.retry_at = 0.0
+                self._core.lookups.problem = None
         for state in self._core.subscriptions:
             if isinstance(state.attempt, Question):
                 leader = snapshot.leader_id(state.tp)
@@ -178,6 +179,9 @@ class PositionFinder:
 
     def _news(self) -> None:
         core = self._core
+        with core.lock:
+            if all(state.state is PositionState.VALID for state in core.subscriptions):
+                core.lookups.problem = None  # it is over
         core.fetch_wakeup.set()
         core.waits.changed()
         core.look()

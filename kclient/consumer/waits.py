@@ -98,8 +98,20 @@ class Waits:
         """Wait until something has changed."""
         await self._changed.wait()
 
-    async def until(self, met: Callable[[], bool], timeout: float, what: str) -> None:
+    async def until(
+        self,
+        met: Callable[[], bool],
+        timeout: float,
+        what: str,
+        late: Callable[[str, float], KafkaTimeoutError] | None = None,
+    ) -> None:
         """Wait until a condition holds that background tasks bring about.
+
+        Args:
+            met: The condition.
+            timeout: Seconds to wait at most.
+            what: What is waited for, as the start of the error's sentence.
+            late: Makes the error, if it knows more than the one for all waits.
 
         Raises:
             KafkaTimeoutError: It did not within `timeout` seconds.
@@ -110,4 +122,4 @@ class Waits:
                 self._check()
                 await self._changed.wait()
         if not met():
-            raise self._late(what, timeout)
+            raise (late or self._late)(what, timeout)

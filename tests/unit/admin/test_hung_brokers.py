@@ -12,11 +12,13 @@ import pytest
 
 import kclient
 from kclient.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kclient.cluster import Trial
 from kclient.cluster.cluster import PATIENCE
 from kclient.errors import ClosedError, ErrorCode, KafkaError, KafkaTimeoutError
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
     DescribeClusterBroker,
+    DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeGroupsResponse,
     DescribeGroupsResponseDescribedGroup,
@@ -331,3 +333,23 @@ async def test_groups_of_all_brokers_are_listed_though_one_leaves() -> None:
             group.start_soon(leaves)
             with anyio.fail_after(15):
                 assert [group.group_id for group in await admin.list_groups()] == ["g1", "g3"]
+
+
+async def test_who_owes_an_answer_is_named_where_an_attempt_was_not_asking() -> None:
+    async with cluster(2, {"t": 2}) as kafka, administering(kafka) as admin:
+        await admin.list_offsets({TopicPartition("t", n): OffsetSpec.LATEST for n in range(2)})
+        connection = await admin._cluster.connection(2)
+        kafka.brokers[2].pause()
+
+        async def owed() -> None:
+            await admin._cluster.request_on(connection, DescribeClusterRequest(), response=DescribeClusterResponse)
+
+        async def attempt(trial: Trial) -> None:
+            await anyio.sleep_forever()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(owed)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(KafkaTimeoutError, match=f"within 0.5 s: {kafka.brokers[2].host}: no answer"):
+                await admin._retrying(attempt, 0.5, "Waiting")
+            group.cancel_scope.cancel()

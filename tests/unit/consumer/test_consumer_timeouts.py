@@ -76,7 +76,15 @@ async def test_with_a_broker_that_accepts_and_never_answers(name: str) -> None:
     async with ReadableKafka() as kafka, reading(kafka) as consumer:
         kafka.hung = {1}
         consumer.assign([T0])
-        assert "0.3 s" in await late(CALLS[name], consumer)
+        text = await late(CALLS[name], consumer)
+        assert "0.3 s" in text
+        assert_named(kafka, text)
+
+
+def assert_named(kafka: ReadableKafka, text: str) -> None:
+    """The text names the broker that does not answer, and does not blame the topic."""
+    assert f"{kafka.brokers[1].host}: no answer" in text
+    assert "No leader" not in text
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -90,7 +98,31 @@ async def test_with_a_broker_that_hangs_later(name: str) -> None:
         if name == "partitions_for":  # which it knows
             assert len(await consumer.partitions_for("t")) == 1
         else:
-            assert "0.3 s" in await late(CALLS[name], consumer)
+            text = await late(CALLS[name], consumer)
+            assert "0.3 s" in text
+            assert_named(kafka, text)
+
+
+@pytest.mark.parametrize("name", ["end_offsets", "position"])
+async def test_of_several_leaders_the_one_that_hangs_is_named(name: str) -> None:
+    async with ReadableKafka({"t": 2}, brokers=2) as kafka, reading(kafka, group_id=None) as consumer:
+        kafka.move("t", 0, 2)
+        kafka.silent_at = {(2, ApiKey.LIST_OFFSETS)}
+        consumer.assign([T0])
+        text = await late(CALLS[name], consumer)
+        assert f"node 2 at {kafka.brokers[2].host}: no answer" in text
+        assert "No leader" not in text
+
+
+async def test_what_kept_a_position_from_being_found_is_forgotten_with_it() -> None:
+    async with ReadableKafka() as kafka, reading(kafka, group_id=None) as consumer:
+        kafka.errors = {ApiKey.LIST_OFFSETS: int(ErrorCode.LEADER_NOT_AVAILABLE)}
+        consumer.assign([T0])
+        assert "LEADER_NOT_AVAILABLE" in await late(CALLS["position"], consumer)
+        kafka.errors = {}
+        assert await consumer.position(T0, timeout=PATIENCE) == 0
+        kafka.hung = {1}
+        assert "LEADER_NOT_AVAILABLE" not in await late(CALLS["list_topics"], consumer)
 
 
 @pytest.mark.parametrize("name", ["commit", "committed", "position"])
