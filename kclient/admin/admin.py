@@ -14,7 +14,7 @@ from kclient.admin.groups import GroupOperations
 from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import Closing, Cluster, finalizer, warn_unclosed
-from kclient.concurrency import Supervisor, current_backend
+from kclient.concurrency import Supervisor, current_backend, to_the_end
 from kclient.config import AdminConfig, ConfigSource
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
 from kclient.protocol.messages import (
@@ -90,8 +90,12 @@ class Admin(GroupOperations, ConfigOperations):
         if self._started:
             raise IllegalStateError("The admin client was started before")
         self._started = True
-        await self._supervisor.start()
-        await self._cluster.start()
+        try:
+            await self._supervisor.start()
+            await self._cluster.start()
+        except BaseException:  # it has no tasks: none is closed, and where it was cancelled it may be started again
+            self._started = False
+            raise
 
     async def close(self, timeout: float | None = None) -> None:
         """Closes the connections; calls that wait fail. May be called again, and then waits until it is closed.
@@ -105,19 +109,22 @@ class Admin(GroupOperations, ConfigOperations):
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         self._supervisor.check_loop()
         first, self._closed = not self._closed, True
-        if not self._started:
-            return
         if not first:
             with anyio.move_on_after(timeout):
                 await self._closing.ended()
             return
         try:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(timeout):
-                await self._cluster.aclose()
-            if not self._nested:
-                await self._supervisor.aclose()
+            await to_the_end(self._disconnect, timeout)
         finally:
-            self._closing.end()
+            try:
+                if not self._nested:
+                    await self._supervisor.aclose()
+            finally:
+                self._closing.end()
+
+    async def _disconnect(self, timeout: float | None) -> None:
+        with anyio.move_on_after(timeout):
+            await self._cluster.aclose()
 
     async def __aenter__(self) -> Self:
         await self._start()

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVarTuple, cast
 import anyio
 
 from kclient.concurrency.backend import LoopHandle, current_backend, named_backend
+from kclient.concurrency.cleanup import to_the_end
 from kclient.concurrency.completion import Completion
 from kclient.errors import ClosedError, IllegalStateError
 
@@ -108,13 +109,22 @@ class Supervisor:
         On trio this opens a nursery in the calling task: `aclose` has to be called by the same task, after
         everything opened since has been closed. Do not call it inside a timeout that ends earlier.
 
+        A start that was cancelled may be tried again.
+
         Raises:
             IllegalStateError: If it was started before.
+            ClosedError: If it was closed meanwhile.
         """
-        if self.state is not SupervisorState.NEW:
+        if self.state is not SupervisorState.NEW or self._host is not None:
             raise IllegalStateError(f"{self.name} was started before")
-        self._host = _TrioHost(self.name) if current_backend() == "trio" else _AsyncioHost(self.name)
-        await self._host.open(self._host_ended)
+        host = self._host = _TrioHost(self.name) if current_backend() == "trio" else _AsyncioHost(self.name)
+        try:
+            await host.open(partial(self._host_ended, host))
+        except BaseException:
+            self._host = None
+            raise
+        if self.state is not SupervisorState.NEW:
+            raise ClosedError(f"The {self.name} was closed while it was started; make a new one")
         self._loop = LoopHandle()
         self.state = SupervisorState.RUNNING
 
@@ -272,8 +282,8 @@ class Supervisor:
         if self.state is SupervisorState.RUNNING:
             self.fail(ClosedError(f"{self.name}: the task {handle.name} was cancelled from outside"))
 
-    def _host_ended(self) -> None:
-        if self.state is SupervisorState.RUNNING:
+    def _host_ended(self, host: _Host) -> None:
+        if host is self._host and self.state is SupervisorState.RUNNING:
             self.fail(ClosedError(f"{self.name}: the event loop ended its tasks"))
             self.state = SupervisorState.CLOSED
 
@@ -355,8 +365,7 @@ class _AsyncioHost(_Host):
     async def close(self) -> None:
         self._stop.set()
         # the tasks have been cancelled: what is left is their clean-up, and leaving it behind helps nobody
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([self._task, *self._tasks])
+        await to_the_end(asyncio.wait, [self._task, *self._tasks])
         if self._error is not None:
             raise first_leaf(self._error)
 

@@ -120,17 +120,23 @@ class Consumer(ConsumerBase):
             try:
                 await self._close(core.clock() + seconds if seconds else None, me)
             finally:
-                await core.shut()
-                if not self._nested:
-                    await core.supervisor.aclose()
-                core.closure.end()
+                try:
+                    await core.shut()
+                finally:
+                    try:
+                        await self._end_tasks()
+                    finally:
+                        core.closure.end()  # whatever happened: others may wait for it
         elif not core.closure.is_by(me):
             try:
                 await core.closed_by_another(seconds)
             finally:
-                if not self._nested:
-                    await core.supervisor.aclose()
+                await self._end_tasks()
             await self._drive(polling.run_callbacks(core))  # what is left of them if the other call was interrupted
+
+    async def _end_tasks(self) -> None:
+        if not self._nested:
+            await self._core.supervisor.aclose()
 
     async def _close(self, deadline: float | None, me: int) -> None:
         """Close in good order until a time, or at once for None."""

@@ -22,7 +22,7 @@ import anyio
 
 from kclient.arguments import as_timestamp, by_partition, shown
 from kclient.cluster import ZERO_ID, ClientState, Closing, Cluster, cluster_addresses, topic_error, warn_unclosed
-from kclient.concurrency import LoopHandle, Supervisor, Wakeup
+from kclient.concurrency import LoopHandle, Supervisor, Wakeup, to_the_end
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
 from kclient.consumer.fetch_driver import FETCH_CHANNELS, FetchDriver
@@ -441,11 +441,18 @@ class ConsumerCore:
                 self.spawn(self.committer.run, name="commits")
             self._fetch_driver = FetchDriver(self)
             self.spawn(self._fetch_driver.run, name="fetcher")
+            await cluster.start()
+            with self.lock:  # other threads may close it
+                if self.state is not ClientState.NEW:
+                    raise ClosedError("The consumer was closed while it was started; make a new one")
+                self.state = self.state.to(ClientState.RUNNING, "consumer")
         except BaseException:  # whatever it is, no task may stay behind a consumer that was not made
-            await self.supervisor.aclose()
+            try:
+                if self._cluster is not None:
+                    await self._cluster.aclose()
+            finally:
+                await self.supervisor.aclose()
             raise
-        self.state = self.state.to(ClientState.RUNNING, "consumer")
-        await cluster.start()
 
     @property
     def running(self) -> bool:
@@ -489,11 +496,12 @@ class ConsumerCore:
         for task in self._tasks:
             task.cancel()
         self.committer.fail(ClosedError("The consumer was closed"))
-        with anyio.CancelScope(shield=True):
+        try:
             if self._cluster is not None:
-                await self._cluster.aclose()
-        self.waits.changed()
-        self.notify()
+                await to_the_end(self._cluster.aclose)
+        finally:
+            self.waits.changed()
+            self.notify()
 
     def closing(self, caller: int) -> bool:
         """The user closes; False if another call does it already, or there is nothing to bring to an end.

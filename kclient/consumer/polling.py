@@ -268,9 +268,11 @@ def close(core: ConsumerCore, timeout: float) -> Script:
         if core.coordinator is not None:
             error = yield from _depart(core, timeout)
     finally:
-        yield Await(core.shut)
-        failed = yield from _tell(core)
-        error = error or failed
+        try:
+            yield Await(core.shut)
+        finally:
+            failed = yield from _tell(core)
+            error = error or failed
     if error is not None:
         raise error
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Self, cast
 import anyio
 
 from kclient.arguments import check_timeout
-from kclient.concurrency import Supervisor, TaskHandle
+from kclient.concurrency import Supervisor, TaskHandle, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import connection_quota
@@ -260,8 +260,7 @@ class Gateway:
             if self._core is not None:
                 self._core.shields.give_up()
             if self._server is not None:  # cut off half-way: the sockets are closed nevertheless
-                with anyio.CancelScope(shield=True):
-                    await self._server.aclose(0.0)
+                await to_the_end(self._server.aclose, 0.0)
             raise
         finally:
             # No scope around these: on trio the supervisor's nursery has to be closed outside of any later scope.
@@ -272,11 +271,13 @@ class Gateway:
             try:
                 await self._supervisor.aclose()
             finally:
-                if self._owned is not None:
-                    await self._owned.aclose()
-            if self._ended is not None:
-                self._ended.set()
-            logger.info("gateway closed")
+                try:
+                    if self._owned is not None:
+                        await to_the_end(self._owned.aclose)
+                finally:
+                    if self._ended is not None:
+                        self._ended.set()
+                    logger.info("gateway closed")
 
     # Starting
 

@@ -337,9 +337,11 @@ class _TaskChannel(Channel):
             raise
         finally:
             # not before the tasks have let go of it; and never left open, even if nobody called `close`
-            with anyio.CancelScope(shield=True):
-                await self.stream.aclose()
-            self.close(cause)
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self.stream.aclose()
+            finally:
+                self.close(cause)
 
     async def _read_all(self) -> None:
         raise NotImplementedError

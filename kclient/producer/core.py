@@ -27,7 +27,7 @@ from kclient.cluster import (
     topic_error,
     warn_unclosed,
 )
-from kclient.concurrency import Supervisor, Wakeup
+from kclient.concurrency import Supervisor, Wakeup, to_the_end
 from kclient.errors import (
     BufferExhaustedError,
     ClosedError,
@@ -119,12 +119,18 @@ class ProducerCore:
         await self.supervisor.start()
         self.outcomes.check_loop = self.supervisor.check_loop
         try:
+            if self.state is not ClientState.NEW:
+                raise ClosedError("The producer was closed while it was started; make a new one")
             self._start_tasks()
+            await self.cluster.start()
+            self.state = self.state.to(ClientState.RUNNING, "producer")
         except BaseException:  # whatever it is, no task may stay behind a producer that was not made
-            await self.supervisor.aclose()
+            try:
+                if self._cluster is not None:
+                    await self._cluster.aclose()
+            finally:
+                await self.supervisor.aclose()
             raise
-        await self.cluster.start()
-        self.state = self.state.to(ClientState.RUNNING, "producer")
 
     def _start_tasks(self) -> None:
         config = self.config
@@ -500,8 +506,7 @@ class ProducerCore:
                 with anyio.move_on_after(timeout):
                     await wait_for_batches(self.accumulator.incomplete)
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._end()
+            await to_the_end(self._end)
 
     async def _end(self) -> None:
         if self._sender is not None:

@@ -133,10 +133,14 @@ class Producer:
             with anyio.CancelScope(shield=timeout == 0):
                 await core.finish(timeout)
         finally:
-            if not self._nested:
-                await core.supervisor.aclose()
-            core.outcomes.run_callbacks()
-            core.close_plugins()
+            try:
+                if not self._nested:
+                    await core.supervisor.aclose()
+            finally:
+                try:
+                    core.outcomes.run_callbacks()
+                finally:
+                    core.close_plugins()
         failures = core.outcomes.take_failures()
         if failures is not None:
             raise failures

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -27,8 +25,7 @@ from kclient.admin.topics import Places
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import finalizer
 from kclient.config import ConfigSource
-from kclient.errors import ClosedError
-from kclient.sync.portal import Portal, get_portal
+from kclient.sync.beginning import Beginning
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
 
 T = TypeVar("T")
@@ -50,10 +47,7 @@ class Admin:
 
     def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
         self._admin = AsyncAdmin(config, **settings)
-        self._portal: Portal | None = None
-        self._pid = os.getpid()
-        self._starting = threading.Lock()
-        self._closed = False
+        self._beginning = Beginning("admin client", self._admin.start)
 
     def __repr__(self) -> str:
         return f"<sync.{repr(self._admin)[1:]}" if hasattr(self, "_admin") else "<sync.Admin, not made>"
@@ -65,15 +59,7 @@ class Admin:
 
     def start(self) -> None:
         """Makes the client ready; `with` and the first call do it."""
-        if self._portal is not None:
-            return
-        with self._starting:
-            if self._closed:
-                raise ClosedError("The admin client was closed; make a new one")
-            if self._portal is None:
-                portal = get_portal()
-                portal.call(self._admin.start)
-                self._portal = portal
+        self._beginning.running()
 
     def close(self, timeout: float | None = None) -> None:
         """Closes the connections. May be called again, and then waits until it is closed.
@@ -81,12 +67,18 @@ class Admin:
         In a forked child it leaves the parent's client alone.
         """
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
-        self._closed = True
-        if self._portal is not None and self._pid == os.getpid():
-            self._portal.call(self._admin.close, timeout)
+        if self._beginning.elsewhere:
+            return
+        portal = self._beginning.end()
+        if portal is not None:
+            portal.call(self._admin.close, timeout)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # interrupted, it may have started all the same
+            self.close(0)
+            raise
         return self
 
     def __exit__(
@@ -95,9 +87,7 @@ class Admin:
         self.close()
 
     def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-        self.start()
-        assert self._portal is not None
-        return self._portal.call(function, *args, **kwargs)
+        return self._beginning.running().call(function, *args, **kwargs)
 
     def create_topics(
         self,

@@ -21,7 +21,7 @@ from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
 from kclient.records import decode_arrow
-from kclient.sync.portal import Portal, get_portal
+from kclient.sync.beginning import Beginning, orphaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from kclient.config import ConfigSource
     from kclient.records import ConsumerRecord
+    from kclient.sync.portal import Portal
     from kclient.types import (
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -73,15 +74,13 @@ class Consumer(ConsumerBase):
     _remedy = "`with`, or `consumer.close()`"
 
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
-        self._portal: Portal | None = None
-        self._pid = os.getpid()
-        self._starting = threading.Lock()
         self._polling = threading.Lock()
         self._poller: int | None = None
         """The thread that polls."""
         self._ready = threading.Event()
         super().__init__(*topics, config=config, **settings)
         self._core.notify = self._ready.set
+        self._beginning = Beginning("consumer", self._core.start)
 
     def __repr__(self) -> str:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
@@ -95,26 +94,20 @@ class Consumer(ConsumerBase):
 
     def _running(self) -> Portal:
         """The portal; starts the consumer if it was not started."""
-        portal = self._portal
-        if portal is None:
-            if self._pid != os.getpid():
-                raise _orphaned()
-            with self._starting:
-                if self._portal is None:
-                    portal = get_portal()
-                    portal.call(self._core.start)
-                    _open_consumers.add(self)
-                    self._portal = portal
-                return self._portal
-        portal.check()
-        return portal
+        if self._beginning.portal is None:
+            _open_consumers.add(self)
+        return self._beginning.running()
 
     def _check(self) -> None:
         self._running()
         super()._check()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # interrupted, it may have started all the same
+            self.close(0)
+            raise
         return self
 
     def __exit__(
@@ -134,9 +127,10 @@ class Consumer(ConsumerBase):
             timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
         """
         core = self._core
-        if self._pid != os.getpid():
+        if self._beginning.elsewhere:
             return  # the parent's consumer goes on there
         seconds = close_timeout(timeout)
+        portal = self._beginning.end()
         _open_consumers.discard(self)
         me = threading.get_ident()
         if core.closing(me):
@@ -147,9 +141,10 @@ class Consumer(ConsumerBase):
                 self._hand_out.settle()
                 self._drive(polling.close(core, max(deadline - core.clock(), 0)))
             finally:
-                self._running().call(self._shut)
-        elif self._portal is not None and not core.closure.is_by(me):
-            self._portal.call(self._closed_by_another, seconds)
+                self._beginning.begun().call(self._shut)
+        elif not core.closure.is_by(me):
+            if portal is not None:
+                portal.call(self._closed_by_another, seconds)
             self._drive(polling.run_callbacks(core))  # what is left of them if the other call was interrupted
 
     def _poll_over(self, timeout: float) -> None:
@@ -161,8 +156,10 @@ class Consumer(ConsumerBase):
         try:
             await self._core.shut()
         finally:
-            await self._core.supervisor.aclose()
-            self._core.closure.end()
+            try:
+                await self._core.supervisor.aclose()
+            finally:
+                self._core.closure.end()
 
     async def _closed_by_another(self, timeout: float) -> None:
         try:
@@ -191,11 +188,11 @@ class Consumer(ConsumerBase):
             case Call(function, arguments):
                 return _call(function, arguments)
             case Await(function, arguments):
-                return self._running().call(function, *arguments)
+                return self._beginning.begun().call(function, *arguments)
 
     def _wait(self, until: float) -> None:
         """Wait until the loop's thread has something, or the time has come."""
-        portal = self._running()
+        portal = self._beginning.begun()
         while (left := until - self._core.clock()) > 0:
             if self._ready.wait(min(left, _SLICE)):
                 break
@@ -406,16 +403,9 @@ def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
 _open_consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 
-def _orphaned() -> IllegalStateError:
-    return IllegalStateError(
-        "This consumer was made before the process forked, and its thread stayed in the parent: "
-        "make a new consumer in the child"
-    )
-
-
 def _after_fork() -> None:
     for consumer in list(_open_consumers):
-        consumer._core.disable(_orphaned())
+        consumer._core.disable(orphaned("consumer"))
     _open_consumers.clear()
 
 

@@ -10,19 +10,21 @@ import logging
 import os
 import threading
 import weakref
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout, in_seconds
 from kclient.cluster.client_state import ClientState, finalizer
 from kclient.config import ProducerConfig
-from kclient.errors import ClosedError, DeliveryError, IllegalStateError, KafkaTimeoutError, SerializationError
+from kclient.errors import ClosedError, DeliveryError, KafkaTimeoutError, SerializationError
 from kclient.producer.answers import NO_METADATA
 from kclient.producer.arrow import rows_of
 from kclient.producer.core import ProducerCore, as_headers
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
-from kclient.sync.portal import Portal, get_portal
+from kclient.sync.beginning import Beginning, orphaned
+from kclient.sync.portal import get_portal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from kclient.config import ConfigSource
     from kclient.producer.interfaces import DeliveryCallback
+    from kclient.sync.portal import Portal
     from kclient.types import Headers, PartitionInfo
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
@@ -65,9 +68,7 @@ class Producer:
             appender = self._core.accumulator.appender
             appender.fallback = _weakly(self)
             self.send = appender.send  # type: ignore[method-assign]
-        self._portal: Portal | None = None
-        self._pid = os.getpid()
-        self._starting = threading.Lock()
+        self._beginning = Beginning("producer", partial(_start, self._core))
 
     def __repr__(self) -> str:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
@@ -90,25 +91,16 @@ class Producer:
 
     def _running(self) -> Portal:
         """The portal; starts the producer if it was not started."""
-        portal = self._portal
-        if portal is None:
-            if self._pid != os.getpid():
-                raise _orphaned()
-            with self._starting:
-                if self._core.state is ClientState.CLOSED:
-                    raise ClosedError("The producer was closed; make a new one")
-                if self._portal is None:
-                    portal = get_portal()
-                    portal.call(self._core.start)
-                    self._core.outcomes.check_alive = portal.check
-                    _open_producers.add(self)
-                    self._portal = portal
-                return self._portal
-        portal.check()
-        return portal
+        if self._beginning.portal is None:
+            _open_producers.add(self)
+        return self._beginning.running()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # interrupted, it may have started all the same
+            self.close(0)
+            raise
         return self
 
     def __exit__(
@@ -143,14 +135,20 @@ class Producer:
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         deadline = None if timeout is None else monotonic() + timeout
         core = self._core
-        if self._pid != os.getpid():
+        if self._beginning.elsewhere:
             return  # the parent's producer goes on there
-        portal = self._portal
+        portal = self._beginning.end()
         _open_producers.discard(self)
         if portal is not None:
-            portal.call(self._finish, timeout)
-        elif core.state is ClientState.NEW:
-            core.state = core.state.to(ClientState.CLOSED, "producer")
+            try:
+                portal.call(self._finish, timeout)
+            except KeyboardInterrupt:  # it gives up what is on its way, and that is told too
+                portal.call(self._finish, 0)
+                core.outcomes.run_callbacks()
+                core.outcomes.after_callbacks(core.close_plugins)
+                raise
+        else:
+            core.state = ClientState.NEW.to(ClientState.CLOSED, "producer")
         core.outcomes.settle(deadline)
         core.outcomes.after_callbacks(core.close_plugins)  # a callback may have called this
         failures = core.outcomes.take_failures()
@@ -253,7 +251,7 @@ class Producer:
     ) -> Delivery:
         """Append a record; waits while that is not possible."""
         core = self._core
-        if self._portal is None:
+        if self._beginning.portal is None:
             self.start()
         result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
         if isinstance(result, Delivery):
@@ -409,6 +407,11 @@ class Producer:
         return self._core.figures()
 
 
+async def _start(core: ProducerCore) -> None:
+    await core.start()
+    core.outcomes.check_alive = get_portal().check
+
+
 def _weakly(producer: Producer) -> Callable[..., Delivery]:
     """The long way of `send`, without keeping the producer alive: the tasks of one that was dropped still know this."""
     reference = weakref.ref(producer)
@@ -425,16 +428,9 @@ def _weakly(producer: Producer) -> Callable[..., Delivery]:
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
-def _orphaned() -> IllegalStateError:
-    return IllegalStateError(
-        "This producer was made before the process forked, and its thread stayed in the parent: "
-        "make a new producer in the child"
-    )
-
-
 def _after_fork() -> None:
     for producer in list(_open_producers):
-        producer._core.disable(_orphaned())
+        producer._core.disable(orphaned("producer"))
     _open_producers.clear()
 
 

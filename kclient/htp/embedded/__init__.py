@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from kclient.arguments import shown
+from kclient.concurrency import to_the_end
 from kclient.errors import ConfigError, MissingExtraError
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files
@@ -174,6 +175,7 @@ class EmbeddedStore:
         """Sync everything and close the store; closing it twice is no error."""
         stack, self._stack = self._stack, None
         if stack is not None:
-            with anyio.CancelScope(shield=True):
-                await stack.aclose()
-            self._manager = self._broker = None
+            try:
+                await to_the_end(stack.aclose)
+            finally:
+                self._manager = self._broker = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -121,6 +122,37 @@ async def test_a_second_close_that_is_cancelled_ends_both() -> None:
                     await anyio.sleep(0.01)
                 with anyio.move_on_after(0.05):
                     await consumer.close(LONG)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("group", [False, True])
+async def test_nobody_waits_for_a_close_that_asyncio_cancelled_anywhere(group: bool, waiting: bool) -> None:
+    class Counting(ConsumerInterceptor):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    async with ReadableKafka() as kafka:
+        for turns in range(1, 30):
+            counting = Counting()
+            consumer = kclient.Consumer(
+                bootstrap_servers=kafka.bootstrap, group_id="g" if group else None, interceptor_classes=[counting]
+            )
+            await consumer.start()
+            consumer.assign([T0])
+            await consumer.poll(0.05)
+            first = asyncio.get_running_loop().create_task(consumer.close())
+            await asyncio.sleep(0)
+            others = [asyncio.get_running_loop().create_task(consumer.close(LONG))] if waiting else []
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            first.cancel()
+            with anyio.fail_after(PATIENCE):
+                await asyncio.wait([first, *others])
+                assert counting.closed == 1
+                await consumer.close(LONG)
 
 
 @pytest.mark.parametrize("how", ["callback", "listener"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
 from kclient.gateway import Gateway
@@ -88,3 +90,20 @@ async def test_cancelled_requests_leave_the_catalogue_whole() -> None:
             await wire.aclose()
 
     await at_every_checkpoint(scenario)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("timeout", [0, 5])
+async def test_closing_that_asyncio_cancels_lets_go_of_the_store(timeout: float, tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+    gateway = Gateway(store, listen=None)
+    await gateway.start()
+    closing = asyncio.get_running_loop().create_task(gateway.close(timeout))
+    await asyncio.sleep(0)
+    with anyio.fail_after(20):
+        while not closing.done():
+            closing.cancel()
+            await asyncio.sleep(0)
+        await gateway.wait()
+    async with running(store) as (_, wire):
+        await wire.create("t")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -45,6 +46,31 @@ async def test_two_closes_at_once_send_everything_and_close_plugins_once() -> No
                     tasks.start_soon(producer.close)
         assert counting.told == [0, 1, 2, "closed"]
     assert counting.told == [0, 1, 2, "closed"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_close_that_asyncio_cancels_anywhere_tells_everybody() -> None:
+    async with FakeKafka() as kafka:
+        before = asyncio.all_tasks()
+        for turns in range(1, 40):
+            counting = Counting()
+            told: list[object] = []
+            producer = Producer(bootstrap_servers=kafka.bootstrap, linger_ms=0, interceptor_classes=[counting])
+            await producer.start()
+            for _ in range(3):
+                await producer.send("t", b"v", on_delivery=lambda *outcome, told=told: told.append(outcome))
+            if turns % 2:
+                await producer.flush()
+            close = asyncio.get_running_loop().create_task(producer.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            close.cancel()
+            await asyncio.wait([close])
+            assert len(told) == 3
+            assert counting.told[3:] == ["closed"]
+            await asyncio.sleep(0)
+            clients = {task for task in asyncio.all_tasks() - before if task.get_name().startswith("producer")}
+            assert not clients
 
 
 async def test_who_has_less_time_ends_both() -> None:

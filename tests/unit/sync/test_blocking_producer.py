@@ -333,15 +333,22 @@ def test_leaving_by_ctrl_c_is_quick_and_counts(kafka: FakeKafka, caplog: pytest.
 
 
 def test_ctrl_c_during_close_gives_up(kafka: FakeKafka) -> None:
-    producer = producing(kafka)
+    told: list[Any] = []
+
+    class Closing(ProducerInterceptor):
+        def close(self) -> None:
+            told.append("closed")
+
+    producer = producing(kafka, interceptor_classes=[Closing()])
     producer.send("t", b"a").result()
     kafka.faults.append(held()[0])
-    delivery = producer.send("t", b"b")
+    delivery = producer.send("t", b"b", on_delivery=lambda _, error: told.append(type(error)))
     timer = threading.Timer(0.2, _thread.interrupt_main)
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         producer.close()
     timer.join()
+    assert told == [ClosedError, "closed"]
     with pytest.raises(ClosedError):
         delivery.result(timeout=10)
 

@@ -1,0 +1,100 @@
+"""The start of a blocking client, by its first call, while other threads may call it or close it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from kclient.errors import ClosedError, IllegalStateError
+from kclient.sync.portal import Portal, get_portal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class Beginning:
+    """Starts a client once, unless it is closed first.
+
+    What starts it and what closes it meet in the event loop: once a start has `begun`, closing goes there too, and
+    finds the client new, so that the start fails, or running.
+
+    Args:
+        client: What it is, for errors.
+        start: Starts it, in the loop.
+    """
+
+    def __init__(self, client: str, start: Callable[[], Awaitable[None]]) -> None:
+        self.portal: Portal | None = None
+        """Where the client runs; None if it is not known to."""
+        self._client = client
+        self._start = start
+        self._pid = os.getpid()
+        self._starting = threading.Lock()
+        self._deciding = threading.Lock()
+        """Held for moments, never while waiting."""
+        self._begun: Portal | None = None
+        self._started = False
+        self._closed = False
+
+    def running(self) -> Portal:
+        """The portal; starts the client if it was not started.
+
+        A start that is interrupted, such as by Ctrl-C, leaves the client for the next call to start, or to find
+        running.
+
+        Raises:
+            ClosedError: The client was closed before or meanwhile.
+            IllegalStateError: It was made before the process forked.
+        """
+        portal = self.portal
+        if portal is not None:
+            portal.check()
+            return portal
+        if self.elsewhere:
+            raise orphaned(self._client)
+        with self._starting:
+            if self.portal is None:
+                portal = self._begin()
+                portal.call(self._start_once)
+                self.portal = portal
+            return self.portal
+
+    def _begin(self) -> Portal:
+        portal = get_portal()
+        with self._deciding:
+            if self._closed:
+                raise ClosedError(f"The {self._client} was closed; make a new one")
+            self._begun = portal
+        return portal
+
+    async def _start_once(self) -> None:
+        if not self._started:
+            await self._start()
+            self._started = True
+
+    def begun(self) -> Portal:
+        """The portal of a client that has begun to start, also while it is closed."""
+        portal = self._begun
+        assert portal is not None
+        portal.check()
+        return portal
+
+    def end(self) -> Portal | None:
+        """The client closes: no start begins any more. The portal if one has begun, so that there is what to close."""
+        with self._deciding:
+            self._closed = True
+            return self._begun
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether this is a forked child: the client, and perhaps its locks, are the parent's."""
+        return self._pid != os.getpid()
+
+
+def orphaned(client: str) -> IllegalStateError:
+    """The client was made by the parent of a forked child."""
+    return IllegalStateError(
+        f"This {client} was made before the process forked, and its thread stayed in the parent: "
+        f"make a new {client} in the child"
+    )
