@@ -448,8 +448,9 @@ class ProducerCore:
         while (count := self._counts.get(topic, 0)) <= partition:
             left = deadline - self.clock()
             if left <= 0:
-                text = f"The partition {partition} of topic {topic!r} did not appear within {in_seconds(timeout)}"
-                raise UnknownTopicOrPartitionError(f"{text} (max.block.ms): the topic has {count} partitions")
+                text = f"The partition {partition} of topic {topic!r} did not appear within"
+                time_over = f"{in_seconds(self.max_block)} (max.block.ms)"
+                raise UnknownTopicOrPartitionError(f"{text} {time_over}: the topic has {count} partitions")
             attempts += 1
             delay = cluster.retry_backoff.seconds(attempts) if attempts > 1 else 0.0
             await anyio.sleep(min(delay, left))
