@@ -260,13 +260,14 @@ class FakeKafka:
         self.scripts: dict[ApiKey, Callable[[FakeBroker, Any], Any]] = {}
         """What answers requests of other kinds, or in place of the cluster: called with the broker and the request."""
         self._ids = itertools.count(1000)
+        self._topic_numbers = itertools.count(1)
         self._supervisor = Supervisor("fake kafka")
         for topic, count in (topics or {"t": 1}).items():
             self.create(topic, count)
 
     def create(self, topic: str, count: int) -> None:
         """A new topic."""
-        self.ids[topic] = topic.encode().ljust(16, b"-")[:16]
+        self.ids[topic] = topic.encode().ljust(8, b"-")[:8] + next(self._topic_numbers).to_bytes(8, "big")
         self.grow(topic, count)
 
     def delete(self, topic: str) -> None:

@@ -40,7 +40,7 @@ from tests.fake_kafka import FakeBroker, FakeKafka
 VERSIONS = {
     ApiKey.FETCH: (4, 16),
     ApiKey.LIST_OFFSETS: (1, 9),
-    ApiKey.OFFSET_COMMIT: (2, 9),
+    ApiKey.OFFSET_COMMIT: (2, 10),
     ApiKey.OFFSET_FETCH: (8, 9),
     ApiKey.JOIN_GROUP: (5, 9),
     ApiKey.SYNC_GROUP: (0, 5),
@@ -88,10 +88,12 @@ class ReadableKafka(FakeKafka):
         found.append(bytes(builder.build(base_offset=found.end, partition_leader_epoch=found.epoch)))
 
     def delete(self, topic: str) -> None:
-        """The topic is gone."""
-        del self.ids[topic]
-        for tp in [tp for tp in self.partitions if tp.topic == topic]:
-            del self.partitions[tp]
+        """The topic is gone, and what groups committed of it; who waits for its records is told."""
+        gone = [self.partitions[tp] for tp in self.partitions if tp.topic == topic]
+        super().delete(topic)
+        self.committed = {tp: offset for tp, offset in self.committed.items() if tp.topic != topic}
+        for partition in gone:
+            partition.ring()
 
     def answer(
         self, broker: FakeBroker, key: ApiKey, version: int, request: Any, connection: ServerConnection
@@ -139,6 +141,7 @@ class ReadableKafka(FakeKafka):
                 for item in topic.partitions
             ):
                 await anyio.sleep(0.005)
+        names = {topic_id: name for name, topic_id in self.ids.items()}  # it may have been deleted meanwhile
         responses = []
         for topic in request.topics:
             name = topic.topic or names.get(bytes(topic.topic_id), "")
@@ -191,18 +194,22 @@ class ReadableKafka(FakeKafka):
         return ListOffsetsResponse(topics=topics)
 
     def _commit(self, request: Any) -> OffsetCommitResponse:
+        names = {topic_id: name for name, topic_id in self.ids.items()}
         topics = []
         for topic in request.topics:
+            name = topic.name or names.get(bytes(topic.topic_id), "")
             partitions = []
             for item in topic.partitions:
-                tp = TopicPartition(topic.name, item.partition_index)
+                tp = TopicPartition(name, item.partition_index)
                 code = self._code(ApiKey.OFFSET_COMMIT)
-                if tp not in self.partitions:
+                if not name:
+                    code = ErrorCode.UNKNOWN_TOPIC_ID
+                elif tp not in self.partitions:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if not code:
                     self.committed[tp] = item.committed_offset
                 partitions.append(OffsetCommitResponsePartition(partition_index=tp.partition, error_code=code))
-            topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+            topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
         return OffsetCommitResponse(topics=topics)
 
     def _committed(self, request: Any) -> OffsetFetchResponse:

@@ -226,8 +226,7 @@ class ConsumerBase:
         check_callback(callback, "callback")
         wanted = chosen_offsets(offsets)
         self._hand_out.settle()
-        chosen = core.consumed() if wanted is None else wanted
-        core.committer.put(Commit(chosen, core.clock(), callback))
+        core.committer.put(Commit(core.to_commit(wanted), core.clock(), callback))
 
     def wakeup(self) -> None:
         """End the wait of a task inside `poll` with `WakeupError`, or the next one; may be called from any thread."""

@@ -12,14 +12,17 @@ import anyio
 from kclient.concurrency import Completion, Wakeup
 from kclient.consumer.group import ConsumerGroupMetadata
 from kclient.consumer.group_driver import CHANNEL
-from kclient.consumer.offsets import COMMIT_MAX_VERSION, commit_request, read_commit
+from kclient.consumer.offsets import COMMIT_LAST_WITH_NAMES, commit_request, read_commit
 from kclient.errors import KafkaError, KafkaTimeoutError, RetriableCommitFailedError, UnknownTopicOrPartitionError
 from kclient.protocol.errors import EncodeError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kclient.consumer.core import ConsumerCore
     from kclient.consumer.interfaces import CommitCallback
     from kclient.consumer.offsets import CommitAnswer
+    from kclient.consumer.subscription import Places
     from kclient.types import OffsetAndMetadata, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
@@ -29,7 +32,7 @@ logger: logging.Logger = logging.getLogger("kclient.consumer")
 class Commit:
     """Offsets to commit."""
 
-    offsets: dict[TopicPartition, OffsetAndMetadata]
+    places: Places
     deadline: float
     """Until when to try again; one attempt is made in any case."""
     callback: CommitCallback | None = None
@@ -42,6 +45,13 @@ class Commit:
     """Nobody waits any more: no further attempts."""
     looking: anyio.CancelScope | None = None
     """While the coordinator is looked for, and nothing has been sent yet."""
+    unknown: set[TopicPartition] = field(default_factory=set)
+    """Partitions that do not exist (any more), of which nothing is committed."""
+
+    @property
+    def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets by partition."""
+        return self.places.offsets
 
     def abandon(self) -> None:
         """Nobody waits any more: what has not been sent is not sent, so that the commits behind need not wait."""
@@ -79,7 +89,7 @@ class Committer:
         else:
             self._tell(commit, ended)
 
-    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
+    async def commit(self, places: Places, timeout: float) -> None:
         """Commit and wait for it.
 
         Raises:
@@ -87,9 +97,9 @@ class Committer:
             KafkaTimeoutError: It did not succeed in time; the text says why.
         """
         self._core.check()
-        if not offsets:
+        if not places.offsets:
             return None
-        commit = Commit(offsets, self._core.clock() + timeout)
+        commit = Commit(places, self._core.clock() + timeout)
         self.put(commit)
         try:
             with anyio.move_on_after(timeout):
@@ -180,17 +190,25 @@ class Committer:
             identity = ConsumerGroupMetadata(coordinator.settings.group_id)
             if core.subscriptions.uses_group:
                 identity = coordinator.commit_identity()
-        request = commit_request(identity, commit.offsets)
+            deleted = core.subscriptions.deleted(commit.places)
+        left = {tp: offset for tp, offset in commit.offsets.items() if tp not in deleted}
+        if not left:
+            self._miss(commit, deleted, [])
+            return
+        request = commit_request(identity, left, commit.places.topic_ids)
+        version = None if left.keys() <= commit.places.topic_ids.keys() else COMMIT_LAST_WITH_NAMES
         try:
-            response = await core.cluster.request(node, request, max_version=COMMIT_MAX_VERSION, channel=CHANNEL)
+            response = await core.cluster.request(node, request, max_version=version, channel=CHANNEL)
         except KafkaError as error:
             with core.lock:
                 coordinator.lose_coordinator(f"a commit failed: {error}", core.clock(), epoch)
             core.group_wakeup.set()
             raise
-        self._heed(commit, read_commit(response), identity, epoch)
+        answer = read_commit(response, request)
+        self._heed(answer, identity, epoch)
+        self._miss(commit, deleted, answer.unknown)
 
-    def _heed(self, commit: Commit, answer: CommitAnswer, identity: ConsumerGroupMetadata, epoch: int) -> None:
+    def _heed(self, answer: CommitAnswer, identity: ConsumerGroupMetadata, epoch: int) -> None:
         """Take in what the coordinator answered.
 
         Raises:
@@ -207,16 +225,37 @@ class Committer:
             core.group_wakeup.set()
             raise refused
         if answer.unknown:
-            told = ", ".join(map(str, answer.unknown[:5]))
-            if not commit.automatic:
-                raise UnknownTopicOrPartitionError(f"{told}: such partitions do not exist (any more)")
-            logger.info("auto commit: %s does not exist (any more)", told)
+            core.cluster.request_update()  # they may have been deleted, and created again
+
+    def _miss(self, commit: Commit, deleted: Collection[TopicPartition], unknown: Collection[TopicPartition]) -> None:
+        """What exists is committed.
+
+        Args:
+            commit: The commit.
+            deleted: Partitions of topics that were deleted and created again since they were read.
+            unknown: Partitions that the broker does not know.
+
+        Raises:
+            UnknownTopicOrPartitionError: There are some, and the user asked for them.
+        """
+        commit.unknown = {*deleted, *unknown}
+        if not commit.unknown:
+            return
+        told = ", ".join(map(str, sorted(commit.unknown)[:5]))
+        text = "such partitions do not exist (any more)"
+        if deleted:
+            text = "the topic that the offsets are of was deleted, and created again"
+        if not commit.automatic:
+            raise UnknownTopicOrPartitionError(f"{told}: {text}", retriable=not deleted)
+        logger.info("auto commit: %s: %s", told, text)
 
     def _finish(self, commit: Commit, error: KafkaError | None) -> None:
         if commit.done.done:
             return  # it was given up in this moment
         if error is None:
-            self._core.notices.committed(commit.offsets)
+            done = {tp: offset for tp, offset in commit.offsets.items() if tp not in commit.unknown}
+            if done:
+                self._core.notices.committed(done)
         if commit.automatic:
             self._note(commit, error)
         self._tell(commit, error)

@@ -26,7 +26,7 @@ from kclient.concurrency import LoopHandle, Supervisor, Wakeup, to_the_end
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
 from kclient.consumer.fetch_driver import FETCH_CHANNELS, FetchDriver
-from kclient.consumer.fetcher import Fetcher
+from kclient.consumer.fetcher import Fetcher, deleted_position
 from kclient.consumer.group import Complete, ConsumerGroupMetadata, Prepare
 from kclient.consumer.group_driver import JOIN_CHANNEL, GroupDriver
 from kclient.consumer.lookups import Lookups
@@ -47,12 +47,13 @@ from kclient.errors import (
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from kclient.concurrency import TaskHandle
     from kclient.config import ConsumerConfig
     from kclient.consumer.interfaces import RebalanceListener
     from kclient.consumer.reset import ResetPolicy
+    from kclient.consumer.subscription import Places
     from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Timestamps, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
@@ -319,6 +320,7 @@ class ConsumerCore:
         """Hand out nothing of these partitions."""
         with self.lock:
             self.subscriptions.pause(partitions)
+        self.fetch_wakeup.set()  # others may want the room that these take
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`."""
@@ -374,9 +376,9 @@ class ConsumerCore:
         """Commit the positions in the background."""
         if self.committer.busy or (self.subscriptions.uses_group and self.group().metadata.generation_id < 0):
             return
-        offsets = self.subscriptions.consumed()
-        if offsets:
-            self.committer.put(Commit(offsets, deadline=now, automatic=True))
+        places = self.subscriptions.consumed()
+        if places.offsets:
+            self.committer.put(Commit(places, deadline=now, automatic=True))
 
     def look(self) -> None:
         """Find out whether poll has something to do, and wake it."""
@@ -578,7 +580,10 @@ class ConsumerCore:
             with self.lock:
                 if self.subscriptions.find(tp) is None:
                     self.check(polling=True)  # who closes has given it up
-                valid = self.subscriptions.state(tp).state is PositionState.VALID
+                state = self.subscriptions.state(tp)
+                valid = state.state is PositionState.VALID
+                if state.outdated:
+                    raise deleted_position(state)
                 if not valid and self.errors:
                     raise self.errors.popleft()
                 return valid
@@ -639,13 +644,15 @@ class ConsumerCore:
             self._missing.add(topic)
             logger.warning("topic %r does not exist, so nothing of it is read until it does: is this its name?", topic)
 
-    def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> Places:
         """The positions to commit, of some partitions or all."""
         with self.lock:
-            consumed = self.subscriptions.consumed()
-        if partitions is None:
-            return consumed
-        return {tp: consumed[tp] for tp in partitions if tp in consumed}
+            return self.subscriptions.consumed(partitions)
+
+    def to_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> Places:
+        """What the user asks to commit: the positions, or the offsets that he gives."""
+        with self.lock:
+            return self.subscriptions.consumed() if offsets is None else self.subscriptions.given(offsets)
 
     def figures(self) -> dict[str, float]:
         """Figures since the start under the names of Java's metrics."""

@@ -20,6 +20,7 @@ from kclient.cluster import Backoff
 from kclient.consumer.chunk import Chunk
 from kclient.consumer.fetch_budget import FetchBudget, Frame
 from kclient.consumer.fetch_session import Asked, FetchSession
+from kclient.consumer.reset import ResetKind
 from kclient.errors import (
     CorruptRecordError,
     ErrorCode,
@@ -430,6 +431,7 @@ class Fetcher:
             news.refresh_metadata = news.refresh_metadata or code in _MOVED or code == ErrorCode.UNKNOWN_LEADER_EPOCH
             self._later(state, now)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            news.refresh_metadata = True  # it may be another topic by now
             self._add(Chunk.failure(state, _out_of_range(state.tp, offset)), news)
         elif code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             error = TopicAuthorizationError(f"Not allowed to read topic {state.tp.topic!r}")
@@ -439,14 +441,23 @@ class Fetcher:
 
     def made_anew(self, state: PartitionState) -> None:
         """The topic was deleted and created again: what was fetched is of the old one, and so is the position."""
+        state.high_watermark = state.last_stable_offset = state.log_start_offset = None
+        state.preferred_replica = None
+        policy = self._subscriptions.default_policy
+        if policy.kind is not ResetKind.NONE:
+            error = deleted_position(state)
+            self._subscriptions.reset(state.tp)
+            logger.warning("%s; going on, because auto.offset.reset is %s", error, policy.kind.value)
+            self.drop_stale()
+            return
         self._subscriptions.stay(state)
+        state.outdated = True
         self.drop_stale()
-        error = OffsetOutOfRangeError(
-            f"Topic {state.tp.topic!r} was deleted and created again: offset {state.position} of {state.tp} is one of "
-            "the deleted topic",
-            offsets={state.tp: state.position},
-        )
-        self._add(Chunk.failure(state, error), FetchNews())
+        self._complain_of_position(state)
+
+    def _complain_of_position(self, state: PartitionState) -> None:
+        """Raise it with each turn, until the user says where to go on."""
+        self._add(Chunk.failure(state, deleted_position(state)), FetchNews())
 
     # ------------------------------------------------------------------ handing out
 
@@ -484,6 +495,8 @@ class Fetcher:
         assert chunk.records is not None
         place = chunk.place_behind(count)
         chunk.index += count
+        if count:
+            chunk.state.read_id = chunk.state.topic_id
         if chunk.index < len(chunk.records):
             chunk.state.position, chunk.state.epoch = place
             return False
@@ -497,6 +510,7 @@ class Fetcher:
     def advance_to(self, chunk: Chunk, offset: int) -> None:
         """The records of a chunk up to an offset are handed out, of which a batch begins there."""
         chunk.state.position, chunk.state.epoch = offset, chunk.epoch_before(offset)
+        chunk.state.read_id = chunk.state.topic_id
         chunk.go_on()
 
     def finish(self, chunk: Chunk) -> None:
@@ -506,12 +520,16 @@ class Fetcher:
         self._release(chunk)
         if chunk.broken:
             self._subscriptions.seek(state.tp, chunk.next_offset, state.epoch)
+            state.read_id = state.topic_id
         elif chunk.error is None:
+            state.read_id = state.topic_id
             state.position = chunk.next_offset
             state.epoch = chunk.epoch
             state.buffered -= chunk.size
         elif state.attempt is chunk:
             state.attempt = None
+            if state.outdated:
+                self._complain_of_position(state)
 
     def still_there(self, chunk: Chunk) -> bool:
         """Whether a chunk that was handed out in part has not been thrown away since."""
@@ -550,6 +568,15 @@ _turn = attrgetter("turn")
 
 def _size(topic: FetchableTopicResponse) -> int:
     return sum(len(data.records) for data in topic.partitions if data.records is not None)
+
+
+def deleted_position(state: PartitionState) -> OffsetOutOfRangeError:
+    """The error of a position in a topic that was deleted and created again."""
+    return OffsetOutOfRangeError(
+        f"Topic {state.tp.topic!r} was deleted and created again: offset {state.position} of {state.tp} is one of the "
+        "deleted topic",
+        offsets={state.tp: state.position},
+    )
 
 
 def _out_of_range(tp: TopicPartition, offset: int) -> OffsetOutOfRangeError:

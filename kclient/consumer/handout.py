@@ -145,6 +145,8 @@ class HandOut:
         policy = core.subscriptions.default_policy
         resets = policy.kind is not ResetKind.NONE and isinstance(error, LogTruncationError | OffsetOutOfRangeError)
         with core.lock:
+            if not self._fetcher.still_there(chunk):  # the metadata told in this moment that the topic is another
+                return
             self._fetcher.finish(chunk)
             if resets and isinstance(error, LogTruncationError):
                 core.subscriptions.seek(tp, chunk.next_offset, chunk.epoch)
@@ -193,7 +195,8 @@ class HandOut:
             if chunk.index < len(chunk.records):
                 break
             with self._core.lock:
-                self._fetcher.advance(chunk, 0)
+                if self._fetcher.still_there(chunk):
+                    self._fetcher.advance(chunk, 0)
             self._core.fetch_wakeup.set()
         self._chunk = chunk
         self._list = chunk.records

@@ -6,6 +6,7 @@ from collections import defaultdict
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from kclient.cluster import ZERO_ID
 from kclient.errors import ErrorCode, KafkaError, TopicAuthorizationError, UnknownTopicOrPartitionError, error_for
 from kclient.protocol.messages import (
     OffsetCommitRequest,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from kclient.consumer.group import ConsumerGroupMetadata
     from kclient.protocol.messages import OffsetCommitResponse, OffsetFetchResponse
 
-COMMIT_MAX_VERSION = 9
-"""Version 10 names topics by id, which a broker may not have."""
+COMMIT_LAST_WITH_NAMES = 9
+"""Later versions name topics by id: what was read of a deleted topic is not committed to its namesake."""
 FETCH_MAX_VERSION = 9
 
 _FIRST_WITH_GROUPS = 8
@@ -78,12 +79,14 @@ class AutoCommit:
 
 
 def commit_request(
-    identity: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    identity: ConsumerGroupMetadata,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    topic_ids: Mapping[TopicPartition, bytes],
 ) -> OffsetCommitRequest:
-    """The request that commits offsets, in any version up to `COMMIT_MAX_VERSION`."""
-    topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
+    """The request that commits offsets, in any version up to `COMMIT_LAST_WITH_NAMES`; in any if all ids are known."""
+    topics: dict[tuple[str, bytes], list[OffsetCommitRequestPartition]] = defaultdict(list)
     for tp, offset in offsets.items():
-        topics[tp.topic].append(
+        topics[tp.topic, topic_ids.get(tp, ZERO_ID)].append(
             OffsetCommitRequestPartition(
                 partition_index=tp.partition,
                 committed_offset=offset.offset,
@@ -96,7 +99,10 @@ def commit_request(
         generation_id_or_member_epoch=identity.generation_id,
         member_id=identity.member_id,
         group_instance_id=identity.group_instance_id,
-        topics=[OffsetCommitRequestTopic(name=name, partitions=found) for name, found in topics.items()],
+        topics=[
+            OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=found)
+            for (name, topic_id), found in topics.items()
+        ],
     )
 
 
@@ -109,25 +115,27 @@ class CommitAnswer(NamedTuple):
     """Partitions that do not exist (any more); the others may be committed."""
 
 
-def read_commit(response: OffsetCommitResponse) -> CommitAnswer:
+def read_commit(response: OffsetCommitResponse, request: OffsetCommitRequest) -> CommitAnswer:
     """What the answer to a commit means.
 
     Raises:
         TopicAuthorizationError: Some topics must not be committed; names them.
         KafkaError: The metadata are too long for the broker.
     """
+    names = {bytes(topic.topic_id): topic.name for topic in request.topics}
     unauthorized = set()
     unknown = []
     first = 0
     for topic in response.topics:
+        name = topic.name or names.get(bytes(topic.topic_id), "")
         for partition in topic.partitions:
             code = partition.error_code
             if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                unauthorized.add(topic.name)
+                unauthorized.add(name)
             elif code in {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE}:
-                raise error_for(code, f"{topic.name}-{partition.partition_index}: {error_for(code).message}")
-            elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                unknown.append(TopicPartition(topic.name, partition.partition_index))
+                raise error_for(code, f"{name}-{partition.partition_index}: {error_for(code).message}")
+            elif code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}:
+                unknown.append(TopicPartition(name, partition.partition_index))
             elif code:
                 first = first or code
     if unauthorized:

@@ -184,11 +184,11 @@ def _commit_positions(core: ConsumerCore, partitions: Sequence[TopicPartition], 
     if commit is None:
         if not core.auto_commit.enabled or core.group().metadata.generation_id < 0:
             return True
-        offsets = core.consumed(partitions)
-        if not offsets:
+        places = core.consumed(partitions)
+        if not places.offsets:
             return True
         patience = min(core.plan.default_timeout, core.group().settings.max_poll_interval / 2)
-        commit = Commit(offsets, core.clock() + patience, automatic=True)
+        commit = Commit(places, core.clock() + patience, automatic=True)
         committer.put(commit)
         committer.handing_over = commit
     done: bool = yield Await(core.waits.interruptible, (core.settled, commit, min(deadline, commit.deadline)))
@@ -256,8 +256,7 @@ def commit(core: ConsumerCore, offsets: dict[TopicPartition, OffsetAndMetadata] 
     """Commit given offsets, or the positions."""
     core.check()
     core.group()
-    wanted = core.consumed() if offsets is None else offsets
-    yield Await(core.waits.interruptible, (core.committer.commit, wanted, timeout))
+    yield Await(core.waits.interruptible, (core.committer.commit, core.to_commit(offsets), timeout))
     yield from run_callbacks(core)
 
 
@@ -283,7 +282,7 @@ def _depart(core: ConsumerCore, timeout: float) -> Told:
     error: Exception | None = None
     if not core.supervisor.running:
         deadline, timeout = core.clock(), 0  # the tasks that would talk to brokers have ended
-        if core.auto_commit.enabled and (offsets := core.consumed()):
+        if core.auto_commit.enabled and (offsets := core.consumed().offsets):
             logger.warning("the positions of %d partitions were not committed: the tasks had ended", len(offsets))
     if timeout > 0:
         yield Await(core.drained, (timeout,))
@@ -299,11 +298,11 @@ def _depart(core: ConsumerCore, timeout: float) -> Told:
 def _commit_at_last(core: ConsumerCore, deadline: float) -> Script:
     if core.subscriptions.uses_group and core.group().metadata.generation_id < 0:
         return
-    offsets = core.consumed()
-    if not offsets:
+    places = core.consumed()
+    if not places.offsets:
         return
-    commit = Commit(offsets, deadline, automatic=True)
+    commit = Commit(places, deadline, automatic=True)
     core.committer.put(commit)
     done: bool = yield Await(core.settled, (commit, deadline))
     if not done or isinstance(commit.done.error, ClosedError):
-        logger.warning("the positions of %d partitions were not committed in time by close", len(offsets))
+        logger.warning("the positions of %d partitions were not committed in time by close", len(places.offsets))

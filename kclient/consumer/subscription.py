@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.consumer.reset import ResetKind, ResetPolicy
 from kclient.errors import IllegalStateError, NoOffsetForPartitionError
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 class SubscriptionKind(Enum):
@@ -62,12 +62,15 @@ class PartitionState:
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
+        "outdated",
+        "pause",
         "paused",
         "policy",
         "position",
         "preferred_replica",
         "preferred_until",
         "quiet_at",
+        "read_id",
         "retry_at",
         "state",
         "topic_id",
@@ -91,6 +94,8 @@ class PartitionState:
         self.policy: ResetPolicy | None = None
         """Where a reset under way leads."""
         self.paused: bool = False
+        self.pause: int = 0
+        """When it was paused last: who has been for longest has the least."""
         self.attempt: object | None = None
         """The fetch or the search for a position that is under way; what any other one brings comes too late. Or the
         error behind which nothing is fetched."""
@@ -114,6 +119,10 @@ class PartitionState:
         """The id of the topic that the position is in; None while it is not known."""
         self.former_id: bytes | None = None
         """The id of the topic of this name that was deleted before."""
+        self.read_id: bytes | None = None
+        """The id of the topic that the records were of that were handed out last; None after a seek."""
+        self.outdated: bool = False
+        """Whether the position is one of a deleted topic, and the user has to say where to go on."""
 
     @property
     def fetchable(self) -> bool:
@@ -146,6 +155,8 @@ class PartitionState:
         self.attempt = None
         self.buffered = 0
         self.retry_at = 0.0
+        self.quiet_at = None
+        self.outdated = False
 
     def recognise(self, topic_id: bytes) -> bool:
         """The topic has this id now; False if that is another topic than before, which the position is not in."""
@@ -156,6 +167,14 @@ class PartitionState:
             return True
         self.former_id, self.topic_id = self.topic_id, topic_id
         return False
+
+
+class Places(NamedTuple):
+    """Offsets to commit."""
+
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    topic_ids: dict[TopicPartition, bytes]
+    """The ids of the topics that they are in, as far as they are known: a namesake that comes after is another."""
 
 
 class SubscriptionState:
@@ -172,6 +191,7 @@ class SubscriptionState:
         self._topics: frozenset[str] = frozenset()
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._version = 0
+        self._pauses = 0
         self.assignments: int = 0
         """How often other partitions were to be read."""
 
@@ -301,7 +321,9 @@ class SubscriptionState:
         """
         if offset < 0:
             raise ValueError(f"cannot seek to the negative offset {offset}")
-        self.state(tp).jump(offset, epoch, self._next_version())
+        state = self.state(tp)
+        state.jump(offset, epoch, self._next_version())
+        state.read_id = None
 
     def stay(self, state: PartitionState) -> None:
         """Go on where the consumer is, without what was fetched ahead."""
@@ -346,13 +368,25 @@ class SubscriptionState:
         times = [state.retry_at for state in waiting if state.retry_at > now]
         return min(times, default=None)
 
-    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions to commit: those behind everything that was handed out."""
-        return {
-            state.tp: OffsetAndMetadata(state.position, "", state.epoch)
-            for state in self
-            if state.state is PositionState.VALID
-        }
+    def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> Places:
+        """The positions to commit, of some partitions or all: those behind everything that was handed out."""
+        chosen = self if partitions is None else filter(None, map(self.find, partitions))
+        valid = [state for state in chosen if state.state is PositionState.VALID and not state.outdated]
+        return Places(
+            {state.tp: OffsetAndMetadata(state.position, "", state.epoch) for state in valid},
+            {state.tp: state.topic_id for state in valid if state.topic_id is not None},
+        )
+
+    def given(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Places:
+        """Offsets that the user wants to be committed; they are of the topics that he got records of."""
+        states = filter(None, map(self.find, offsets))
+        ids = {state.tp: state.read_id or state.topic_id for state in states}
+        return Places(dict(offsets), {tp: topic_id for tp, topic_id in ids.items() if topic_id is not None})
+
+    def deleted(self, places: Places) -> list[TopicPartition]:
+        """Those of the places that are in a topic that was deleted, as far as that is known."""
+        states = filter(None, map(self.find, places.topic_ids))
+        return [state.tp for state in states if state.topic_id not in {places.topic_ids[state.tp], None}]
 
     # ------------------------------------------------------------------ pausing
 
@@ -363,7 +397,9 @@ class SubscriptionState:
             IllegalStateError: One of them is not assigned; then nothing is paused.
         """
         for state in [self.state(tp) for tp in partitions]:
-            state.paused = True
+            if not state.paused:
+                self._pauses += 1
+                state.paused, state.pause = True, self._pauses
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`.
@@ -372,7 +408,9 @@ class SubscriptionState:
             IllegalStateError: One of them is not assigned; then nothing is resumed.
         """
         for state in [self.state(tp) for tp in partitions]:
-            state.paused = False
+            if state.paused:
+                state.paused = False
+                state.quiet_at = None  # that was before the pause
 
     @property
     def paused(self) -> set[TopicPartition]:

@@ -123,6 +123,7 @@ def commit_answer(request: Any, code: int) -> OffsetCommitResponse:
     topics = [
         OffsetCommitResponseTopic(
             name=topic.name,
+            topic_id=topic.topic_id,
             partitions=[
                 OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=code)
                 for item in topic.partitions

@@ -575,7 +575,7 @@ def test_the_last_fetched_epoch_is_told_so_that_the_broker_can_notice() -> None:
     box.take()
     (plan,) = box.plan()
     assert plan.request.topics[0].partitions[0].last_fetched_epoch == 3
-    assert box.subscriptions.consumed()[T0].leader_epoch == 3
+    assert box.subscriptions.consumed().offsets[T0].leader_epoch == 3
 
 
 def test_records_before_a_corrupt_batch_are_handed_out_first_and_it_raises_until_skipped() -> None:

@@ -75,7 +75,7 @@ def test_the_way_to_a_position(subscriptions: SubscriptionState) -> None:
     assert state.policy == EARLIEST
     assert subscriptions.found(A0, state.version, 7, 2)
     assert (state.position, state.fetch_offset, state.epoch, state.fetchable) == (7, 7, 2, True)
-    assert subscriptions.consumed() == {A0: OffsetAndMetadata(7, "", 2)}
+    assert subscriptions.consumed() == ({A0: OffsetAndMetadata(7, "", 2)}, {})
 
 
 def test_a_late_answer_does_not_undo_a_seek(subscriptions: SubscriptionState) -> None:
