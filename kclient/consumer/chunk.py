@@ -119,6 +119,22 @@ class Chunk:
             chunk.epoch = epoch
         return chunk
 
+    @property
+    def left(self) -> int:
+        """Bytes from the batch on at which the partition goes on."""
+        return self.size - self._begin()
+
+    def cut(self) -> None:
+        """Keep these only, in memory of their own."""
+        self.data = bytes(memoryview(self.data)[self._begin() :])
+        self.size = len(self.data)
+
+    def _begin(self) -> int:
+        if self.aborted:
+            return 0  # where a transaction ends says whether what comes later is aborted too
+        place = self.state.position
+        return next((begin for begin, header in iter_headers(self.data) if header.last_offset >= place), 0)
+
     def place_behind(self, count: int) -> tuple[int, int | None]:
         """Offset and leader epoch of the position, once the next `count` records are handed out."""
         assert self.records is not None

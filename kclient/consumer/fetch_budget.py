@@ -9,6 +9,10 @@ it returns one batch at least, however large (KIP-74), and that much the bound m
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Frame:
@@ -34,8 +38,9 @@ class FetchBudget:
     def __init__(self, max_bytes: int, partition_bytes: int, lanes: int) -> None:
         self.buffered: int = 0
         """Bytes that were fetched and are still held."""
-        self.short_of: set[int] = set()
-        """Brokers that were not asked, or only for a batch, for want of room; whoever asks empties it first."""
+        self.short_of: dict[int, tuple[int, int]] = {}
+        """Brokers that were not asked, or only for a batch, for want of room: what they needed at least, and their
+        share. Whoever asks empties it first."""
         self._max = max_bytes
         self._partition_bytes = partition_bytes
         self._lanes = lanes
@@ -62,10 +67,26 @@ class FetchBudget:
         taken = self._held[node_id] + self._reserved[node_id]
         room = min(share - taken, self._max - self.buffered - self._all_reserved)
         if room < least:
-            self.short_of.add(node_id)
+            self.short_of[node_id] = least, share
             if taken:
                 return 0
         return max(min(most, room), 1)
+
+    def to_free(self, frames: Iterable[Frame]) -> list[Frame]:
+        """As many of some frames, in their order, as those who are short of room need."""
+        room = self._max - self.buffered - self._all_reserved
+        lacks = {
+            node: [least - share + self._held[node] + self._reserved[node], least - room]
+            for node, (least, share) in self.short_of.items()
+        }
+        chosen = []
+        for frame in frames:
+            if any(_helps(frame, node, *lack) for node, lack in lacks.items()):
+                chosen.append(frame)
+                for node, lack in lacks.items():
+                    lack[0] -= frame.size if node == frame.node_id else 0
+                    lack[1] -= frame.size
+        return chosen
 
     def reserve(self, node_id: int, size: int) -> None:
         """A broker is asked for so much."""
@@ -90,6 +111,11 @@ class FetchBudget:
         if not frame.chunks:
             _take(self._held, frame.node_id, frame.size)
             self.buffered -= frame.size
+
+
+def _helps(frame: Frame, node_id: int, of_share: int, of_all: int) -> bool:
+    """Whether a broker that lacks so many bytes of its share, and of all there are, has more room without a frame."""
+    return of_share > 0 or of_all > 0 if frame.node_id == node_id else of_share <= 0 < of_all
 
 
 def _take(counter: Counter[int], node_id: int, size: int) -> None:

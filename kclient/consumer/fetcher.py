@@ -51,6 +51,8 @@ logger: logging.Logger = logging.getLogger("kclient.consumer.fetcher")
 LANES = 2
 """Requests to one broker at a time."""
 
+_LITTLE = 0.75
+"""How much of a response is copied at most, to be rid of the rest."""
 _NO_TOPIC_ID = bytes(16)
 _LAST_VERSION_WITH_NAMES = 12
 _MOVED = frozenset(
@@ -175,8 +177,18 @@ class Fetcher:
             plan = self._plan_node(node, states, snapshot, brokers)
             if plan is not None:
                 plans.append(plan)
-        self.crowded = bool(self._budget.short_of) and any(chunk.state.paused for chunk in self._ready)
+        self.crowded = self._is_crowded()
         return plans, leaderless
+
+    def _is_crowded(self) -> bool:
+        """Whether a broker is not asked for want of room that paused partitions take, and nothing of it is at hand."""
+        short = self._budget.short_of
+        for chunk in self._ready:
+            if not short:
+                return False
+            if chunk.frame is not None and not chunk.state.paused and not self._stale(chunk):
+                short.pop(chunk.frame.node_id, None)
+        return bool(self._budget.to_free(self._spare())) if short else False
 
     def _heed(self, snapshot: ClusterSnapshot, now: float) -> None:
         """There are new metadata: a partition whose leader moved need not wait for the old one's answer."""
@@ -184,7 +196,7 @@ class Fetcher:
         for plan in self._busy.values():
             for state in plan.current:
                 if self._source(state, snapshot, now) not in {plan.node_id, None}:
-                    state.attempt = None
+                    state.attempt = state.quiet_at = None
         self._sessions = {
             place: session
             for place, session in self._sessions.items()
@@ -346,6 +358,7 @@ class Fetcher:
 
     def _later(self, state: PartitionState, now: float) -> None:
         state.failures += 1
+        state.quiet_at = None
         state.retry_at = now + self.settings.retry_backoff.seconds(state.failures)
 
     def _take_in(
@@ -552,18 +565,52 @@ class Fetcher:
             self._release(chunk)
 
     def drop_paused(self) -> None:
-        """Make room where it is wanted: what paused partitions have is thrown away, and fetched again when they go on.
+        """Make room where it is wanted, and no more than is needed, out of what paused partitions have.
 
-        To be called between polls only, when no chunk is being handed out.
+        If they have little left of a response, it is kept without the rest. Where that is not enough it is thrown away,
+        first of those that have been paused for longest, and fetched again when they go on. To be called between polls
+        only, when no chunk is being handed out.
         """
         self.crowded = False
         self.drop_stale()
-        for state in {chunk.state for chunk in self._ready if chunk.state.paused and chunk.frame is not None}:
-            self._subscriptions.stay(state)
+        spare = self._spare()
+        for frame in self._budget.to_free(spare):
+            chunks = spare[frame]
+            if _has_little_left(frame, chunks):
+                self._keep_apart(chunks)
+            else:
+                for chunk in chunks:
+                    self._subscriptions.stay(chunk.state)
         self.drop_stale()
+
+    def _spare(self) -> dict[Frame, list[Chunk]]:
+        """The responses of which only paused partitions have something left, in the order in which to do without."""
+        held: dict[Frame, list[Chunk]] = {}
+        for chunk in self._ready:
+            if chunk.frame is not None and not self._stale(chunk):
+                held.setdefault(chunk.frame, []).append(chunk)
+        spare = [item for item in held.items() if all(chunk.state.paused for chunk in item[1])]
+        spare.sort(key=lambda item: (not _has_little_left(*item), max(chunk.state.pause for chunk in item[1])))
+        return dict(spare)
+
+    def _keep_apart(self, chunks: list[Chunk]) -> None:
+        """Copy what is left of a response, so that its memory is free."""
+        for chunk in chunks:
+            chunk.state.buffered -= chunk.size
+            self._release(chunk)
+            chunk.cut()
+            chunk.state.buffered += chunk.size
+            assert chunk.frame is not None
+            chunk.frame = Frame(chunk.frame.node_id, chunk.size)
+            self._budget.hold(chunk.frame)
 
 
 _turn = attrgetter("turn")
+
+
+def _has_little_left(frame: Frame, chunks: list[Chunk]) -> bool:
+    """Whether it is worth copying what chunks have left, to be rid of the response that they are of."""
+    return sum(chunk.left for chunk in chunks) <= _LITTLE * frame.size
 
 
 def _size(topic: FetchableTopicResponse) -> int:

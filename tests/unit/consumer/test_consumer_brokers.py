@@ -285,3 +285,20 @@ def test_leaders_that_are_not_known_yet() -> None:
     assert [question.node_id for question in questions] == [1]
     assert leaderless == [T[1], T[2]]
     assert search.next_retry(0.0) == pytest.approx(0.1)
+
+
+@pytest.mark.anyio
+async def test_who_is_paused_while_its_records_fill_the_room_makes_room() -> None:
+    async with ReadableKafka({"t": 2}) as kafka, reading(kafka, fetch_max_bytes=1) as consumer:
+        consumer.assign(T[:2])
+        kafka.fill("t", 0, 1)
+        with anyio.fail_after(PATIENCE):
+            while not consumer.metrics()["buffered-bytes"]:
+                await anyio.sleep(0.01)
+        consumer.pause(T[:1])
+        kafka.fill("t", 1, 1)
+        with anyio.fail_after(PATIENCE):
+            assert await partitions_read(consumer, 1) == [1]
+        consumer.resume(T[:1])
+        with anyio.fail_after(PATIENCE):
+            assert await partitions_read(consumer, 1) == [0]

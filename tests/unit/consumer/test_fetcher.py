@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from kclient.cluster import Backoff
+from kclient.consumer.chunk import Chunk
 from kclient.consumer.fetch_session import Asked, FetchSession
 from kclient.errors import (
     CorruptRecordError,
@@ -26,7 +27,7 @@ from kclient.protocol.messages import (
     FetchResponseLeaderIdAndEpoch,
     FetchResponsePartitionData,
 )
-from kclient.records import BatchBuilder, CompressionType, MessageSetBuilder, encode_end_marker
+from kclient.records import BatchBuilder, CompressionType, MessageSetBuilder, decode_some, encode_end_marker
 from kclient.types import Node, OffsetAndMetadata, TopicPartition
 from tests.unit.consumer.fetchbox import TOPIC_ID, FetchBox, Logs, batch
 
@@ -392,6 +393,103 @@ def test_a_paused_partition_makes_room_for_the_others() -> None:
     assert box.take(1) == [(0, 0)]  # nothing was lost, and nothing comes twice
 
 
+def test_no_more_is_thrown_away_than_is_needed_and_first_of_who_has_been_paused_for_longest() -> None:
+    size = len(batch(0, [b"0" + bytes(100)] * 5))
+    box = FetchBox(Logs(partitions=4, batches=1), max_bytes=3 * size + 100, max_partition_bytes=size)
+    box.subscriptions.pause(box.partitions)
+    for number in (0, 1, 2):
+        box.subscriptions.resume([box.partitions[number]])
+        box.fetch()
+        box.subscriptions.pause([box.partitions[number]])
+    box.subscriptions.resume([T0])
+    box.subscriptions.pause([T0])
+    box.subscriptions.resume([box.partitions[3]])
+    assert box.plan() == []
+    assert box.fetcher.crowded
+    box.fetcher.drop_paused()
+    assert box.fetcher.buffered == 2 * size
+    box.fetch()
+    box.subscriptions.resume(box.partitions)
+    assert {number for number, _ in box.take()} == {0, 2, 3}
+    box.fetch()
+    assert {number for number, _ in box.take()} == {1}
+
+
+def test_what_is_left_of_a_response_is_kept_where_the_rest_is_in_the_way() -> None:
+    size = len(batch(0, [b"0" + bytes(100)] * 5))
+    box = FetchBox(Logs(partitions=3, batches=3), max_bytes=8 * size - 100, max_partition_bytes=4 * size)
+    box.subscriptions.pause(box.partitions)
+    for tp in (T0, T1):
+        box.subscriptions.resume([tp])
+        box.fetch()
+        assert len(box.take(10)) == 10
+        box.subscriptions.pause([tp])
+    assert box.fetcher.buffered == 6 * size
+    box.subscriptions.resume([box.partitions[2]])
+    while not (plans := box.plan()):
+        assert box.fetcher.crowded
+        box.fetcher.drop_paused()
+    box.answer(plans[0])
+    box.subscriptions.resume(box.partitions)
+    assert len(box.take()) == 5 + 5 + 15
+    assert box.fetcher.bytes_fetched == 9 * size
+    assert box.fetcher.buffered == 0
+
+
+def test_the_end_of_an_aborted_transaction_is_kept_with_what_comes_behind_it() -> None:
+    def written(base_offset: int, key: bytes | None, value: bytes, *, is_control: bool = False) -> bytes:
+        builder = BatchBuilder(limit=1000, is_transactional=True, is_control=is_control)
+        builder.append(1000, key, value)
+        return bytes(builder.build(base_offset=base_offset, producer_id=5, producer_epoch=0, base_sequence=base_offset))
+
+    end = encode_end_marker(commit=False, coordinator_epoch=0)
+    data = written(0, None, b"aborted") + written(1, *end, is_control=True) + written(2, None, b"committed")
+    state = FetchBox(Logs(partitions=1)).subscriptions.state(T0)
+    chunk = Chunk.of(state, data, [(5, 0)])
+    state.position = 2
+    chunk.cut()
+    chunk.decode(decode_some)
+    assert chunk.records is not None
+    assert [record.offset for record in chunk.records] == [2]
+
+
+def test_nothing_is_thrown_away_while_there_are_records_at_hand() -> None:
+    size = len(batch(0, [b"0" + bytes(100)] * 5))
+    box = FetchBox(Logs(partitions=3, batches=1), max_bytes=2 * size + 100, max_partition_bytes=size)
+    for tp in (T0, T1):
+        box.subscriptions.pause(box.partitions)
+        box.subscriptions.resume([tp])
+        box.fetch()
+    box.subscriptions.resume([box.partitions[2]])
+    assert box.plan() == []
+    assert not box.fetcher.crowded
+    assert {number for number, _ in box.take()} == {1}
+    box.subscriptions.pause([T1])
+    assert len(box.plan()) == 1
+
+
+@pytest.mark.parametrize("change", ["resume", "seek", "move"])
+def test_a_partition_that_was_away_is_not_taken_for_quiet(change: str) -> None:
+    box = FetchBox(Logs(batches=0))
+    box.fetch()
+    if change == "resume":
+        box.subscriptions.pause([T0])
+    elif change == "move":
+        box.logs.leaders = {0: 2}
+    parked = next(plan for plan in box.plan() if plan.node_id == 1)
+    if change == "resume":
+        assert set(parked.asked) == {T1}
+        box.subscriptions.resume([T0])
+    elif change == "seek":
+        assert set(parked.asked) == {T0, T1}
+        box.subscriptions.seek(T0, 0)
+    else:
+        assert set(parked.asked) == {T1}
+        box.logs.leaders = {}
+    (again,) = box.plan()
+    assert set(again.asked) == {T0}
+
+
 def test_what_a_paused_partition_has_is_kept_while_there_is_room() -> None:
     box = FetchBox(Logs(partitions=2, batches=4))
     box.fetch()
@@ -483,6 +581,30 @@ def test_a_topic_made_anew_shares_no_position_with_the_deleted_one() -> None:
     assert box.plan() == []  # not before poll has dealt with it
     assert state.recognise(b"1" * 16)  # said by a broker that lags behind
     assert state.recognise(b"2" * 16)
+
+
+def test_a_topic_made_anew_is_begun_where_the_policy_says_without_waiting_for_a_poll() -> None:
+    box = FetchBox(Logs(partitions=1), policy="earliest")
+    state = box.subscriptions.state(T0)
+    assert state.recognise(b"1" * 16)
+    box.fetch()
+    box.take(7)
+    assert box.subscriptions.consumed() == ({T0: OffsetAndMetadata(7, "", 3)}, {T0: b"1" * 16})
+    given = box.subscriptions.given({T0: OffsetAndMetadata(6)})
+    assert not state.recognise(b"2" * 16)
+    box.fetcher.made_anew(state)
+    assert box.subscriptions.resetting(box.now) == [state]
+    assert box.fetcher.head() is None
+    assert box.fetcher.buffered == 0
+    assert box.subscriptions.consumed() == ({}, {})
+    assert box.subscriptions.deleted(given) == [T0]
+    # what was handed out last is of the deleted topic still
+    assert box.subscriptions.deleted(box.subscriptions.given({T0: OffsetAndMetadata(7)})) == [T0]
+    box.subscriptions.found(T0, state.version, 0, None)
+    assert box.subscriptions.consumed() == ({T0: OffsetAndMetadata(0, "", None)}, {T0: b"2" * 16})
+    box.fetch()
+    box.take(1)
+    assert box.subscriptions.deleted(box.subscriptions.given({T0: OffsetAndMetadata(1)})) == []
 
 
 def test_a_broker_that_names_the_new_leader_is_heeded() -> None:
