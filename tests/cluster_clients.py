@@ -48,19 +48,24 @@ class Waits:
     def came(self, client: str, partition: int, more: bool) -> None:
         """Something came; more is due, or nothing for now."""
         with self._lock:
-            self._note(client, partition)
+            self._note(client, partition, time.monotonic())
             if more:
                 self._due[client][partition] = time.monotonic()
             else:
                 self._due[client].pop(partition, None)
 
-    def leaders(self, well: dict[int, int]) -> None:
-        """What leads each partition that is well, as it was seen just now."""
+    def leaders(self, well: dict[int, int], until: float | None = None) -> None:
+        """What leads each partition that is well, as it was seen just now.
+
+        Args:
+            well: The leaders by partition.
+            until: Up to when the ones before are known to have been well, if not until now.
+        """
         with self._lock:
+            now = time.monotonic()
             for client in list(self._due):
                 for partition in list(self._due[client]):
-                    self._note(client, partition)
-            now = time.monotonic()
+                    self._note(client, partition, now if until is None else until)
             seen = self._leaders
             self.well = {p: self.well[p] if seen.get(p) == leader else now for p, leader in well.items()}
             self._leaders = well
@@ -69,12 +74,11 @@ class Waits:
         """This client begins to wait now: more than the leaders that are looked at was not well."""
         self._forgiven[client] = time.monotonic()
 
-    def _note(self, client: str, partition: int) -> None:
+    def _note(self, client: str, partition: int, now: float) -> None:
         begun = self._due[client].get(partition)
         well = self.well.get(partition)
         if begun is None or well is None:
             return
-        now = time.monotonic()
         waited = now - max(begun, well, self._forgiven.get(client, 0.0))
         if waited > self.longest.get(client, (0.0, 0, 0.0))[0]:
             self.longest[client] = waited, partition, now

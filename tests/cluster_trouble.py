@@ -133,12 +133,14 @@ class Trouble:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.3):
+            asked = time.monotonic()
             try:
                 led = self._led(MIN_IN_SYNC)
-            except Exception as error:  # nobody can be asked now
-                led = {}
+            except Exception as error:  # nobody can be asked now, nor could they since
                 self._tell(f"nobody was asked: {error!r}")
-            self.waits.leaders(led)
+                self.waits.leaders({}, until=asked)
+            else:
+                self.waits.leaders(led)
 
     def _led(self, in_sync: int) -> dict[int, int]:
         """The leaders of the partitions that can take records, where all who count are well."""
