@@ -116,6 +116,8 @@ class Gateway:
         self._unwatch: Callable[[], None] | None = None
         self._background: list[TaskHandle] = []
         """Tasks that use partitions of their own accord: they end before the partitions do."""
+        self._renewing: TaskHandle | None = None
+        """Renews the lease, from when it is taken until it is given back."""
         self._ended: anyio.Event | None = None
         self._closed = False
 
@@ -297,7 +299,6 @@ class Gateway:
             await self._listen_first(self._listen)
         if self._presence is not None:
             await self._presence.announce(self)
-        self._supervisor.spawn(self._keep_lease, name="lease")
         self._background = [
             self._supervisor.spawn(self._applying.run, name="retention"),
             self._supervisor.spawn(Opener(core).run, name="open partitions"),
@@ -316,6 +317,7 @@ class Gateway:
         manager, broker = self._store.manager, self._store.broker
         require_capabilities(broker.capabilities)
         node_id = self._config.get_int("node.id")
+        cluster_id = await self._cluster_id()
         lease = await take_store(manager, node_id, LEASE_S)
         core = Core(
             config=self._config,
@@ -323,11 +325,13 @@ class Gateway:
             broker=broker,
             lease=lease,
             node_id=node_id,
-            cluster_id=await self._cluster_id(),
+            cluster_id=cluster_id,
             spawn=self._supervisor.spawn,
             leader_epoch=lease.epoch,
             producers=ProducerLimit(self._config.get_int("producer.id.cache.size")),
         )
+        # to start may take longer than the lease lasts
+        self._renewing = self._supervisor.spawn(self._keep_lease, core, name="lease")
         core.dynamic = DynamicConfig(core)
         await core.dynamic.load()
         core.topics = TopicCatalogue(core, self._mapping)
@@ -392,8 +396,7 @@ class Gateway:
 
     # Running
 
-    async def _keep_lease(self) -> None:
-        core = self.core
+    async def _keep_lease(self, core: Core) -> None:
         while True:
             await anyio.sleep(LEASE_S / 3)
             try:
@@ -468,6 +471,9 @@ class Gateway:
         try:
             await core.partitions.checkpoint()
             core.partitions.close()
+            if self._renewing is not None:
+                self._renewing.cancel()
+                await self._renewing.wait()
             await core.manager.release(core.lease)
         except HtpError as error:
             logger.warning("closing without checkpoints, the next start reads more: %s", error)

@@ -112,6 +112,33 @@ async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch:
         await wire.aclose()
 
 
+async def test_the_lease_is_kept_while_a_gateway_starts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large store, or a slow one, may take longer to read than the lease lasts: then it would be another's."""
+    monkeypatch.setattr(gateway_module, "LEASE_S", 0.5)
+    async with open_store(url) as store:
+        gates = Gates(store)
+        slow: Any = gates.store
+        reading = gates.hold("scan")
+        renewed = gates.hold("renew", 5)
+        renewed.open()
+        async with anyio.create_task_group() as group:
+
+            async def start_and_serve() -> None:
+                async with Gateway(slow, listen=None, **numbered(5)) as gateway:
+                    wire = connect(gateway)
+                    await wire.create("t")
+                    assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
+                    await wire.aclose()
+
+            group.start_soon(start_and_serve)
+            with anyio.fail_after(10):
+                await reading.reached.wait()
+                await renewed.reached.wait()
+            with pytest.raises(LeaseHeldError):
+                await take_store(store.manager, 2, 30.0)
+            reading.open()
+
+
 async def test_one_that_was_followed_removes_nothing_of_its_successors(url: str) -> None:
     """A creation that it was refused leaves something to be removed: not what the successor makes under that name."""
     async with open_store(url) as store, Gateway(store, listen=None) as first:
