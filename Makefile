@@ -61,7 +61,8 @@ test: $(STAMP) lint
 
 ## make test-long    the sweeps and soaks that make test leaves out: an hour and more
 test-long: $(STAMP)
-	$(PYTEST) tests -m long -o faulthandler_timeout=4000
+	$(PYTEST) tests/simulation -m long -n 2 -o faulthandler_timeout=4000
+	$(PYTEST) tests --ignore=tests/simulation -m long -o faulthandler_timeout=4000
 
 ## make test-spark-4.2  the Spark tests on PySpark 4.2, in an environment of their own
 test-spark-4.2:
