@@ -282,6 +282,8 @@ class World:
         last: dict[int, tuple[int, int]] = {}
         for offset, serial in found:
             client = self.model.sent[serial].client
+            if self.model.sent[serial].attempts > 1:
+                continue
             promise(
                 last.get(client, (0, 0))[0] < serial, f"{where}: client {client}: {serial} after {last.get(client)}"
             )

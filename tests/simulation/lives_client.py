@@ -164,7 +164,7 @@ class Client:
         self.model.unsure.discard(name)
 
     async def check_born(self, name: str) -> None:
-        """A new topic begins with nothing."""
+        """A new topic begins with nothing, whatever others have sent to it and had removed since."""
         new = self.model.live[name]
         found = await self.within(self.wire.configs(TOPIC, name))
         own = {key for key, (_, source) in found.items() if source == 1}
@@ -173,7 +173,10 @@ class Client:
         promise(found["retention.ms"][0] == str(new.retention_ms), f"{name} was born with {found['retention.ms']}")
         for partition in range(new.partitions):
             start = await self.offset(name, EARLIEST, partition)
-            promise(start in (0, None) or new.trimmed[partition], f"{name}-{partition} was born with start {start}")
+            promise(
+                start is None or new.trimmed[partition] or start <= self.model.outlived(new, partition, self.now_ms()),
+                f"{name}-{partition} was born with start {start}",
+            )
 
     async def offset(self, name: str, timestamp: int, partition: int) -> int | None:
         row = await self.within(self.wire.offset(name, timestamp, partition))
@@ -260,6 +263,7 @@ class Client:
 
     async def send(self, sent: Sent, batch: bytearray, *, idempotent: bool) -> None:
         kept = bytearray(batch)
+        sent.attempts += 1
         if idempotent:
             self.unanswered = sent, kept
         before = self.model.changing[sent.name]

@@ -35,8 +35,8 @@ class Sent:
     """Where it was acknowledged to be; -1 if it was not."""
     sure: bool = False
     """Whether it has to be there: acknowledged, and nothing has happened that may take it away."""
-    copies: int = 1
-    """How often it may be there: as often as it was sent without a producer's sequence."""
+    attempts: int = 0
+    """How often it was sent; if more than once, others of its client may be before it."""
 
 
 @dataclass(eq=False)
@@ -90,6 +90,15 @@ class Model:
         incarnation = Incarnation(name, topic_id, partitions, retention_ms)
         self.live[name] = self.all[topic_id] = incarnation
         self.changing[name] += 1
+
+    def outlived(self, topic: Incarnation, partition: int, now_ms: int) -> int:
+        """How many records, that may be in a partition, retention may have removed: some are old when they are sent."""
+        return sum(
+            (sent.name, sent.partition) == (topic.name, partition)
+            and sent.topic_id in (None, topic.topic_id)
+            and 0 <= topic.retention_ms < now_ms - sent.stamp_ms
+            for sent in self.sent.values()
+        )
 
     def dies(self, name: str) -> Incarnation | None:
         self.changing[name] += 1
