@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -56,6 +57,7 @@ class BrokerConfig:
         """Defaults that depend on what was given."""
         self._resolve()
         self._limit_requests()
+        self._check_session_timeouts()
 
     def _limit_requests(self) -> None:
         """No request may be larger than what one connection may hold: only the default gives way."""
@@ -71,6 +73,13 @@ class BrokerConfig:
             )
         self._defaults[name] = str(most)
         self._resolve()
+
+    def _check_session_timeouts(self) -> None:
+        least, most = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+        if self.get_int(least) > self.get_int(most):
+            raise ConfigError(
+                f"{least}={self.get_int(least)} is more than {most}={self.get_int(most)}: nobody could join a group"
+            )
 
     def _default(self, setting: Setting) -> str | None:
         return self._defaults.get(setting.name, setting.default)
@@ -106,6 +115,18 @@ class BrokerConfig:
         """Replace what AlterConfigs has set; the values were checked before."""
         self._dynamic = dict(values)
         self._resolve()
+
+    def altered(self, values: Mapping[str, str]) -> BrokerConfig:
+        """The settings as they would be if AlterConfigs had set these, each of which was checked before.
+
+        Raises:
+            ConfigError: They do not go together.
+        """
+        other = copy(self)
+        other._values = dict(self._values)
+        other.set_dynamic(values)
+        other._check_session_timeouts()
+        return other
 
     def get(self, name: str) -> Value:
         """The value of a broker setting, typed; KeyError for a name that is none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -13,9 +14,18 @@ from kclient.net.connection_limits import ConnectionQuota, plain_address
 if TYPE_CHECKING:
     from kclient.gateway.config import BrokerConfig
 
+logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 
-async def connection_quota(config: BrokerConfig) -> ConnectionQuota:
+SETTINGS: Final = frozenset({"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides"})
+
+
+async def connection_quota(config: BrokerConfig, *, strict: bool = True) -> ConnectionQuota:
     """The limits of `max.connections` and of `max.connections.per.ip` with its overrides, whose names are looked up.
+
+    Args:
+        config: The settings.
+        strict: Whether what is wrong raises an error. If not, it is logged, and the rest is in force: a name that was
+            found when it was set may not be found when a gateway starts.
 
     Raises:
         ConfigError: A name of the overrides cannot be found, or nobody could connect.
@@ -23,11 +33,18 @@ async def connection_quota(config: BrokerConfig) -> ConnectionQuota:
     each = config.get_int("max.connections.per.ip")
     text = str(config.get("max.connections.per.ip.overrides") or "")
     overrides: dict[str, int] = {}
+    wrong: list[ConfigError] = []
     for host, most in connection_overrides(text).items():
-        for address in await _addresses(host):
-            overrides[address] = most
+        try:
+            overrides |= dict.fromkeys(await _addresses(host), most)
+        except ConfigError as error:
+            wrong.append(error)
     if each == 0 and not overrides:
-        raise ConfigError("max.connections.per.ip may be 0 only with max.connections.per.ip.overrides")
+        wrong.append(ConfigError("max.connections.per.ip may be 0 only with max.connections.per.ip.overrides"))
+    if wrong and strict:
+        raise wrong[0]
+    for flaw in wrong:
+        logger.error("the limits of connections are in force without this: %s", flaw)
     return ConnectionQuota(config.get_int("max.connections"), each, overrides)
 
 

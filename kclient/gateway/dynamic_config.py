@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError
+from kclient.gateway.connection_quota import SETTINGS, connection_quota
 from kclient.gateway.settings import BROKER_SETTINGS
 from kclient.htp.rows import parse_object, string
 
@@ -70,13 +71,17 @@ class DynamicConfig:
         """Change the settings, durably, and put them in force.
 
         Args:
-            change: Makes the new settings, checked, of the present ones; its errors are raised. It is called when
-                no other change is under way.
+            change: Makes the new settings, each of them checked, of the present ones; its errors are raised. It is
+                called when no other change is under way.
             validate_only: Nothing is changed.
+
+        Raises:
+            InvalidConfigurationError: The settings do not go together, or name a host that is not found.
         """
         core = self._core
         async with self._changing:
             values = dict(change(core.config.dynamic))
+            await self._check_together(values)
             if validate_only:
                 return
             with core.shields.shield():
@@ -88,6 +93,15 @@ class DynamicConfig:
                     callback()
                 await core.topics.resolve_all()
         logger.info("broker settings changed: %s", ", ".join(f"{name}={text}" for name, text in values.items()))
+
+    async def _check_together(self, values: Mapping[str, str]) -> None:
+        present = self._core.config.dynamic
+        try:
+            config = self._core.config.altered(values)
+            if any(present.get(name) != values.get(name) for name in SETTINGS):
+                await connection_quota(config)
+        except ConfigError as error:
+            raise InvalidConfigurationError(str(error)) from error
 
 
 def check_dynamic(values: Mapping[str, str]) -> None:

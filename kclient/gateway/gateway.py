@@ -22,7 +22,7 @@ from kclient.arguments import check_timeout
 from kclient.concurrency import Supervisor, TaskHandle, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.connection_quota import connection_quota
+from kclient.gateway.connection_quota import SETTINGS, connection_quota
 from kclient.gateway.core import Advertised, Core
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
@@ -164,7 +164,7 @@ class Gateway:
 
         Raises:
             LockedError: Another process owns the data directory.
-            LeaseHeldError: A gateway with another `node.id` serves the store.
+            LeaseHeldError: A gateway with another `node.id`, or another one in this process, serves the store.
             OSError: The address cannot be bound.
             IllegalStateError: It was started before.
         """
@@ -174,6 +174,8 @@ class Gateway:
         if self._owned is not None:
             await self._owned.__aenter__()
         try:
+            if self._presence is not None:
+                self._presence.claim()
             await self._supervisor.start()
             self._unwatch = self._store.on_failure(self._supervisor.fail)
             await self._start()
@@ -291,7 +293,8 @@ class Gateway:
         await core.topics.sweep()
         core.table = HandlerTable(core)
         requests = RequestServer(core)
-        settings = self._server_settings(await connection_quota(self._config))
+        strict = SETTINGS.isdisjoint(self._config.dynamic)  # what was changed while a gateway ran stops no start
+        settings = self._server_settings(await connection_quota(self._config, strict=strict))
         self._server = Server(requests, self._supervisor, settings, queue=core.queue)
         core.dynamic.on_change(lambda: self._supervisor.spawn(self._limit_connections, name="connection limits"))
         self._server.on_memory_short = requests.memory_short
@@ -361,10 +364,7 @@ class Gateway:
     async def _limit_connections(self) -> None:
         """Take over changed limits of connections."""
         assert self._server is not None
-        try:
-            self._server.limits.quota = await connection_quota(self._config)
-        except ConfigError as error:
-            logger.error("the limits of connections stay as they were: %s", error)
+        self._server.limits.quota = await connection_quota(self._config, strict=False)
 
     def _server_settings(self, quota: ConnectionQuota) -> ServerSettings:
         idle_ms = self._config.get_int("connections.max.idle.ms")

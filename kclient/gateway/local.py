@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from kclient.concurrency import LoopHandle, Wakeup
 from kclient.errors import ClosedError
+from kclient.htp.errors import LeaseHeldError
 from kclient.net.address import Address
 from kclient.net.streams import ByteStream, SocketStream, memory_pair, socket_pair
 
@@ -106,6 +107,8 @@ class LocalGateway:
 _ATTACH_S = 10.0
 
 _running: dict[Address, LocalGateway] = {}
+_claimed: set[Address] = set()
+"""Stores that a gateway in this process serves, or is about to."""
 _lock = threading.Lock()
 
 
@@ -125,7 +128,24 @@ class Presence:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._entry: LocalGateway | None = None
+        self._claims = False
         self._temporary: Path | None = None
+
+    def claim(self) -> None:
+        """The store is this gateway's until `withdraw`.
+
+        Raises:
+            LeaseHeldError: Another one in this process has it.
+        """
+        with _lock:
+            if self._address in _claimed:
+                raise LeaseHeldError(
+                    f"a gateway in this process serves {self._address}: close it first. Clients join it by that "
+                    "address; its listen() opens it to others",
+                    holder="this process",
+                )
+            _claimed.add(self._address)
+            self._claims = True
 
     async def announce(self, gateway: Gateway) -> None:
         """Enter a gateway that has started; called in its event loop."""
@@ -140,6 +160,9 @@ class Presence:
         with _lock:
             if self._entry is not None and _running.get(self._address) is self._entry:
                 del _running[self._address]
+            if self._claims:
+                _claimed.discard(self._address)
+                self._claims = False
         self._entry = None
         if self._temporary is not None:
             with contextlib.suppress(OSError):
@@ -192,6 +215,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     entries = list(_running.values())
     _running.clear()
+    _claimed.clear()
     for entry in entries:
         with contextlib.suppress(OSError):
             entry.abandon()

@@ -56,7 +56,11 @@ def _values(setting: Setting) -> str:
         return "true or false"
     if setting.type.name in ("INT", "LONG", "SHORT", "DOUBLE"):
         kind = "number" if setting.type.name == "DOUBLE" else "whole number"
-        return kind if setting.minimum is None else f"{kind}, {setting.minimum:.15g} or more"
+        if setting.minimum is None:
+            return kind
+        if setting.maximum is None:
+            return f"{kind}, {setting.minimum:.15g} or more"
+        return f"{kind}, {setting.minimum:.15g} to {setting.maximum:.15g}"
     return "text"
 
 

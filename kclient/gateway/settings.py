@@ -13,9 +13,12 @@ from functools import lru_cache
 from typing import Final
 
 from kclient.errors import ConfigError
+from kclient.records.bounds import INT16_MAX
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+MOST_PARTITIONS: Final = 10_000
+"""Most partitions of one topic: as Kafka's controller refuses to make more in one request."""
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
@@ -232,7 +235,8 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
             "beyond that fetch without sessions. Beside it, the members of all groups may take as much as a quarter: "
             "who joins beyond that is told to try again (COORDINATOR_LOAD_IN_PROGRESS), and the log says so. Not a "
             "setting of Kafka's.", 16 << 20),
-    Setting("default.replication.factor", _I, "1", "The replication factor that auto-created topics show.", 1),
+    Setting("default.replication.factor", _I, "1", "The replication factor that auto-created topics show.", 1,
+            INT16_MAX),
     Setting("delete.topic.enable", _B, "true", "Whether DeleteTopics is allowed."),
     Setting("fetch.max.bytes", _I, "57671680", "Most bytes one Fetch response carries.", 1024),
     Setting("group.initial.rebalance.delay.ms", _I, "3000", "How long a new group waits for more members.", 0),
@@ -281,7 +285,8 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
             "time. Not a setting of Kafka's.", 1),
     Setting("min.insync.replicas", _I, "1", "Default of the topic setting.", 1),
     Setting("node.id", _I, "1", "The number of this gateway in Metadata.", 0),
-    Setting("num.partitions", _I, "1", "Partitions of a topic created without saying how many.", 1),
+    Setting("num.partitions", _I, "1", "Partitions of a topic created without saying how many.", 1,
+            MOST_PARTITIONS),
     Setting("offsets.retention.check.interval.ms", _L, "600000", "How often expired offsets are looked for.", 1),
     Setting("offsets.retention.minutes", _I, "10080", "How long offsets of an empty group are kept.", 1),
     Setting("offset.metadata.max.bytes", _I, "4096", "Longest metadata of a committed offset.", 0),

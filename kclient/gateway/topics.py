@@ -32,6 +32,7 @@ from kclient.gateway.config import BrokerConfig, TopicConfig, check_topic_overri
 from kclient.gateway.keys import INTENT_PREFIX, LOG_PREFIX, START_PREFIX, TOPIC_PREFIX
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
+from kclient.gateway.settings import MOST_PARTITIONS
 from kclient.htp.port import Place, Versioned
 from kclient.htp.rows import optional_string, parse_object, string, whole
 from kclient.net.fair_queue import Pace
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.topics")
 
-MOST_PARTITIONS: Final = 10_000
-"""Most partitions of one topic: as Kafka's controller refuses to make more in one request."""
 _ENDED_AT_ONCE: Final = 100
 """Partitions that are ended in one turn of the loop."""
 _SWEEP_S: Final = 10.0
@@ -221,7 +220,7 @@ class TopicCatalogue:
                 name=name,
                 topic_id=_parse_id(fields["id"]),
                 partitions=partitions,
-                replication_factor=whole(fields["replication_factor"], -1, INT16_MAX),
+                replication_factor=min(whole(fields["replication_factor"], -1), INT16_MAX),
                 mapping=mapping,
                 overrides=overrides,
                 config=configs.of(overrides),

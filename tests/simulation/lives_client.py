@@ -40,7 +40,7 @@ PATIENCE_S = 3000.0
 TOPIC_SETTINGS = ("max.message.bytes", "segment.bytes", "flush.ms", "min.insync.replicas", "segment.index.bytes")
 """Each client changes one of them, so that it knows what must be there."""
 BROKER_SETTINGS = (
-    "fetch.max.bytes", "group.max.size", "offset.metadata.max.bytes", "num.partitions", "message.max.bytes",
+    "fetch.max.bytes", "group.max.size", "offset.metadata.max.bytes", "log.index.interval.bytes", "message.max.bytes",
 )  # fmt: skip
 
 

@@ -24,8 +24,8 @@ from kclient.gateway.core import Core, RequestContext
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import counted, lazily
-from kclient.gateway.settings import TOPIC_SETTINGS
-from kclient.gateway.topics import MOST_PARTITIONS, TopicRecord
+from kclient.gateway.settings import MOST_PARTITIONS, TOPIC_SETTINGS
+from kclient.gateway.topics import TopicRecord
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.topics import (
     CreatableTopic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import anyio
@@ -9,10 +10,12 @@ import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
 from kclient.gateway.config import BrokerConfig, TopicConfig
-from kclient.gateway.dynamic_config import READ_ONLY
+from kclient.gateway.dynamic_config import KEY, READ_ONLY
 from kclient.gateway.retention import Retention
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from kclient.htp import open_store
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.gateway_wire import Wire, batch_of, connect, names, running
@@ -165,6 +168,77 @@ async def test_what_cannot_be_changed_is_refused() -> None:
             assert await wire.alter(BROKER, "1", (name, SET, "1")) == ErrorCode.INVALID_REQUEST, name
         assert await wire.alter(BROKER, "1", ("num.partitions", SET, "none")) == ErrorCode.INVALID_CONFIG
         assert await wire.alter(BROKER, "2", ("num.partitions", SET, "1")) == ErrorCode.INVALID_REQUEST
+
+
+UNUSABLE: list[list[tuple[str, int, str | None]]] = [
+    [("max.connections.per.ip", SET, "0")],
+    [("max.connections.per.ip.overrides", SET, "no-such-host.invalid:5")],
+    [("group.min.session.timeout.ms", SET, "1800001")],
+    [("group.max.session.timeout.ms", SET, "5999")],
+    [("num.partitions", SET, "10001")],
+    [("default.replication.factor", SET, "32768")],
+]
+
+
+@pytest.mark.parametrize("changes", UNUSABLE, ids=lambda changes: changes[0][0])
+async def test_what_no_gateway_could_serve_with_is_refused(
+    url: str, changes: list[tuple[str, int, str | None]]
+) -> None:
+    """It would be in the store, and no gateway on it could be started again."""
+    async with open_store(url) as store:
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            assert await wire.alter(BROKER, "1", *changes) == ErrorCode.INVALID_CONFIG
+            found = await wire.configs(BROKER, "1")
+            assert all(found[name][1] != 2 for name, _, _ in changes)
+            await wire.aclose()
+        async with Gateway(store, listen=None) as gateway:
+            assert not gateway.core.config.dynamic
+
+
+async def test_the_last_override_stays_while_nobody_else_may_connect(url: str) -> None:
+    async with running(url) as (_, wire):
+        overrides = "max.connections.per.ip.overrides"
+        assert await wire.alter(BROKER, "1", (overrides, SET, "127.0.0.1:50")) == 0
+        assert await wire.alter(BROKER, "1", ("max.connections.per.ip", SET, "0")) == 0
+        assert await wire.alter(BROKER, "1", (overrides, DELETE, None)) == ErrorCode.INVALID_CONFIG
+        assert (await wire.configs(BROKER, "1"))[overrides][0] == "127.0.0.1:50"
+        assert await wire.alter(BROKER, "1", ("max.connections.per.ip", DELETE, None), (overrides, DELETE, None)) == 0
+
+
+async def test_a_host_that_is_not_found_any_more_stops_no_start(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    changed = {"max.connections.per.ip.overrides": "no-such-host.invalid:5,127.0.0.1:7", "max.connections.per.ip": "9"}
+    async with open_store(url) as store:
+        await store.manager.commit({KEY: json.dumps(changed).encode()})
+        async with Gateway(store, listen="127.0.0.1:0") as gateway:
+            limits = gateway._running().limits
+            assert (limits.quota.per_address, limits.quota.overrides) == (9, {"127.0.0.1": 7})
+    assert "no-such-host.invalid cannot be found" in caplog.text
+
+
+async def test_what_an_older_version_let_in_is_left_out(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The number of replicas is only shown: a topic is not damaged by one that does not fit."""
+    async with open_store(url) as store:
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t")
+            await wire.produce("t", batch_of(b"a"))
+            await wire.aclose()
+        row = json.loads((await store.manager.get(["kafka/topic/t"]))["kafka/topic/t"].value)
+        changed = {"num.partitions": "40000", "default.replication.factor": "40000"}
+        await store.manager.commit(
+            {
+                "kafka/topic/t": json.dumps({**row, "replication_factor": 40000}).encode(),
+                KEY: json.dumps(changed).encode(),
+            }
+        )
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            assert await wire.values("t") == [b"a"]
+            assert (await wire.metadata("new", create=True)).topics[0].error_code == 0
+            assert len((await wire.metadata("new")).topics[0].partitions) == 1
+            await wire.aclose()
+    assert "num.partitions=40000 that was made earlier is ignored" in caplog.text
 
 
 # --- what the documentation says of them ---

@@ -112,6 +112,29 @@ async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch:
         await wire.aclose()
 
 
+async def test_a_second_one_on_a_store_in_memory_is_refused() -> None:
+    """Whatever its number: nothing of such a store outlives a crash, so the first one is there."""
+    url = f"memory:{next(names)}"
+    async with Gateway(url, listen=None) as first:
+        with pytest.raises(LeaseHeldError, match=r"a gateway in this process serves memory:.*: close it first"):
+            await Gateway(url, listen=None).start()
+        wire = connect(first)
+        await wire.create("t")
+        assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
+        await wire.aclose()
+    async with running(url) as (_, wire):
+        assert await wire.values("t") == [b"a"]
+
+
+async def test_one_that_has_failed_gives_its_store_in_memory_up() -> None:
+    url = f"memory:{next(names)}"
+    async with Gateway(url, listen=None) as first:
+        first._supervisor.fail(OSError("in this test"))
+        async with running(url) as (_, wire):
+            await wire.create("t")
+            assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
+
+
 async def test_the_lease_is_kept_while_a_gateway_starts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large store, or a slow one, may take longer to read than the lease lasts: then it would be another's."""
     monkeypatch.setattr(gateway_module, "LEASE_S", 0.5)
