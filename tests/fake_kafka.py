@@ -244,6 +244,8 @@ class FakeKafka:
         self.versions = {**VERSIONS, **(versions or {})}
         self.partitions: dict[TopicPartition, _Partition] = {}
         self.ids: dict[str, bytes] = {}
+        self.lagging: dict[str, bytes] = {}
+        """Ids that metadata name in place of topics' own, as brokers do that lag behind."""
         self.auto_create = 0
         """Partitions of topics that are created when asked for; 0 creates none."""
         self.controller = 1
@@ -377,7 +379,7 @@ class FakeKafka:
             for tp, p in self.partitions.items()
             if tp.topic == name
         ]
-        return MetadataResponseTopic(name=name, topic_id=self.ids[name], partitions=partitions)
+        return MetadataResponseTopic(name=name, topic_id=self.lagging.get(name, self.ids[name]), partitions=partitions)
 
     def _coordinator(self, version: int, request: Any) -> FindCoordinatorResponse:
         where: dict[str, Any] = {"node_id": 1, "host": self.brokers[1].host, "port": 0}

@@ -205,10 +205,10 @@ class Committer:
             core.group_wakeup.set()
             raise
         answer = read_commit(response, request)
-        self._heed(answer, identity, epoch)
+        self._heed(answer, identity, epoch, commit.places)
         self._miss(commit, deleted, answer.unknown)
 
-    def _heed(self, answer: CommitAnswer, identity: ConsumerGroupMetadata, epoch: int) -> None:
+    def _heed(self, answer: CommitAnswer, identity: ConsumerGroupMetadata, epoch: int, places: Places) -> None:
         """Take in what the coordinator answered.
 
         Raises:
@@ -221,6 +221,7 @@ class Committer:
                 refused = coordinator.commit_refused(answer.code, identity, epoch, core.clock())
             else:
                 coordinator.lookup.answered(epoch)
+            core.subscriptions.doubt({tp: places.topic_ids.get(tp) for tp in answer.unknown})
         if answer.code:
             core.group_wakeup.set()
             raise refused

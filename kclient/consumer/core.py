@@ -280,7 +280,7 @@ class ConsumerCore:
         self.check()
         with self.lock:
             for tp in list(partitions) or self.subscriptions.assignment:
-                self.subscriptions.reset(tp, policy)
+                self.subscriptions.reset(tp, policy, by_user=True)
             self.moved()
         self.fetch_wakeup.set()
 

@@ -334,8 +334,13 @@ class Fetcher:
             name = topic.topic or plan.names.get(bytes(topic.topic_id), "")
             for data in topic.partitions:
                 asked = plan.asked.get(TopicPartition(name, data.partition_index))
-                if asked is not None and asked[0] in current:
+                if asked is None or asked[0] not in current:
+                    continue
+                if data.error_code or topic.topic_id == _NO_TOPIC_ID or asked[0].served(bytes(topic.topic_id)):
                     self._take_in(asked[0], asked[1], data, frame, news, now)
+                else:
+                    self.made_anew(asked[0])
+                    news.refresh_metadata = True
         return news
 
     def failed(self, plan: FetchPlan, now: float) -> None:

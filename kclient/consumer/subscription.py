@@ -158,6 +158,12 @@ class PartitionState:
         self.quiet_at = None
         self.outdated = False
 
+    def id_of(self, offset: int) -> bytes | None:
+        """The id of the topic that an offset is of which the user commits, if it is known."""
+        if self.state is PositionState.VALID and not self.outdated and offset == self.position:
+            return self.topic_id
+        return self.read_id or self.topic_id
+
     def recognise(self, topic_id: bytes) -> bool:
         """The topic has this id now; False if that is another topic than before, which the position is not in."""
         if self.topic_id in {topic_id, None}:
@@ -167,6 +173,20 @@ class PartitionState:
             return True
         self.former_id, self.topic_id = self.topic_id, topic_id
         return False
+
+    def served(self, topic_id: bytes) -> bool:
+        """A leader has read from the topic of this id, so that is the one, whatever the metadata of some broker said;
+        False if it was thought to be another."""
+        if self.topic_id in {topic_id, None}:
+            self.topic_id = topic_id
+            return True
+        self.former_id, self.topic_id = self.topic_id, topic_id
+        return False
+
+    def doubt(self, topic_id: bytes | None) -> None:
+        """A coordinator does not know this id: if it is the topic's, the metadata are believed that name another."""
+        if topic_id is not None and topic_id == self.topic_id:
+            self.former_id = None
 
 
 class Places(NamedTuple):
@@ -329,8 +349,13 @@ class SubscriptionState:
         """Go on where the consumer is, without what was fetched ahead."""
         state.jump(state.position, state.epoch, self._next_version())
 
-    def reset(self, tp: TopicPartition, policy: ResetPolicy | None = None) -> None:
+    def reset(self, tp: TopicPartition, policy: ResetPolicy | None = None, *, by_user: bool = False) -> None:
         """Go on where a policy says, by default `auto.offset.reset`.
+
+        Args:
+            tp: The partition.
+            policy: Where to go on.
+            by_user: Whether the user has asked for it: what he commits then is of the topic that is there.
 
         Raises:
             IllegalStateError: The partition is not assigned.
@@ -345,6 +370,8 @@ class SubscriptionState:
                 partitions=[tp],
             )
         state.reset(policy, self._next_version())
+        if by_user:
+            state.read_id = None
 
     def found(self, tp: TopicPartition, version: int, offset: int, epoch: int | None) -> bool:
         """The broker said where to go on; ignored if the partition jumped elsewhere since `version`."""
@@ -378,15 +405,24 @@ class SubscriptionState:
         )
 
     def given(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Places:
-        """Offsets that the user wants to be committed; they are of the topics that he got records of."""
+        """Offsets that the user wants to be committed.
+
+        They are of the topics that he got records of, unless they are where the consumer is: then they are of the
+        topic that is there.
+        """
         states = filter(None, map(self.find, offsets))
-        ids = {state.tp: state.read_id or state.topic_id for state in states}
+        ids = {state.tp: state.id_of(offsets[state.tp].offset) for state in states}
         return Places(dict(offsets), {tp: topic_id for tp, topic_id in ids.items() if topic_id is not None})
 
     def deleted(self, places: Places) -> list[TopicPartition]:
         """Those of the places that are in a topic that was deleted, as far as that is known."""
         states = filter(None, map(self.find, places.topic_ids))
         return [state.tp for state in states if state.topic_id not in {places.topic_ids[state.tp], None}]
+
+    def doubt(self, topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
+        """A coordinator does not know partitions of these topics."""
+        for state in filter(None, map(self.find, topic_ids)):
+            state.doubt(topic_ids[state.tp])
 
     # ------------------------------------------------------------------ pausing
 

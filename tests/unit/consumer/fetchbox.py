@@ -49,6 +49,7 @@ class Logs:
         self.errors: dict[int, ErrorCode] = {}
         self.session: dict[int, tuple[int, int]] = {}
         self.session_id = 0
+        self.topic_id = TOPIC_ID
         self.requests: list[Any] = []
 
     @property
@@ -59,8 +60,8 @@ class Logs:
         }
         return ClusterSnapshot(
             nodes={1: Node(1, "b", 9092), 2: Node(2, "c", 9092)},
-            topics={"t": TopicMetadata("t", TOPIC_ID, False, partitions)},
-            names={TOPIC_ID: "t"},
+            topics={"t": TopicMetadata("t", self.topic_id, False, partitions)},
+            names={self.topic_id: "t"},
         )
 
     def serve(self, plan: FetchPlan) -> FetchResponse:
@@ -88,7 +89,7 @@ class Logs:
             answers.append(self._answer(number, data))
         return FetchResponse(
             session_id=self.session_id if request.session_epoch >= 0 else 0,
-            responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)],
+            responses=[FetchableTopicResponse(topic_id=self.topic_id, partitions=answers)],
         )
 
     def _answer(self, number: int, data: bytes) -> FetchResponsePartitionData:

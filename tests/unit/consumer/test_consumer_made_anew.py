@@ -150,6 +150,53 @@ async def test_offsets_of_records_that_were_handed_out_before_are_refused(commit
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("commits", [BY_ID, BY_NAME])
+@pytest.mark.parametrize("seek", ["nowhere", "to the beginning", "to the end"])
+async def test_offsets_at_the_position_in_the_new_topic_are_committed(commits: int, seek: str) -> None:
+    """Though nothing of it was handed out yet."""
+    async with half_read(commits) as (kafka, consumer):
+        make_anew(kafka)
+        await learnt(consumer)
+        if seek == "to the beginning":
+            consumer.seek_to_beginning([T0])
+        elif seek == "to the end":
+            consumer.seek_to_end([T0])
+        position = await consumer.position(T0)
+        assert position == (NEW if seek == "to the end" else 0)
+        await consumer.commit({T0: OffsetAndMetadata(position)})
+        assert kafka.committed == {T0: position}
+
+
+@asynccontextmanager
+async def misled(**settings: Any) -> AsyncIterator[tuple[ReadableKafka, kclient.Consumer]]:
+    """A consumer that has seen one answer of a broker that lags behind: it names a topic that was deleted before."""
+    async with half_read(metadata_max_age_ms=50, **settings) as (kafka, consumer):
+        consumer.pause([T0])
+        kafka.lagging["t"] = bytes(15) + b"o"
+        await learnt(consumer)
+        del kafka.lagging["t"]
+        yield kafka, consumer
+
+
+@pytest.mark.anyio
+async def test_what_a_leader_serves_is_the_topic_whatever_a_broker_that_lags_behind_says() -> None:
+    async with misled() as (kafka, consumer):
+        consumer.resume([T0])
+        await read(consumer, OLD)  # again: nobody knows whether it was another topic
+        await consumer.commit()
+        assert kafka.committed == {T0: OLD}
+
+
+@pytest.mark.anyio
+async def test_a_coordinator_that_does_not_know_the_topic_has_the_metadata_believed() -> None:
+    async with misled(enable_auto_commit=True, auto_commit_interval_ms=20) as (kafka, consumer):
+        with anyio.fail_after(10):
+            while T0 not in kafka.committed:
+                await consumer.poll(0.02)  # paused: no leader tells
+        assert kafka.committed == {T0: 0}
+
+
+@pytest.mark.anyio
 async def test_offsets_of_partitions_that_are_not_read_are_committed_by_name() -> None:
     async with half_read() as (kafka, consumer):
         kafka.create("other", 1)

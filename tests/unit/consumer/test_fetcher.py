@@ -565,7 +565,7 @@ def test_attempts_that_fail_are_made_ever_less_often() -> None:
 def test_a_topic_made_anew_shares_no_position_with_the_deleted_one() -> None:
     box = FetchBox(Logs(partitions=1))
     state = box.subscriptions.state(T0)
-    assert state.recognise(b"1" * 16)
+    assert state.recognise(TOPIC_ID)
     box.fetch()
     box.take(7)
     (late,) = box.plan()
@@ -579,18 +579,40 @@ def test_a_topic_made_anew_shares_no_position_with_the_deleted_one() -> None:
     assert chunk.error.offsets == {T0: 7}
     assert box.fetcher.buffered == 0
     assert box.plan() == []  # not before poll has dealt with it
-    assert state.recognise(b"1" * 16)  # said by a broker that lags behind
+    assert state.recognise(TOPIC_ID)  # said by a broker that lags behind
     assert state.recognise(b"2" * 16)
+
+
+def test_what_a_leader_serves_is_the_topic() -> None:
+    box = FetchBox(Logs(partitions=1), policy="earliest")
+    state = box.subscriptions.state(T0)
+    assert state.recognise(TOPIC_ID)
+    box.fetch()
+    box.take(7)
+    assert not state.recognise(b"2" * 16)  # said by a broker that lags behind: it was deleted before
+    box.fetcher.made_anew(state)
+    box.subscriptions.found(T0, state.version, 0, None)
+    (plan,) = box.plan()
+    news = box.fetcher.received(plan, box.logs.serve(plan), box.now)
+    assert news.refresh_metadata
+    assert box.fetcher.head() is None, "nobody knows which topic the position was in"
+    assert box.subscriptions.resetting(box.now) == [state]
+    box.subscriptions.found(T0, state.version, 0, None)
+    assert box.subscriptions.consumed() == ({T0: OffsetAndMetadata(0, "", None)}, {T0: TOPIC_ID})
+    assert state.recognise(TOPIC_ID)
+    box.fetch()
+    assert len(box.take()) == 50
 
 
 def test_a_topic_made_anew_is_begun_where_the_policy_says_without_waiting_for_a_poll() -> None:
     box = FetchBox(Logs(partitions=1), policy="earliest")
     state = box.subscriptions.state(T0)
-    assert state.recognise(b"1" * 16)
+    assert state.recognise(TOPIC_ID)
     box.fetch()
     box.take(7)
-    assert box.subscriptions.consumed() == ({T0: OffsetAndMetadata(7, "", 3)}, {T0: b"1" * 16})
+    assert box.subscriptions.consumed() == ({T0: OffsetAndMetadata(7, "", 3)}, {T0: TOPIC_ID})
     given = box.subscriptions.given({T0: OffsetAndMetadata(6)})
+    box.logs.topic_id = b"2" * 16
     assert not state.recognise(b"2" * 16)
     box.fetcher.made_anew(state)
     assert box.subscriptions.resetting(box.now) == [state]
