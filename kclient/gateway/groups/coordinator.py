@@ -31,6 +31,7 @@ from kclient.gateway.groups.events import (
     Token,
 )
 from kclient.gateway.groups.offsets import CommittedOffset, Expiry, GroupOffsets, OffsetCommit
+from kclient.gateway.groups.parts import CommitParts, DeletionParts
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.subscriptions import CONSUMER, subscribed_topics
 from kclient.gateway.groups.timers import Timers
@@ -375,15 +376,14 @@ class GroupCoordinator:
 
         def stored(error: ErrorCode) -> Iterator[None]:
             try:
-                if not error:
-                    for _, partition, committed in commit.items():
-                        offsets.put(partition, committed)
-                        yield
+                if few and not error:
+                    yield from parts.stored()
             finally:
                 ended(commit)
 
-        made = partial(rows.offset_rows, group_id, commit)
-        return self._writer.submit(dict(made()) if commit.size <= _MADE_AT_ONCE else made, stored)
+        parts = CommitParts(group_id, offsets, commit)
+        few = commit.size <= _MADE_AT_ONCE
+        return self._writer.submit(dict(parts) if few else parts, stored)
 
     def offsets(self, group_id: str) -> GroupOffsets | None:
         """The committed offsets of a group, whatever its state; None if there is no such group."""
@@ -449,12 +449,14 @@ class GroupCoordinator:
         self._count(managed, gone=True)
         self._timers.cancel(group_id)
         logger.info("group %s: deleted", group_id, extra=self.core.extra())
-        return self._writer.submit(partial(_gone, group_id, managed.offsets), partial(self._deleted, managed))
+        parts = DeletionParts(group_id, managed.offsets)
+        return self._writer.submit(parts, partial(self._deleted, managed, parts))
 
-    def _deleted(self, managed: ManagedGroup, error: ErrorCode) -> Iterator[None]:
+    def _deleted(self, managed: ManagedGroup, parts: DeletionParts, error: ErrorCode) -> Iterator[None]:
         del self._leaving[managed]
         if not error:
             return
+        yield from parts.drop_removed()
         # the store still has it: it stays
         group_id = managed.group.group_id
         again = self.groups.get(group_id)
@@ -603,14 +605,6 @@ class GroupCoordinator:
         if group.state is GroupState.STABLE:
             topics = yield from managed.subscribed()
         return None if topics is None else Expiry(retention_ms, None, topics)
-
-
-def _gone(group_id: str, offsets: GroupOffsets) -> Iterator[tuple[str, None]]:
-    """The rows of a deleted group, by now without commits on their way: its own comes last, so that what is cut off can
-    be done again."""
-    for partition, _ in offsets.items():
-        yield rows.offset_key(group_id, partition), None
-    yield rows.group_key(group_id), None
 
 
 def _give(reply: Reply) -> None:

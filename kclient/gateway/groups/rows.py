@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 from urllib.parse import quote, unquote
 
 from kclient.gateway.groups.events import GroupSnapshot, MemberSnapshot
-from kclient.gateway.groups.offsets import CommittedOffset, OffsetCommit
+from kclient.gateway.groups.offsets import CommittedOffset
 from kclient.htp.rows import optional_string, parse_list, parse_number, parse_object, string, whole
 from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.types import TopicPartition
@@ -107,13 +107,6 @@ def encode_offset(committed: CommittedOffset, topic_id: bytes) -> bytes:
             topic_id.hex(),
         ]
     )
-
-
-def offset_rows(group_id: str, commit: OffsetCommit) -> Iterator[tuple[str, bytes | None]]:
-    """The rows of a commit, made one by one."""
-    for record, partition, committed in commit.items():
-        value = None if committed is None else encode_offset(committed, record.topic_id)
-        yield offset_key(group_id, partition), value
 
 
 def decode_offset(value: bytes) -> tuple[CommittedOffset, bytes]:

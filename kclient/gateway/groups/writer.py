@@ -20,24 +20,26 @@ from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
     from kclient.gateway.core import Core
+    from kclient.gateway.groups.parts import Parts
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
 MAX_ROWS = 5_000
 """Rows that go into one commit at most: the store takes some ten milliseconds for them. A larger write goes in several,
-in the order of its rows."""
+in the order of its rows: if one of them fails those before it are stored."""
 
 
 Row: TypeAlias = "bytes | Callable[[], Generator[None, None, bytes]] | None"
 """A new value, or what makes it in steps once it is to be stored; None deletes."""
-Rows: TypeAlias = "Mapping[str, Row] | Callable[[], Iterable[tuple[str, Row]]]"
+Rows: TypeAlias = "Mapping[str, Row] | Parts"
 
 
 class Write(Completion[ErrorCode]):
     """Rows on their way to the manager; completes with NONE or with why they were not stored.
 
     Args:
-        rows: The new values by key; a function that gives them one by one where they are very many.
+        rows: The new values by key; where they are very many, what gives them one by one, and is told of each part that
+            is stored.
         stored: Called in the event loop, in the order of the queue, when they are stored or have failed; what it
             returns is gone through in slices.
     """
@@ -52,7 +54,7 @@ class Write(Completion[ErrorCode]):
     @property
     def size(self) -> int | None:
         """How many rows there are; None where they are made: then it goes alone."""
-        return None if callable(self.rows) else len(self.rows)
+        return len(self.rows) if isinstance(self.rows, Mapping) else None
 
     def finish(self, error: ErrorCode) -> Iterator[None]:
         """It is stored (NONE) or has failed: in steps."""
@@ -130,7 +132,7 @@ class Writer:
     async def _store(self, batch: list[Write]) -> None:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            await self._commit(_merged(batch))
+            await self._commit(batch)
             error = ErrorCode.NONE
         except KafkaError as failure:
             error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
@@ -147,19 +149,31 @@ class Writer:
                 if pace.over:
                     await pace.pause()
 
-    async def _commit(self, rows: Iterable[tuple[str, Row]]) -> None:
+    async def _commit(self, batch: list[Write]) -> None:
         """Make the rows and store them, a commit's worth at a time."""
+        parts = batch[0].rows if not isinstance(batch[0].rows, Mapping) else None  # then it is alone
         pace = Pace(self._flow)
         made: dict[str, bytes | None] = {}
-        for key, row in rows:
-            if len(made) == MAX_ROWS:
-                await self._core.manager.commit(made, lease=self._core.lease)
-                made = {}
+        for key, row in _merged(batch) if parts is None else parts:
             if pace.over:
                 await pace.pause()
             made[key] = await self._made(row, pace) if callable(row) else row
+            if len(made) == MAX_ROWS:
+                await self._store_part(made, parts, pace)
+                made = {}
         if made:
-            await self._core.manager.commit(made, lease=self._core.lease)
+            await self._store_part(made, parts, pace)
+
+    async def _store_part(self, made: Mapping[str, bytes | None], parts: Parts | None, pace: Pace) -> None:
+        await self._core.manager.commit(made, lease=self._core.lease)
+        if parts is None:
+            return
+        with ExitStack() as stack:
+            steps = iter(parts.stored())
+            stack.callback(_exhaust, steps)  # cancelled or not: it is stored
+            for _ in steps:
+                if pace.over:
+                    await pace.pause()
 
     @staticmethod
     async def _made(row: Callable[[], Generator[None, None, bytes]], pace: Pace) -> bytes:
@@ -181,11 +195,8 @@ def _exhaust(steps: Iterator[None]) -> None:
 
 def _merged(batch: list[Write]) -> Iterable[tuple[str, Row]]:
     """The rows of writes that go together; of several versions of one, the last alone."""
-    first = batch[0].rows
-    if callable(first):  # it is alone
-        return first()
     merged: dict[str, Row] = {}
     for write in batch:
-        assert not callable(write.rows)
+        assert isinstance(write.rows, Mapping)
         merged.update(write.rows)
     return merged.items()

@@ -12,6 +12,7 @@ from kclient.errors import ErrorCode
 from kclient.gateway.core import RequestContext
 from kclient.gateway.groups.events import Leave
 from kclient.gateway.groups.writer import Write
+from kclient.htp.errors import StorageFullError
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
     OffsetCommitRequest,
@@ -145,3 +146,60 @@ async def test_offsets_are_deleted_beside_the_deletion_of_their_group(store: str
         assert (await finished(work)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert await deleted.wait() is ErrorCode.NONE
         assert await stored(box) == []
+
+
+def fails_from_part(box: Harness, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The store takes so many parts of a write, and no more."""
+    monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 100)
+    manager: Any = type(box.core.manager)
+    commit, parts = manager.commit, 0
+
+    async def until_then(self: Any, *args: Any, **options: Any) -> Any:
+        nonlocal parts
+        parts += 1
+        if parts > number:
+            raise StorageFullError("no space left")
+        return await commit(self, *args, **options)
+
+    monkeypatch.setattr(manager, "commit", until_then)
+
+
+def shown(box: Harness) -> list[tuple[int, int]]:
+    offsets = box.groups.offsets("g")
+    return sorted((partition.partition, found.offset) for partition, found in offsets.items()) if offsets else []
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2])
+async def test_a_commit_that_fails_half_way_is_shown_as_it_is_stored(
+    store: str, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    """It goes to the store in parts: whoever asks is told the same before and after a restart."""
+    async with coordinator(store) as box:
+        _, work = many(box, 1)
+        assert await codes_of(work) == {0}
+        topic, work = many(box, 2)
+        with monkeypatch.context() as patch:
+            fails_from_part(box, patch, parts)
+            assert await codes_of(work) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        live = shown(box)
+        assert live == [(index, 2 if index < 100 * parts else 1) for index in range(MANY)]
+    async with coordinator(store) as box:
+        box.core.topics.by_name["a"] = topic  # type: ignore[attr-defined]
+        box.groups._load_offsets(await box.core.manager.scan("group-offset/"), ())
+        assert shown(box) == live
+
+
+@pytest.mark.parametrize("parts", [0, 1, 3])
+async def test_a_group_whose_deletion_fails_half_way_keeps_what_is_stored(
+    store: str, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    async with coordinator(store) as box:
+        _, work = many(box, 1)
+        assert await codes_of(work) == {0}
+        with monkeypatch.context() as patch:
+            fails_from_part(box, patch, parts)
+            deleted = box.groups.delete("g")
+            assert isinstance(deleted, Write)
+            assert await deleted.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert shown(box) == [(index, 1) for index in range(100 * parts, MANY)]
+        assert len(await stored(box)) == MANY - 100 * parts

@@ -235,16 +235,29 @@ async def test_a_group_that_could_not_be_deleted_keeps_its_offsets(store: str, m
         assert len(await stored(box)) == 2
 
 
+class Made:
+    """A row that is made."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        yield "made", self.value
+
+    def stored(self) -> tuple[()]:
+        return ()
+
+
 async def test_rows_that_are_made_go_alone(store: str) -> None:
     """Also behind a write that has none: all of its topics have gone."""
     async with coordinator(store) as box:
         writer = box.groups._writer
         writes = [
             writer.submit({}, lambda _: ()),
-            writer.submit(lambda: iter([("made", b"1")]), lambda _: ()),
+            writer.submit(Made(b"1"), lambda _: ()),
             writer.submit({"plain": b"2"}, lambda _: ()),
             writer.submit({}, lambda _: ()),
-            writer.submit(lambda: iter([("made", b"3")]), lambda _: ()),
+            writer.submit(Made(b"3"), lambda _: ()),
         ]
         for write in writes:
             assert await write.wait() is ErrorCode.NONE
