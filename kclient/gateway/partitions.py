@@ -519,14 +519,19 @@ class Partition:
             self._core.spawn(self._checkpoint, name=f"checkpoint {self}")
 
     def _settle(self) -> None:
-        if self._idle is not None and not self.log.pending:
+        if self._idle is not None and not self._unsettled:
             self._idle.set()
+            self._idle = None
+
+    @property
+    def _unsettled(self) -> bool:
+        return bool(self.log.pending) and self.state is not State.GONE  # by then they have failed
 
     async def settled(self) -> None:
         """Until no append is on its way: each is durable, or has failed."""
-        while self.log.pending:
-            idle = self._idle = anyio.Event()
-            await idle.wait()
+        while self._unsettled:
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
 
     def _fail(self, append: Append, error: BaseException) -> None:
         if isinstance(error, StorageFullError):
@@ -641,6 +646,7 @@ class Partition:
         for _, _, ticket in queued:
             ticket.reach(Level.FAILED, error)
         self.log.close()
+        self._settle()
         pending, self._appends = self._appends, {}
         for append, tickets in pending.items():
             append.state = AppendState.FAILED

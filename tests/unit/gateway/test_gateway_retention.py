@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.retention import Cut, cut
+from kclient.htp import open_store
 from kclient.htp.port import SegmentInfo
-from tests.gateway_wire import batch_of, names, running
+from tests.gateway_wire import batch_of, connect, names, running
+from tests.slow_store import Gates
 
 
 def segments(*timestamps: int, size: int = 100) -> list[SegmentInfo]:
@@ -101,3 +109,33 @@ async def test_too_many_records_go() -> None:
         start = (await wire.offset("t", -2)).offset
         assert 0 < start <= 4
         assert len(await wire.values("t", start)) == 6 - start
+
+
+@pytest.mark.anyio
+async def test_a_pass_goes_on_when_the_topic_is_deleted_for_whose_appends_it_waits(tmp_path: Path) -> None:
+    """Else nothing would be removed any more, of any topic, until the gateway is started again."""
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        gates = Gates(store)
+        slow: Any = gates.store
+        async with Gateway(slow, listen=None) as gateway, anyio.create_task_group() as group:
+            wire, waiting = connect(gateway), connect(gateway)
+            await wire.create("t", retention_ms="60000")
+            await wire.create("u", retention_ms="60000")
+            for topic in ("t", "u"):
+                await wire.produce(topic, batch_of(b"a", timestamp=1000))
+            partition = gateway.core.partitions.get("t", 0)
+            assert partition is not None
+            partition.direct = None  # as of a store that takes nothing at once
+            sending = gates.hold("send")
+            group.start_soon(waiting.produce, "t", batch_of(b"b", timestamp=1000))
+            with anyio.fail_after(10):
+                await sending.reached.wait()
+                group.start_soon(gateway.apply_retention)
+                while partition._idle is None:
+                    await anyio.lowlevel.checkpoint()
+                assert await wire.delete("t") == 0
+                assert await gateway.apply_retention() <= 1
+            assert (await wire.offset("u", -2)).offset == 1
+            gates.open()
+            await waiting.aclose()
+            await wire.aclose()
