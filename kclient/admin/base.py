@@ -91,18 +91,21 @@ class AdminBase:
         """Makes attempts until one succeeds or fails for good, within the time and the `retries` of one call.
 
         Raises:
-            KafkaTimeoutError: none succeeded in time; it names the brokers that were tried, and why each failed.
+            KafkaTimeoutError: none succeeded in time; it names the brokers that were tried, and why each failed, or
+                else says why the last attempt failed.
             KafkaError: an error that another attempt cannot cure, or the last one when `retries` is used up.
         """
         seconds = self._seconds(timeout)
         self._check()
         trial = Trial()
         attempts = 0
+        last: KafkaError | None = None
         with anyio.move_on_after(seconds):
             while True:
                 try:
                     return await attempt(trial)
                 except KafkaError as error:
+                    last = error
                     if not error.retriable or attempts >= self._config.retries:
                         raise
                     if error.refresh_metadata:
@@ -111,9 +114,9 @@ class AdminBase:
                         await self._cluster.refresh()
                 attempts += 1
                 await anyio.sleep(self._cluster.retry_backoff.seconds(attempts))
-        reason = f"tried {trial}" if trial else self._cluster.trouble or self._cluster.silence(seconds)
+        reason = f"tried {trial}" if trial else self._cluster.trouble or self._cluster.silence(seconds) or last
         text = f"{what} did not succeed within {in_seconds(seconds)}"
-        raise KafkaTimeoutError(f"{text}: {reason}" if reason else text) from trial.cause or self._cluster.error
+        raise KafkaTimeoutError(f"{text}: {reason}" if reason else text) from trial.cause or self._cluster.error or last
 
     async def _each(
         self,

@@ -182,6 +182,14 @@ async def test_a_hung_leader_is_named() -> None:
         assert f"tried {kafka.brokers[2].host}: no answer" in str(caught.value)
 
 
+async def test_partitions_without_a_leader_are_named() -> None:
+    """Nobody can be asked, so no broker is to blame."""
+    async with cluster(3, {"t": 3}) as kafka, administering(kafka) as admin:
+        kafka.move("t", 1, -1)
+        with pytest.raises(KafkaTimeoutError, match=r"Listing offsets did not succeed within 1 s: .*t-1"):
+            await admin.list_offsets({TopicPartition("t", n): OffsetSpec.LATEST for n in range(3)}, timeout=1)
+
+
 T0 = TopicPartition("t", 0)
 CALLS: dict[str, Callable[[kclient.Admin, float], Awaitable[object]]] = {
     "alter_configs": lambda a, s: a.alter_configs(
