@@ -6,6 +6,7 @@ taken: each connection has an allowance, which is the smaller the more connectio
 that all of them together fit into the budget, too. Larger ones are asked for, and wait while the budget is used up. So
 that somebody can always finish, a quarter of the budget is kept back for one connection at a time, the first that
 would have to wait; and no connection may hold more than that quarter. What a closed connection held is free at once.
+That the clients do their part to finish, or are closed, is not seen to here but by `stalls`.
 """
 
 from __future__ import annotations

@@ -439,20 +439,24 @@ class Server:
         """Look at every connection; all that stall are closed, if anybody waits."""
         waited_for = bool(self.budget.waiting)
         peers: list[str] = []
+        times: list[float] = []
         held = 0
         for connection in list(self.connections):
             if pace.over:
                 await pace.pause()
-            if not connection.closed and watch.stalls(connection, anyio.current_time()) and waited_for:
+            if connection.closed:
+                continue
+            seconds = watch.stalls_for(connection, anyio.current_time())
+            if seconds is not None and waited_for:
                 peers.append(connection.peer)
+                times.append(seconds)
                 held += connection.share.held
                 connection.close()
         if peers:
-            others = f" and {len(peers) - _NAMED} others" if len(peers) > _NAMED else ""
             logger.warning(
-                "closed %s%s: for %g s there was next to nothing taken and given, with %d bytes of memory that others "
-                "wait for (connections.max.memory.bytes)",
-                ", ".join(peers[:_NAMED]), others, self.settings.stall_timeout, held,
+                "closed %s: for %s too little was taken and given of %d bytes of memory that others wait for "
+                "(connections.max.memory.bytes)",
+                _some(peers), _span(times), held,
             )  # fmt: skip
 
     def _forget(self, connection: ServerConnection) -> None:
@@ -469,3 +473,15 @@ class Server:
     def __repr__(self) -> str:
         where = ", ".join(str(listener.address) for listener in self.listeners)
         return f"<Server on {where or 'nothing'}, {len(self.connections)} connections>"
+
+
+def _some(peers: list[str]) -> str:
+    """A few of them by name, for a log record."""
+    others = f" and {len(peers) - _NAMED} more" if len(peers) > _NAMED else ""
+    return ", ".join(peers[:_NAMED]) + others
+
+
+def _span(times: list[float]) -> str:
+    """The seconds from the shortest to the longest, for a log record."""
+    least, most = (f"{seconds:.1f}".removesuffix(".0") for seconds in (min(times), max(times)))
+    return f"{most} s" if least == most else f"{least} to {most} s"

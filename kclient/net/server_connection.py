@@ -95,7 +95,7 @@ class ServerSettings:
     max_request_memory: int | None = None
     """Of that, requests that were received and not answered (`queued.max.request.bytes`); None for no such limit."""
     stall_timeout: float = 10.0
-    """A connection that keeps memory, and takes and gives next to nothing for so long, is closed while others wait for
+    """A connection that keeps memory, and takes and gives too little for so long, is closed while others wait for
     memory; see `stalls`."""
     quota: ConnectionQuota = field(default_factory=ConnectionQuota)
     """How many connections there may be, at first."""

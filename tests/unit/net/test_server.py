@@ -11,6 +11,7 @@ import struct
 import tracemalloc
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from kclient.net.connection import Connection
 from kclient.net.connectors import connect
 from kclient.net.server import Server, ServerConnection, ServerSettings
 from kclient.net.server_connection import Place, Steps
-from kclient.net.streams import ByteStream, memory_pair
+from kclient.net.streams import ByteStream, SocketStream, memory_pair
 from kclient.protocol.framing import decode_request, encode_response
 from kclient.protocol.messages import MetadataResponse
 from kclient.testing.faults import FaultyStream
@@ -1082,6 +1083,68 @@ async def test_those_that_stall_amid_requests_are_closed_at_once(
             await client.aclose()
         await until(lambda: not server.connections)
         assert (server.budget.used, server.budget.unfinished, server.budget.requests) == (0, 0, 0)
+        await server.aclose()
+
+
+AMPLE = 64 << 20
+"""Of memory, so that one connection may hold what is too much to be moved little by little."""
+LARGE = 15 << 20
+
+
+@pytest.mark.parametrize("kind", ["memory", "tcp", "tls"])
+async def test_who_trickles_a_large_request_is_closed_while_others_wait(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else four connections could keep all the memory for as long as they like."""
+    async with supervised() as supervisor:
+        _, server, hog, connection = serve(kind, supervisor, max_memory=AMPLE, stall_timeout=0.5)
+        hog.channel.write([LARGE.to_bytes(4, "big")])
+        await until(lambda: server.budget.used == LARGE)
+        rest = server.budget.share(lambda: None)
+        rest.keep(server.budget.limit - LARGE)
+        assert server.budget.favours(rest)
+        other, _ = await other_client(server, kind, supervisor)
+        other.send(bytes(500_000))
+        sent = 0
+        while not hog.recorder.causes:
+            hog.channel.write([bytes(30_000)])
+            sent += 30_000
+            assert sent < LARGE
+            await anyio.sleep(0.025)
+        assert await other.receive(1) == [bytes(500_000)]
+        assert connection not in server.connections
+        [record] = [record.message for record in caplog.records if "memory that others wait for" in record.message]
+        assert "too little was taken and given of 15728640 bytes" in record
+        rest.close()
+        await hog.aclose()
+        await other.aclose()
+        await server.aclose()
+
+
+async def test_who_reads_a_large_reply_little_by_little_is_closed_while_others_wait() -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("tcp", supervisor, max_memory=AMPLE, stall_timeout=0.5)
+        handler.special = lambda body, _: frame(bytes(LARGE) if body == b"much" else b"ok")
+        mine, theirs = socket.socketpair()
+        with mine:
+            theirs.setblocking(False)
+            mine.setblocking(False)
+            connection = server.attach(SocketStream(theirs))
+            mine.send(b"".join(frame(b"much")))
+            await until(lambda: connection.share.held > LARGE // 2)
+            rest = server.budget.share(lambda: None)
+            rest.keep(server.budget.limit)
+            assert server.budget.favours(rest)
+            client.send(bytes(500_000))
+            read = 0
+            while not connection.closed:
+                with suppress(BlockingIOError):
+                    read += len(mine.recv(30_000))
+                assert read < LARGE
+                await anyio.sleep(0.025)
+        rest.close()
+        assert await client.receive(1) == [b"ok"]
+        await client.aclose()
         await server.aclose()
 
 
