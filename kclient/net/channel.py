@@ -122,6 +122,11 @@ class Channel:
         return 0
 
     @property
+    def in_flight(self) -> int:
+        """Bytes that were given to the system and that the other side's has not got yet, as far as this one tells."""
+        return 0
+
+    @property
     def peer(self) -> str:
         """The other side, for logs and error messages."""
         return self.stream.peer

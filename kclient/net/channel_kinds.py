@@ -86,6 +86,10 @@ class LoopChannel(Channel):
     def arrived(self, most: int) -> int:
         return self._stream.peek(most)
 
+    @property
+    def in_flight(self) -> int:
+        return self._stream.in_flight
+
     def poll(self) -> None:
         if not self.closed and not self.paused:
             self._receive_ready(self._stream)
@@ -394,6 +398,10 @@ class SocketChannel(_TaskChannel):
 
     def arrived(self, most: int) -> int:
         return self._stream.peek(most)
+
+    @property
+    def in_flight(self) -> int:
+        return self._stream.in_flight
 
     def poll(self) -> None:
         if not self.closed and not self.paused:

@@ -290,8 +290,11 @@ class ServerConnection:
 
     @property
     def moved(self) -> int:
-        """Bytes that have been received and sent since the beginning."""
-        return 0 if self._channel is None else self._channel.received_bytes + self._written - self._unsent
+        """Bytes that have been received and sent since the beginning: sent is what the client's system has got."""
+        channel = self._channel
+        if channel is None:
+            return 0
+        return channel.received_bytes + self._written - channel.pending_bytes - channel.in_flight
 
     def idle_since(self) -> float | None:
         """When something was last received or sent, on the clock of `anyio.current_time`, as far as that was asked for.

@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -19,6 +20,10 @@ import anyio
 
 from kclient.errors import IllegalStateError
 from kclient.types import Buffer
+
+if sys.platform == "linux":
+    import fcntl
+    import termios
 
 if TYPE_CHECKING:
     from kclient.net.frames import FrameAssembler
@@ -163,6 +168,17 @@ class SocketStream:
             return _is_deserted(self.socket)
         except (OSError, ValueError):  # ValueError: this side has closed it
             return True
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes that were written and that the other side's system has not got yet, as far as this one tells.
+
+        They may be megabytes, and there is room for more only when a third of them has gone.
+        """
+        if sys.platform == "linux" and self.socket.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError, ValueError):  # ValueError: this side has closed it
+                return int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        return 0
 
     def peek(self, most: int) -> int:
         """How many bytes, up to `most`, wait in the socket to be read; encrypted ones with TLS."""

@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import struct
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -1213,3 +1214,27 @@ async def test_many_connections_hold_little_while_memory_is_short(kind: str, siz
         hog.close()
         await server.aclose()
         assert (server.budget.used, server.budget.unfinished) == (0, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell what the other side has got")
+async def test_what_a_slow_client_reads_counts_as_it_reads() -> None:
+    """Not when the system has room for more: it keeps megabytes, and makes room for many at once."""
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("memory", supervisor)
+        handler.special = lambda *_: frame(bytes(40 << 20))
+        with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as mine:
+            mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+            mine.connect(listening.getsockname())
+            connection = server.attach(SocketStream(listening.accept()[0]))
+            mine.send(b"".join(frame(b"much")))
+            await until(lambda: connection.share.held > 0)
+            await until(lambda: connection.moved > 10_000)
+            moved = connection.moved
+            for _ in range(10):
+                read = 0
+                while read < 30_000:
+                    read += len(mine.recv(30_000 - read))
+            await until(lambda: connection.moved >= moved + 200_000)
+            assert connection.moved <= moved + 500_000
+        await client.aclose()
+        await server.aclose()
