@@ -39,6 +39,7 @@ from kclient.sync import Admin, Consumer, Producer
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -436,6 +437,7 @@ def draw_rates(axes: Any, rates: Rates) -> None:
     bars = axes.barh([name for name, _ in steps], [rate for _, rate in steps], color=RATE)
     axes.bar_label(bars, [f"{rate:,.0f}" for _, rate in steps], padding=4, fontsize=8)
     axes.margins(x=0.2)
+    axes.xaxis.set_major_locator(MaxNLocator(4))  # more of these long labels run into each other
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_title("Rate of each step")
     axes.set_xlabel("records/s, JSON work included")

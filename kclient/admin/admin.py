@@ -13,7 +13,7 @@ from kclient.admin.configs import ConfigOperations
 from kclient.admin.groups import GroupOperations
 from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.cluster import Closing, Cluster, finalizer, warn_unclosed
+from kclient.cluster import Closing, Cluster
 from kclient.concurrency import Supervisor, current_backend, to_the_end
 from kclient.config import AdminConfig, ConfigSource
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
@@ -24,6 +24,7 @@ from kclient.protocol.messages import (
     MetadataResponse,
 )
 from kclient.types import Node
+from kclient.unclosed import finalizer, warn_unclosed
 
 
 class Admin(GroupOperations, ConfigOperations):

@@ -6,8 +6,6 @@ from kclient.cluster.backoff import Backoff as Backoff
 from kclient.cluster.bootstrap import cluster_addresses as cluster_addresses
 from kclient.cluster.client_state import ClientState as ClientState
 from kclient.cluster.client_state import Closing as Closing
-from kclient.cluster.client_state import finalizer as finalizer
-from kclient.cluster.client_state import warn_unclosed as warn_unclosed
 from kclient.cluster.cluster import Cluster as Cluster
 from kclient.cluster.config import ClusterConfig as ClusterConfig
 from kclient.cluster.coordinators import GROUP as GROUP

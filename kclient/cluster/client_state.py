@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable
 from enum import Enum
-from typing import TypeVar
 
 from kclient.concurrency import Completion
 from kclient.errors import IllegalStateError
-
-S = TypeVar("S")
 
 
 class ClientState(Enum):
@@ -73,32 +67,3 @@ class Closing:
     async def ended(self) -> None:
         """Wait until it is closed."""
         await self._through.wait()
-
-
-def warn_unclosed(client: object, remedy: str, lost: str = "") -> None:
-    """Warn that a client was dropped without `close`; to be called by its `__del__`.
-
-    Args:
-        client: Who was dropped.
-        remedy: What to do instead, as the end of the sentence.
-        lost: What is lost with it, as a sentence's middle part.
-    """
-    text = f"{client!r} was not closed{f': {lost}' if lost else ''}; use {remedy}"
-    warnings.warn(text, ResourceWarning, stacklevel=2, source=client)
-
-
-def finalizer(method: Callable[[S], None]) -> Callable[[S], None]:
-    """A client's `__del__` that is silent when the interpreter ends: then modules are emptied while objects still are.
-
-    What it needs by then it holds itself.
-    """
-    ending = sys.is_finalizing
-
-    def finalize(client: S) -> None:
-        try:
-            method(client)
-        except Exception:
-            if not ending():
-                raise
-
-    return finalize

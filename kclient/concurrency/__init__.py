@@ -3,7 +3,7 @@
 - `Supervisor` owns the background tasks of one object (a producer, a connection, a gateway). No exception
   escapes from them: the first one becomes the object's stored failure, which `check` raises at the next public
   call. Neither the user's code is cancelled nor an ExceptionGroup raised.
-- `to_the_end` awaits clean-up that no cancellation breaks off.
+- `to_the_end` awaits clean-up that no cancellation breaks off; `thread_to_the_end` does so with a thread.
 - `Completion` is a result that arrives later, `Timer` a callback at a time, both without a task on asyncio.
 - `NamedLocks` are locks by name, for work on one thing of many.
 - `Wakeup` wakes one waiting task from any thread; any number of `set` before the wake count as one.
@@ -16,6 +16,7 @@ from kclient.concurrency.backend import LoopHandle as LoopHandle
 from kclient.concurrency.backend import current_backend as current_backend
 from kclient.concurrency.backend import loop_clock as loop_clock
 from kclient.concurrency.backend import loop_soon as loop_soon
+from kclient.concurrency.cleanup import thread_to_the_end as thread_to_the_end
 from kclient.concurrency.cleanup import to_the_end as to_the_end
 from kclient.concurrency.completion import Completion as Completion
 from kclient.concurrency.completion import Wakeup as Wakeup
@@ -39,5 +40,6 @@ __all__ = [
     "first_leaf",
     "loop_clock",
     "loop_soon",
+    "thread_to_the_end",
     "to_the_end",
 ]

@@ -189,6 +189,15 @@ class Supervisor:
         if self._on_failure is not None:
             self._on_failure(self.failure)
 
+    def check_may_close(self) -> None:
+        """Raise what `aclose` would raise here, before anything has been done.
+
+        Raises:
+            IllegalStateError: One of its own tasks calls, or on trio closing does not follow nesting.
+        """
+        if self._host is not None and self.state is not SupervisorState.CLOSED:
+            self._host.check_may_close(self._handles)
+
     async def aclose(self) -> None:
         """Cancel all tasks and wait until they have ended. Raises none of their exceptions: see `failure`.
 
@@ -201,7 +210,7 @@ class Supervisor:
         if host is None or self.state is SupervisorState.CLOSED:
             self.state = SupervisorState.CLOSED
             return
-        host.check_may_close(self._handles)
+        self.check_may_close()
         self.state = SupervisorState.CLOSING
         for handle in list(self._handles):
             handle.cancel()

@@ -19,7 +19,6 @@ from kclient.arguments import (
     check_timeout,
     shown,
 )
-from kclient.cluster import finalizer
 from kclient.config import ConsumerConfig
 from kclient.consumer.committer import Commit
 from kclient.consumer.core import ConsumerCore
@@ -27,6 +26,7 @@ from kclient.consumer.handout import HandOut, ShownHandOut
 from kclient.consumer.interfaces import check_listener
 from kclient.consumer.reset import EARLIEST, LATEST
 from kclient.types import OffsetAndMetadata
+from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
     from kclient.config import ConfigSource

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from kclient.arguments import as_timestamp, by_partition, shown
-from kclient.cluster import ZERO_ID, ClientState, Closing, Cluster, cluster_addresses, topic_error, warn_unclosed
+from kclient.cluster import ZERO_ID, ClientState, Closing, Cluster, cluster_addresses, topic_error
 from kclient.concurrency import LoopHandle, Supervisor, Wakeup, to_the_end
 from kclient.consumer.committer import Commit, Committer
 from kclient.consumer.coordinator import GroupCoordinator
@@ -44,6 +44,7 @@ from kclient.errors import (
     NoOffsetForPartitionError,
     UnknownTopicOrPartitionError,
 )
+from kclient.unclosed import warn_unclosed
 
 if TYPE_CHECKING:
     import re

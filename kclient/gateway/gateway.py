@@ -6,20 +6,22 @@ import errno
 import inspect
 import ipaddress
 import logging
+import os
 import re
 import socket
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, ParamSpec, Self, cast
+from weakref import WeakMethod
 
 import anyio
 
 from kclient.arguments import check_timeout
-from kclient.concurrency import Supervisor, TaskHandle, to_the_end
+from kclient.concurrency import Completion, Supervisor, TaskHandle, thread_to_the_end, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import SETTINGS, connection_quota
@@ -44,8 +46,11 @@ from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
 from kclient.net.server import Server, ServerSettings
 from kclient.net.streams import ByteStream
+from kclient.unclosed import finalizer, warn_unclosed
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+P = ParamSpec("P")
 
 _CLUSTER_ID: Final = "kafka/cluster-id"
 _CLUSTER_ID_ROW: Final = re.compile(rb"[A-Za-z0-9_-]{22}")
@@ -107,7 +112,7 @@ class Gateway:
         self._htp = htp if isinstance(htp, str) else repr(htp)
         local = local_address(htp) if isinstance(htp, str) else None
         self._presence = Presence(local) if local is not None else None
-        self._supervisor = Supervisor("gateway", on_failure=self._failed)
+        self._supervisor = Supervisor("gateway", on_failure=_weakly(self._failed))
         self._core: Core | None = None
         self._retention: Retention | None = None
         self._server: Server | None = None
@@ -119,7 +124,35 @@ class Gateway:
         self._renewing: TaskHandle | None = None
         """Renews the lease, from when it is taken until it is given back."""
         self._ended: anyio.Event | None = None
+        self._pid = 0
+        """Of the process that started it and has not been warned yet; 0 if there is none."""
+        self._started: Completion[None] | None = None
+        """While it starts: when that is over, with whatever had to be closed again."""
+        self._starting: anyio.CancelScope | None = None
+        """Around the part of the start that is under way; `close` ends it."""
+        self._close_asked = False
+        """Nothing begins any more."""
+        self._draining: anyio.CancelScope | None = None
+        """Around what closing waits for; another `close`, whose time is over, ends it."""
+        self._drained = False
+        self._through: Completion[None] | None = None
+        """While somebody closes it: when that is over."""
         self._closed = False
+
+    def __repr__(self) -> str:
+        htp = getattr(self, "_htp", None)  # there is none where a setting was wrong, and a traceback shows locals
+        return f"<Gateway {htp} on {self._bound_to or 'no port'}>" if htp is not None else "<Gateway, not made>"
+
+    @finalizer
+    def __del__(self) -> None:
+        self._forgotten(self, "`async with`, or `await gateway.close()`")
+
+    def _forgotten(self, face: object, remedy: str) -> None:
+        """The face was dropped: warn, once, if it was started and not closed. In any thread, by the collector."""
+        if getattr(self, "_pid", 0) == os.getpid() and not self._closed:
+            self._pid = 0
+            held = self._owned is not None and self._htp.startswith("embedded:")
+            warn_unclosed(face, remedy, "its directory stays locked until the program ends" if held else "")
 
     # What users see
 
@@ -160,28 +193,45 @@ class Gateway:
         await self.close(DRAIN_S if error is None else 0.0)
 
     async def start(self) -> None:
-        """Open the store, recover, and listen.
+        """Open the store, recover, and listen; where that fails or is cancelled, everything is closed again.
 
         Raises:
             LockedError: Another process owns the data directory.
             LeaseHeldError: A gateway with another `node.id`, or another one in this process, serves the store.
             OSError: The address cannot be bound.
             IllegalStateError: It was started before.
+            ClosedError: It was closed before, or meanwhile.
         """
         if self._ended is not None:
             raise IllegalStateError("the gateway was started before")
+        if self._close_asked:
+            raise ClosedError("the gateway was closed; make a new one")
         self._ended = anyio.Event()
-        if self._owned is not None:
-            await self._owned.__aenter__()
+        self._pid = os.getpid()
+        started = self._started = Completion()
         try:
+            if self._owned is not None:
+                await self._unless_closed(self._owned.__aenter__)
             if self._presence is not None:
                 self._presence.claim()
+            # no scope around it, see `_shut_down`
             await self._supervisor.start()
             self._unwatch = self._store.on_failure(self._supervisor.fail)
-            await self._start()
+            await self._unless_closed(self._start)
         except BaseException:
-            await self.close(0.0)
+            await self._close(0.0)
             raise
+        finally:
+            self._started = None
+            started.set_result(None)
+
+    async def _unless_closed(self, part: Callable[[], Awaitable[object]]) -> None:
+        """Await a part of the start; a `close` meanwhile ends it."""
+        with anyio.CancelScope() as self._starting:
+            if not self._close_asked:
+                await part()
+        if self._close_asked:
+            raise ClosedError("the gateway was closed while it started; make a new one")
 
     async def listen(self, address: str, *, advertise: Address | str | None = None) -> Address:
         """Accept connections on one more address; returns where it listens.
@@ -245,26 +295,64 @@ class Gateway:
     async def close(self, timeout: float = DRAIN_S) -> None:
         """Stop accepting, answer what has begun, checkpoint and close; may be called again.
 
+        While another call closes it, this one waits for that, and the shorter time holds for both. A start that is
+        under way is broken off.
+
         Args:
             timeout: Seconds that all of it may take, and one more where checkpoints have to be written at the end. What
                 the store has not done by then is given up: nobody is told that it was. With 0 a cancellation does not
                 disturb closing. A store that the gateway has opened itself is closed in any case, which waits for the
                 disk.
+
+        Raises:
+            IllegalStateError: It was started in another event loop, one of its own tasks calls, or on trio it is not
+                the task that started it, or closing does not follow nesting. Nothing has been done then.
         """
         check_timeout(timeout, none=None)
-        if self._closed:
-            return
-        self._closed = True
+        self._supervisor.check_loop()
+        while not self._closed:  # not even after somebody else's attempt, which may have raised
+            attempt = self._started or self._through
+            if attempt is not None:
+                await self._closed_by_another(attempt, timeout)
+                continue
+            self._supervisor.check_may_close()
+            await self._close(timeout)
+
+    async def _closed_by_another(self, attempt: Completion[None], timeout: float) -> None:
+        """Another task closes it, or will do so, because its start ends here: wait for that."""
+        self._close_asked = True
+        if self._starting is not None:
+            self._starting.cancel()
+        with anyio.CancelScope(shield=timeout <= 0):
+            with anyio.move_on_after(timeout + _LEAST_S):
+                await attempt.wait()
+                return
+            if self._draining is not None:
+                self._draining.cancel()
+            await attempt.wait()
+
+    async def _close(self, timeout: float) -> None:
+        self._close_asked = True
+        through = self._through = Completion()
+        try:
+            await self._shut_down(timeout)
+        finally:
+            self._through = None
+            through.set_result(None)
+
+    async def _shut_down(self, timeout: float) -> None:
         if self._presence is not None:
             self._presence.withdraw()
         try:
-            with anyio.CancelScope(shield=timeout <= 0):
-                await self._drain(timeout)
+            if not self._drained:
+                self._drained = True
+                with anyio.CancelScope(shield=timeout <= 0) as self._draining:
+                    await self._drain(timeout)
+                if self._draining.cancelled_caught:
+                    logger.warning("closing was asked for again, in less time: what is left of it is cut off")
+                    await self._cut_off()
         except BaseException:
-            if self._core is not None:
-                self._core.shields.give_up()
-            if self._server is not None:  # cut off half-way: the sockets are closed nevertheless
-                await to_the_end(self._server.aclose, 0.0)
+            await self._cut_off()
             raise
         finally:
             # No scope around these: on trio the supervisor's nursery has to be closed outside of any later scope.
@@ -279,6 +367,7 @@ class Gateway:
                     if self._owned is not None:
                         await to_the_end(self._owned.aclose)
                 finally:
+                    self._closed = True
                     if self._ended is not None:
                         self._ended.set()
                     logger.info("gateway closed")
@@ -296,7 +385,7 @@ class Gateway:
         strict = SETTINGS.isdisjoint(self._config.dynamic)  # what was changed while a gateway ran stops no start
         settings = self._server_settings(await connection_quota(self._config, strict=strict))
         self._server = Server(requests, self._supervisor, settings, queue=core.queue)
-        core.dynamic.on_change(lambda: self._supervisor.spawn(self._limit_connections, name="connection limits"))
+        core.dynamic.on_change(_weakly(self._limits_changed))
         self._server.on_memory_short = requests.memory_short
         if self._listen is not None:
             await self._listen_first(self._listen)
@@ -361,6 +450,9 @@ class Gateway:
             return await self._cluster_id()
         return made
 
+    def _limits_changed(self) -> None:
+        self._supervisor.spawn(self._limit_connections, name="connection limits")
+
     async def _limit_connections(self) -> None:
         """Take over changed limits of connections."""
         assert self._server is not None
@@ -390,7 +482,7 @@ class Gateway:
 
     def _running(self) -> Server:
         self._supervisor.check()
-        if self._server is None or self._closed:
+        if self._server is None or self._close_asked:
             raise ClosedError("the gateway is not running")
         return self._server
 
@@ -415,7 +507,10 @@ class Gateway:
                 logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
 
     def _failed(self, error: BaseException) -> None:
-        logger.critical("the gateway has failed and serves no more: %s", error, exc_info=error)
+        if isinstance(error, ClosedError):  # a loop that ends takes the tasks with it
+            logger.error("the gateway serves no more: %s", error)
+        else:
+            logger.critical("the gateway has failed and serves no more: %s", error, exc_info=error)
         if self._presence is not None:
             self._presence.withdraw()
         if self._server is not None:
@@ -446,7 +541,7 @@ class Gateway:
                 logger.warning("the store does not answer: what groups have committed last is given up")
         if server is not None:
             await server.aclose(max(end - anyio.current_time(), 0.0))
-        await anyio.to_thread.run_sync(core.workers.close)
+        await thread_to_the_end(core.workers.close)
         if not healthy:
             return
         for task in self._background:
@@ -458,6 +553,13 @@ class Gateway:
         if saving.cancelled_caught:
             logger.warning("the store does not answer: closing without checkpoints, the next start reads more")
             core.partitions.close()
+
+    async def _cut_off(self) -> None:
+        """End at once what closing was waiting for; the sockets are closed nevertheless."""
+        if self._core is not None:
+            self._core.shields.give_up()
+        if self._server is not None:
+            await to_the_end(self._server.aclose, 0.0)
 
     async def _give_up(self, grace: float) -> None:
         """Once closing has taken so long: end what only the store could."""
@@ -477,6 +579,21 @@ class Gateway:
             await core.manager.release(core.lease)
         except HtpError as error:
             logger.warning("closing without checkpoints, the next start reads more: %s", error)
+
+
+def _weakly(method: Callable[P, object]) -> Callable[P, None]:
+    """Calls a method of an object that this keeps not alive.
+
+    The threads of a store that was not closed keep what they call: with it, nobody would hear of the gateway.
+    """
+    weak = WeakMethod(method)
+
+    def call(*args: P.args, **options: P.kwargs) -> None:
+        found = weak()
+        if found is not None:
+            found(*args, **options)
+
+    return call
 
 
 def _advertised(address: Address, told: Address | None) -> Advertised:

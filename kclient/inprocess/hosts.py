@@ -79,11 +79,13 @@ class Host:
         try:
             gateway = Gateway(str(self.address), listen=None, config=CONFIG)
             await gateway.start()
-            self._enter(HostState.RUNNING)
-            while not await self._unwanted(gateway):
-                pass
-            self._enter(HostState.CLOSING)
-            await gateway.aclose()
+            try:
+                self._enter(HostState.RUNNING)
+                while not await self._unwanted(gateway):
+                    pass
+            finally:
+                self._enter(HostState.CLOSING)
+                await gateway.aclose()
             self.error = gateway.failure
         except BaseException as error:
             self.error = error

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import anyio
 
-from kclient.concurrency import Supervisor, TaskHandle, loop_soon
+from kclient.concurrency import Supervisor, TaskHandle, loop_soon, thread_to_the_end
 from kclient.descriptors import OUT_OF_DESCRIPTORS, Descriptors, process_descriptors
 from kclient.errors import ClosedError
 from kclient.net.address import Address
@@ -179,7 +179,7 @@ class Server:
             OSError: If it cannot be bound; `EADDRINUSE` if a live process listens on it.
         """
         path = Path(path)
-        await anyio.to_thread.run_sync(remove_stale, path)
+        await thread_to_the_end(remove_stale, path)  # left behind, it might remove the next one's
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.bind(os.fspath(path))

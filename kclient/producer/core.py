@@ -25,7 +25,6 @@ from kclient.cluster import (
     ClusterSnapshot,
     cluster_addresses,
     topic_error,
-    warn_unclosed,
 )
 from kclient.concurrency import Supervisor, Wakeup, to_the_end
 from kclient.errors import (
@@ -47,6 +46,7 @@ from kclient.producer.outcomes import Outcomes
 from kclient.producer.sender import Sender
 from kclient.producer.settings import ProducerPlan
 from kclient.producer.transactions import TransactionManager
+from kclient.unclosed import warn_unclosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,6 @@ import anyio
 import anyio.lowlevel
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
-from kclient.cluster import finalizer
 from kclient.concurrency import current_backend
 from kclient.config import ProducerConfig
 from kclient.errors import DeliveryError, IllegalStateError, SerializationError
@@ -18,6 +17,7 @@ from kclient.producer.arrow import rows_of
 from kclient.producer.core import ProducerCore, as_headers
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
+from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,10 +23,10 @@ from kclient.admin import (
 from kclient.admin.arguments import Change
 from kclient.admin.topics import Places
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.cluster import finalizer
 from kclient.config import ConfigSource
 from kclient.sync.beginning import Beginning
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
+from kclient.unclosed import finalizer
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from kclient.gateway.gateway import DRAIN_S
 from kclient.htp.port import Store
 from kclient.net.address import Address
 from kclient.sync.portal import Portal, get_portal
+from kclient.unclosed import finalizer
 
 
 class Gateway:
@@ -72,7 +73,11 @@ class Gateway:
         self._portal.call(self._gateway.close, timeout)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except KeyboardInterrupt:  # it may have started all the same
+            self.close(0.0)
+            raise
         return self
 
     def __exit__(
@@ -81,4 +86,9 @@ class Gateway:
         self.close(DRAIN_S if error is None else 0.0)
 
     def __repr__(self) -> str:
-        return f"<sync {self._gateway!r}>"
+        return f"<sync.{repr(self._gateway)[1:]}" if hasattr(self, "_gateway") else "<sync.Gateway, not made>"
+
+    @finalizer
+    def __del__(self) -> None:
+        if hasattr(self, "_gateway"):
+            self._gateway._forgotten(self, "`with`, or `gateway.close()`")

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout, in_seconds
-from kclient.cluster.client_state import ClientState, finalizer
+from kclient.cluster.client_state import ClientState
 from kclient.config import ProducerConfig
 from kclient.errors import ClosedError, DeliveryError, KafkaTimeoutError, SerializationError
 from kclient.producer.answers import NO_METADATA
@@ -25,6 +25,7 @@ from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
 from kclient.sync.beginning import Beginning, orphaned
 from kclient.sync.portal import get_portal
+from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import anyio
-
 from kclient.arguments import shown
-from kclient.concurrency import to_the_end
+from kclient.concurrency import thread_to_the_end, to_the_end
 from kclient.errors import ConfigError, MissingExtraError
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files
@@ -82,7 +81,7 @@ class EmbeddedStore:
         self._group_sync = group_sync
         self._max_open_files = max_open_files
         self._files = files
-        self._directory = DataDirectory(path, files)
+        self._path = str(Path(path).absolute())
         self._stack: AsyncExitStack | None = None
         self._failure: StorageError | None = None
         self._when_failed: dict[object, Callable[[StorageError], object]] = {}
@@ -92,7 +91,7 @@ class EmbeddedStore:
     @property
     def path(self) -> str:
         """The data directory, as an absolute path."""
-        return self._directory.path
+        return self._path
 
     @property
     def manager(self) -> SqliteManager:
@@ -116,34 +115,43 @@ class EmbeddedStore:
             FormatVersionError: If a newer version of kclient wrote it, or it holds something else.
             StorageError: If the file system refuses.
         """
+        stack = AsyncExitStack()
+        try:
+            self._manager, self._broker = await self._open(stack)
+        except BaseException:
+            await to_the_end(stack.aclose)
+            raise
+        self._stack = stack
+        return self
+
+    async def _open(self, stack: AsyncExitStack) -> tuple[SqliteManager, EmbeddedBroker]:
+        """Open each part; its closing is entered first, because a part that was cut off may have taken something."""
         from kclient.htp.embedded.broker import EmbeddedBroker
         from kclient.htp.embedded.manager import SqliteManager
 
-        async with AsyncExitStack() as stack:
-            try:
-                await anyio.to_thread.run_sync(self._directory.open)
-            except OSError as error:
-                raise StorageError(f"{self.path} cannot be opened: {error}") from error
-            stack.callback(self._directory.close)
-            self._failure = None
-            manager = SqliteManager(f"{self._directory.manager_path}/mgr.db", self._failed)
-            await manager.start()
-            stack.push_async_callback(manager.aclose)
-            broker = EmbeddedBroker(
-                self._directory,
-                manager,
-                self._files,
-                self._failed,
-                durability=self._durability,
-                settings=self._settings,
-                group_sync=self._group_sync,
-                max_open_files=self._max_open_files,
-            )
-            await broker.begin()
-            stack.push_async_callback(broker.aclose)
-            self._manager, self._broker = manager, broker
-            self._stack = stack.pop_all()
-        return self
+        directory = DataDirectory(self.path, self._files)
+        stack.callback(directory.close)
+        try:
+            await thread_to_the_end(directory.open)
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be opened: {error}") from error
+        self._failure = None
+        manager = SqliteManager(f"{directory.manager_path}/mgr.db", self._failed)
+        stack.push_async_callback(manager.aclose)
+        await manager.start()
+        broker = EmbeddedBroker(
+            directory,
+            manager,
+            self._files,
+            self._failed,
+            durability=self._durability,
+            settings=self._settings,
+            group_sync=self._group_sync,
+            max_open_files=self._max_open_files,
+        )
+        stack.push_async_callback(broker.aclose)
+        await broker.begin()
+        return manager, broker
 
     async def __aexit__(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.lowlevel
 
-from kclient.concurrency import NamedLocks
+from kclient.concurrency import NamedLocks, thread_to_the_end, to_the_end
 from kclient.htp.embedded.handles import OpenFiles
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Checkpoint, Recovered, recover
@@ -151,7 +151,7 @@ class EmbeddedBroker:
             empty = await anyio.to_thread.run_sync(self._empty, paths)
             self._syncer.chore(partial(self._remove_trees, empty))  # made for a topic that was deleted meanwhile
             full = [path for path in paths if path not in empty]
-            await anyio.to_thread.run_sync(self._directory.set_aside, full)
+            await thread_to_the_end(self._directory.set_aside, full)
         except OSError as error:
             raise StorageError(f"{self._directory.topics_path}: setting aside failed: {error}") from error
         for path in full:
@@ -176,16 +176,19 @@ class EmbeddedBroker:
 
     async def aclose(self) -> None:
         """Sync everything, write checkpoints and indexes, and end the thread. The manager must still be open."""
-        if self._refusal is None:
-            path = self._directory.path
-            with anyio.CancelScope(shield=True):
+        await to_the_end(self._aclose)
+
+    async def _aclose(self) -> None:
+        try:
+            if self._refusal is None:
+                path = self._directory.path
                 await self._finish(self._refuse(lambda: StoreClosedError(f"{path} was closed")))
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._syncer.stop)
-        for log in self._abandoned:
-            log.release()
-        self._abandoned.clear()
-        self._services.open_files.close()
+        finally:
+            await thread_to_the_end(self._syncer.stop)
+            for log in self._abandoned:
+                log.release()
+            self._abandoned.clear()
+            self._services.open_files.close()
 
     def fail(self, error: StorageError) -> None:
         """Nothing can be stored any more: whoever waits hears of it, and so does every later call."""
@@ -267,8 +270,7 @@ class EmbeddedBroker:
                     topic.give_up(partial(_fenced, place, topic.epoch, epoch))
                     log.fence = epoch
                     topic = self._hold(place, epoch, log)
-                    with anyio.CancelScope(shield=True):  # what the other one sent is decided before anybody looks
-                        await self._idle(log)
+                    await to_the_end(self._idle, log)  # what the other one sent is decided before anybody looks
             if next_position > log.next:
                 await self._idle(log)
                 log.raise_next(next_position)
@@ -302,7 +304,7 @@ class EmbeddedBroker:
         """
         path = self._directory.topic_path(place)
         try:
-            await anyio.to_thread.run_sync(self._directory.make_topic, path)
+            await thread_to_the_end(self._directory.make_topic, path)
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
         sealed = await self._seal(place, epoch, new=True)
@@ -347,7 +349,7 @@ class EmbeddedBroker:
             return recover(self._files, path, framing, settings, sealed)
 
         try:
-            recovered = await anyio.to_thread.run_sync(find)
+            recovered = await thread_to_the_end(find)  # it cuts files, which nobody may have opened meanwhile
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
         if next_position > recovered.next:
@@ -374,12 +376,14 @@ class EmbeddedBroker:
             if log is not None:
                 log.key = None
                 logs.append(log)
-        with anyio.CancelScope(shield=True):
-            for number, log in enumerate(logs, 1):
-                await self._idle(log)
-                log.release()
-                if number % _AT_ONCE == 0:
-                    await anyio.lowlevel.checkpoint()
+        await to_the_end(self._release, logs)
+
+    async def _release(self, logs: Sequence[TopicLog]) -> None:
+        for number, log in enumerate(logs, 1):
+            await self._idle(log)
+            log.release()
+            if number % _AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()
 
     async def _close(self, topic: EmbeddedTopic) -> None:
         await anyio.lowlevel.checkpoint()
@@ -387,11 +391,10 @@ class EmbeddedBroker:
         async with self._locks.hold(place.topic):
             if self._held.get(place.incarnation) is not topic:
                 return
-            with anyio.CancelScope(shield=True):
-                del self._held[place.incarnation], self._newest[place.topic]
-                log = topic.give_up(partial(_closed, place))
-                if log is not None:
-                    await self._finish([log])
+            del self._held[place.incarnation], self._newest[place.topic]
+            log = topic.give_up(partial(_closed, place))
+            if log is not None:
+                await to_the_end(self._finish, [log])
 
     async def delete(self, places: Iterable[Place], *, epoch: int) -> None:
         """Drop all messages of some topics."""
@@ -400,18 +403,20 @@ class EmbeddedBroker:
         wanted = sorted(set(places))
         async with self._locks.hold(*dict.fromkeys(place.topic for place in wanted)):
             await self._check_fences(wanted, epoch)
-            with anyio.CancelScope(shield=True):
-                held = [topic for place in wanted if (topic := self._held.pop(place.incarnation, None)) is not None]
-                for topic in held:
-                    del self._newest[topic.place.topic]
-                await self._drop(held)
-                try:
-                    paths = [self._directory.topic_path(place) for place in wanted]
-                    deleted = await anyio.to_thread.run_sync(self._directory.set_deleted, paths)
-                except OSError as error:
-                    raise StorageError(f"{len(wanted)} topics cannot be deleted: {error}") from error
-                await self._manager.commit(dict.fromkeys(self._key(place) for place in wanted))
-                self._syncer.chore(partial(self._remove_trees, deleted))
+            await to_the_end(self._delete, wanted)
+
+    async def _delete(self, places: Sequence[Place]) -> None:
+        held = [topic for place in places if (topic := self._held.pop(place.incarnation, None)) is not None]
+        for topic in held:
+            del self._newest[topic.place.topic]
+        await self._drop(held)
+        try:
+            paths = [self._directory.topic_path(place) for place in places]
+            deleted = await anyio.to_thread.run_sync(self._directory.set_deleted, paths)
+        except OSError as error:
+            raise StorageError(f"{len(places)} topics cannot be deleted: {error}") from error
+        await self._manager.commit(dict.fromkeys(self._key(place) for place in places))
+        self._syncer.chore(partial(self._remove_trees, deleted))
 
     async def _check_fences(self, places: Sequence[Place], epoch: int) -> None:
         fences = {place: self._held[place.incarnation].epoch for place in places if place.incarnation in self._held}
@@ -507,12 +512,14 @@ class EmbeddedBroker:
                 await self._services.open_files.room()
                 topic.use()
             if prepared:
-                with anyio.CancelScope(shield=True):
-                    await self._idle(log)
-                    topic.use()
-                    await self._checkpoint(log)
-                    log.trim()
+                await to_the_end(self._cut, topic, log)
             return log.start
+
+    async def _cut(self, topic: EmbeddedTopic, log: TopicLog) -> None:
+        await self._idle(log)
+        topic.use()
+        await self._checkpoint(log)
+        log.trim()
 
 
 def _fenced(place: Place, older: int, newer: int) -> FencedError:

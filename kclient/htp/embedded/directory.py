@@ -14,13 +14,14 @@ import fcntl
 import json
 import os
 import re
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from kclient.htp.embedded.files import Files, SyncPoint
-from kclient.htp.errors import FormatVersionError, LockedError
+from kclient.htp.errors import FormatVersionError, LockedError, StoreClosedError
 from kclient.htp.port import Place
 from kclient.htp.rows import parse_object, whole
 
@@ -43,7 +44,7 @@ def is_data_directory(path: str) -> bool:
 
 
 class DataDirectory:
-    """One opening of a data directory by its owner; `open` and `close` block.
+    """One opening of a data directory by its owner; `open` and `close` block, and may be called in different threads.
 
     Args:
         path: The directory; made if it does not exist, like its parents.
@@ -58,6 +59,9 @@ class DataDirectory:
         self.topics_path: str = f"{self.path}/{self.shard}/topics"
         self._files = files
         self._lock: int | None = None
+        self._taking = threading.Lock()
+        """Held while the lock is taken or given up."""
+        self._closed = False
         self.on_fork: Callable[[], object] | None = None
         """Called in a forked child, which does not own the directory."""
 
@@ -67,6 +71,7 @@ class DataDirectory:
         Raises:
             FormatVersionError: If a newer version wrote it, or it holds something else.
             LockedError: If another process, or this one, has it open.
+            StoreClosedError: If it was closed meanwhile: an event loop that ends leaves its threads behind.
             OSError: If the file system refuses.
         """
         files = self._files
@@ -79,7 +84,10 @@ class DataDirectory:
         self._check_format()
         files.make_directory(self.manager_path)
         files.make_directory(f"{self.path}/{self.shard}")
-        self._lock = self._take_lock()
+        with self._taking:
+            if self._closed:
+                raise StoreClosedError(f"{self.path} was closed while it was opened")
+            self._lock = self._take_lock()
         try:
             files.make_directory(self.topics_path)
             files.sync_directory(self.path, SyncPoint.LAYOUT)
@@ -90,11 +98,13 @@ class DataDirectory:
             raise
 
     def close(self) -> None:
-        """Give up the lock."""
-        if self._lock is not None:
-            # closing alone would not do while a child that was just forked has not closed its copy
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-            self._give_up()
+        """Give up the lock, or do not let `open` take it any more."""
+        with self._taking:
+            self._closed = True
+            if self._lock is not None:
+                # closing alone would not do while a child that was just forked has not closed its copy
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+                self._give_up()
 
     def _give_up(self) -> None:
         if self._lock is not None:

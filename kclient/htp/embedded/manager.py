@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import anyio
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from kclient.concurrency import Completion
+from kclient.concurrency import Completion, thread_to_the_end
 from kclient.htp.embedded.tables import counters, domains, entries, leases, topics
 from kclient.htp.embedded.writer import Job, Writer
 from kclient.htp.errors import (
@@ -53,13 +52,12 @@ class SqliteManager:
         self._boot = _boot_id()
 
     async def start(self) -> None:
-        """Open the database."""
-        await anyio.to_thread.run_sync(self._writer.start)
+        """Open the database; whoever calls this calls `aclose` too, even if it raises."""
+        await thread_to_the_end(self._writer.start)
 
     async def aclose(self) -> None:
         """Finish what waits, and close the database; a cancellation waits, since nobody else would end the thread."""
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._writer.stop)
+        await thread_to_the_end(self._writer.stop)
 
     @property
     def transactions(self) -> int:

@@ -93,6 +93,7 @@ class Writer:
 
         Raises:
             StorageError: If the database cannot be opened, or is damaged.
+            StoreClosedError: If it was stopped meanwhile.
         """
         self._engine = create_engine(
             f"sqlite:///{self._path}", poolclass=NullPool, connect_args={"check_same_thread": False}
@@ -112,7 +113,10 @@ class Writer:
                 f"from a backup. Without one, copy it first; if only indexes are named above, "
                 f"`sqlite3 {self._path} REINDEX` makes them anew from the tables"
             )
-        self._thread.start()
+        with self._wake:
+            if self._stopping:
+                raise StoreClosedError(f"{self._path} was closed while it was opened")
+            self._thread.start()
 
     def submit(self, job: Job) -> None:
         """Have a job done; from any thread.

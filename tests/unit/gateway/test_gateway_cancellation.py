@@ -10,6 +10,8 @@ import anyio
 import pytest
 
 from kclient.gateway import Gateway
+from kclient.htp.embedded.directory import DataDirectory
+from kclient.htp.embedded.writer import Writer
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.gateway_wire import batch_of, connect, names, running
 
@@ -105,5 +107,40 @@ async def test_closing_that_asyncio_cancels_lets_go_of_the_store(timeout: float,
             closing.cancel()
             await asyncio.sleep(0)
         await gateway.wait()
+    async with running(store) as (_, wire):
+        await wire.create("t")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("step", [(DataDirectory, "open"), (Writer, "start")])
+async def test_a_start_that_asyncio_cancels_lets_go_of_the_directory(
+    step: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the midst of what a thread does, which takes what the task would give back."""
+    store = f"embedded:{tmp_path / 'data'}"
+    reached, go_on, through = threading.Event(), threading.Event(), threading.Event()
+    work = getattr(*step)
+
+    def held_up(*args: object) -> None:
+        reached.set()
+        assert go_on.wait(30)
+        try:
+            work(*args)
+        finally:
+            through.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, held_up)
+        gateway = Gateway(store, listen=None)
+        task = asyncio.get_running_loop().create_task(gateway.start())
+        assert await anyio.to_thread.run_sync(reached.wait, 30)
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await anyio.to_thread.run_sync(through.wait, 30)
+    await gateway.close()
     async with running(store) as (_, wire):
         await wire.create("t")

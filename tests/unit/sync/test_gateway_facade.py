@@ -42,6 +42,20 @@ def test_it_serves_and_closes(tmp_path: Path) -> None:
         again.start()
 
 
+def test_a_start_that_is_interrupted_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = SyncGateway("memory:interrupted", None)
+    start = gateway.start
+
+    def interrupted() -> None:
+        start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gateway, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), gateway:
+        pass
+    gateway.wait()
+
+
 def test_what_is_wrong_is_said_at_once() -> None:
     with pytest.raises(ConfigError):
         SyncGateway("memory:x", config={"no.such.setting": 1})

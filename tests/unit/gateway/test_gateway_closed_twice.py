@@ -1,0 +1,218 @@
+"""`close` that meets another `close`, or the start: it waits for that, and whoever returns finds the gateway closed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kclient.errors import ClosedError, IllegalStateError
+from kclient.gateway import Gateway
+from kclient.gateway.topics import TopicCatalogue
+from kclient.htp.embedded import EmbeddedStore
+from tests.gateway_wire import batch_of, connect, names, running
+
+pytestmark = pytest.mark.anyio
+
+
+class Held:
+    """A coroutine function that is held up at its beginning, once."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.reached = anyio.Event()
+        self.open = anyio.Event()
+
+    async def run(self, *args: Any) -> Any:
+        if not self.reached.is_set():
+            self.reached.set()
+            await self.open.wait()
+        return await self.function(*args)
+
+
+@contextmanager
+def held(owner: type, name: str) -> Iterator[Held]:
+    """Hold up a method."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = Held(getattr(owner, name))
+        patch.setattr(owner, name, lambda *args: made.run(*args))
+        yield made
+
+
+async def turns() -> None:
+    """Let everybody else go as far as they can."""
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("timeout", [0.0, 10.0])
+async def test_the_second_close_waits_for_the_first(timeout: float, tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+    gateway = Gateway(store, listen=None)
+    done: list[str] = []
+
+    async def close_again() -> None:
+        await closing.reached.wait()
+        tasks.start_soon(open_soon)
+        await gateway.close(timeout)
+        done.append("second")
+        async with running(store) as (_, wire):
+            assert await wire.values("t") == [b"a"]
+
+    async def open_soon() -> None:
+        await turns()
+        done.append("store")
+        closing.open.set()
+
+    with anyio.fail_after(60), held(EmbeddedStore, "aclose") as closing:
+        async with anyio.create_task_group() as tasks:
+            await gateway.start()
+            wire = connect(gateway)
+            await wire.create("t")
+            assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+            tasks.start_soon(close_again)
+            await gateway.close(10)
+            await wire.aclose()
+    assert done == ["store", "second"]
+    await gateway.wait()
+    await gateway.close(0)
+
+
+async def test_the_shorter_time_holds_for_both() -> None:
+    store = f"memory:{next(names)}"
+    gateway = Gateway(store, listen=None)
+    asked = anyio.Event()
+
+    async def hang(*_: object, **__: object) -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    async def close_again() -> None:
+        await asked.wait()
+        await gateway.close(0.2)
+
+    with pytest.MonkeyPatch.context() as patch, anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            await gateway.start()
+            wire = connect(gateway)
+            await wire.create("t")
+            assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+            patch.setattr(type(gateway.core.manager), "commit", hang)
+            tasks.start_soon(close_again)
+            began = time.monotonic()
+            await gateway.close(3600)
+            assert time.monotonic() - began < 20
+            await wire.aclose()
+    async with running(store) as (_, again):
+        assert await again.values("t") == [b"a"]
+
+
+async def test_a_second_close_that_is_cancelled_cancels_only_its_wait(tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+    gateway = Gateway(store, listen=None)
+
+    async def close_again() -> None:
+        await closing.reached.wait()
+        with anyio.move_on_after(0.01) as scope:
+            await gateway.close(10)
+        assert scope.cancelled_caught
+        closing.open.set()
+
+    with anyio.fail_after(60), held(EmbeddedStore, "aclose") as closing:
+        async with anyio.create_task_group() as tasks:
+            await gateway.start()
+            tasks.start_soon(close_again)
+            await gateway.close(10)
+    async with running(store):
+        pass
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("timeout", [0.0, 10.0])
+async def test_a_first_close_that_asyncio_cancels_keeps_nobody_waiting(timeout: float, tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+    gateway = Gateway(store, listen=None)
+    await gateway.start()
+    wire = connect(gateway)
+    await wire.create("t", 20)
+    first = asyncio.get_running_loop().create_task(gateway.close(10))
+    await asyncio.sleep(0)
+    second = asyncio.get_running_loop().create_task(gateway.close(timeout))
+    await asyncio.sleep(0)
+    first.cancel()
+    with anyio.fail_after(30):
+        await second
+        async with running(store):
+            pass
+        await asyncio.wait([first])
+    assert first.cancelled()
+    await wire.aclose()
+
+
+@pytest.mark.parametrize("step", [(EmbeddedStore, "__aenter__"), (TopicCatalogue, "load")])
+async def test_closing_ends_a_start_that_is_under_way(step: tuple[type, str], tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+    gateway = Gateway(store, listen=None)
+
+    async def close() -> None:
+        await starting.reached.wait()
+        await gateway.close(10)
+        async with running(store):
+            pass
+
+    with anyio.fail_after(60), held(*step) as starting:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(close)
+            with pytest.raises(ClosedError, match="closed while it started"):
+                await gateway.start()
+    await gateway.close()
+    await gateway.wait()
+
+
+async def test_what_was_closed_before_does_not_start(tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+    gateway = Gateway(store, listen=None)
+    await gateway.close()
+    with pytest.raises(ClosedError):
+        await gateway.start()
+    async with running(store):
+        pass
+
+
+async def test_a_start_that_failed_is_closed(tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+    async with running(store):
+        gateway = Gateway(store, listen=None)
+        with pytest.raises(Exception, match="is in use by this process"):
+            await gateway.start()
+        with anyio.fail_after(10):
+            await gateway.wait()
+            await gateway.close()
+
+
+async def test_a_task_of_its_own_cannot_close_it_and_nothing_is_done(tmp_path: Path) -> None:
+    raised: list[BaseException] = []
+
+    async def close() -> None:
+        try:
+            await gateway.close()
+        except IllegalStateError as error:
+            raised.append(error)
+
+    async with running(f"embedded:{tmp_path / 'data'}") as (gateway, wire):
+        await gateway.core.spawn(close, name="closes").wait()
+        assert len(raised) == 1
+        await wire.create("t")
+        assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+        assert await wire.values("t") == [b"a"]
+
+
+async def test_a_block_whose_body_has_closed() -> None:
+    async with Gateway(f"memory:{next(names)}", listen=None) as gateway:
+        await gateway.close()
