@@ -140,8 +140,8 @@ class Presence:
         with _lock:
             if self._address in _claimed:
                 raise LeaseHeldError(
-                    f"a gateway in this process serves {self._address}: close it first. Clients join it by that "
-                    "address; its listen() opens it to others",
+                    f"a gateway in this process serves {self._address}: close it, or the clients that have started it, "
+                    "first. A gateway that is there before them is joined by them, whether it listens or not",
                     holder="this process",
                 )
             _claimed.add(self._address)

@@ -116,7 +116,7 @@ async def test_a_second_one_on_a_store_in_memory_is_refused() -> None:
     """Whatever its number: nothing of such a store outlives a crash, so the first one is there."""
     url = f"memory:{next(names)}"
     async with Gateway(url, listen=None) as first:
-        with pytest.raises(LeaseHeldError, match=r"a gateway in this process serves memory:.*: close it first"):
+        with pytest.raises(LeaseHeldError, match=r"a gateway in this process serves memory:.*: close it, or"):
             await Gateway(url, listen=None).start()
         wire = connect(first)
         await wire.create("t")
