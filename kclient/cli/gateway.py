@@ -49,7 +49,9 @@ def _directory(data: str) -> Path:
 async def _serve(gateway: Gateway, directory: Path) -> int:
     code = 0
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        await gateway.start()
+        broken_off = await _start(gateway, signals)
+        if broken_off is not None:
+            return _code_after(broken_off)
         _collect_rarely()
         told = "" if gateway.address == gateway.bootstrap else f" (clients are told {gateway.bootstrap})"
         print(f"kclient gateway listens on {gateway.address}{told}, data in {directory}", flush=True)  # noqa: T201
@@ -64,7 +66,7 @@ async def _serve(gateway: Gateway, directory: Path) -> int:
             async def wait_for_signal() -> None:
                 nonlocal code
                 async for received in signals:
-                    code = 0 if received == signal.SIGTERM else 128 + signal.SIGINT
+                    code = _code_after(received)
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(wait_for_failure)
@@ -73,6 +75,38 @@ async def _serve(gateway: Gateway, directory: Path) -> int:
     if gateway.failure is not None:
         raise gateway.failure
     return code
+
+
+def _code_after(received: signal.Signals) -> int:
+    return 0 if received == signal.SIGTERM else 128 + received
+
+
+async def _start(gateway: Gateway, signals: AsyncIterator[signal.Signals]) -> signal.Signals | None:
+    """Start it, unless a signal comes first, which is returned; a second one ends the process at once."""
+    first: signal.Signals | None = None
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+
+        async def break_off() -> None:
+            nonlocal first
+            async for received in signals:
+                if first is not None:
+                    os._exit(128 + received)
+                first = received
+                starting.cancel()
+
+        with anyio.CancelScope() as starting:
+            tasks.start_soon(break_off)
+            try:
+                await gateway.start()
+            except Exception as error:  # noqa: BLE001  (raised outside of the group, which would wrap it)
+                failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if first is not None:
+        await gateway.close(0.0)  # it may have started in that moment
+    return first
 
 
 def _collect_rarely() -> None:

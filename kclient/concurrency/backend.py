@@ -65,6 +65,11 @@ class LoopHandle:
         except RuntimeError:
             return False
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will run in this loop any more."""
+        return not self.post(_nothing)
+
     def post(self, function: Callable[[], object]) -> bool:
         """Run a function soon in the loop; from any thread. False if the loop has ended."""
         try:
@@ -72,6 +77,10 @@ class LoopHandle:
         except RuntimeError:  # asyncio: the loop is closed; trio.RunFinishedError is a RuntimeError too
             return False
         return True
+
+
+def _nothing() -> None:
+    """Posted to see whether a loop takes anything."""
 
 
 def _running_loop() -> tuple[object, Callable[[Callable[[], object]], object]]:

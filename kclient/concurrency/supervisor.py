@@ -189,6 +189,11 @@ class Supervisor:
         if self._on_failure is not None:
             self._on_failure(self.failure)
 
+    def check_not_own_task(self) -> None:
+        """Raise `IllegalStateError` if one of its own tasks calls, which may not wait for the others' end."""
+        if self._host is not None and self.state is not SupervisorState.CLOSED:
+            self._host.check_not_own_task(self._handles)
+
     def check_may_close(self) -> None:
         """Raise what `aclose` would raise here, before anything has been done.
 
@@ -255,8 +260,7 @@ class Supervisor:
         on_error: Callable[[Exception], object] | None,
     ) -> None:
         try:
-            if isinstance(self._host, _AsyncioHost):
-                handle._task = asyncio.current_task()
+            handle._task = None if self._host is None else self._host.current_task()
             # A trio nursery is inside the scopes around its owner. When one of those is cancelled, the owner closes in
             # good order first, and needs its tasks for that; so only the owner ends them.
             with anyio.CancelScope(shield=isinstance(self._host, _TrioHost)) as handle._scope:
@@ -312,6 +316,17 @@ class _Host:
     def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
         raise NotImplementedError
 
+    def current_task(self) -> object:
+        raise NotImplementedError
+
+    def check_not_own_task(self, handles: set[TaskHandle]) -> None:
+        current = self.current_task()
+        for handle in handles:
+            if handle._task is current:
+                raise IllegalStateError(
+                    f"{self.name} cannot be closed by its own task {handle.name}: it would wait for itself"
+                )
+
     def check_may_close(self, handles: set[TaskHandle]) -> None:
         raise NotImplementedError
 
@@ -363,13 +378,11 @@ class _AsyncioHost(_Host):
 
         task.add_done_callback(over)
 
+    def current_task(self) -> object:
+        return asyncio.current_task()
+
     def check_may_close(self, handles: set[TaskHandle]) -> None:
-        current = asyncio.current_task()
-        for handle in handles:
-            if handle._task is current:
-                raise IllegalStateError(
-                    f"{self.name} cannot be closed by its own task {handle.name}: it would wait for itself"
-                )
+        self.check_not_own_task(handles)
 
     async def close(self) -> None:
         self._stop.set()
@@ -393,6 +406,11 @@ class _TrioHost(_Host):
 
     def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
         self.group.start_soon(run, name=name)
+
+    def current_task(self) -> object:
+        import trio
+
+        return trio.lowlevel.current_task()
 
     def check_may_close(self, handles: set[TaskHandle]) -> None:
         import trio

@@ -12,6 +12,7 @@ import socket
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +42,7 @@ from kclient.gateway.server import RequestServer
 from kclient.gateway.topics import TopicCatalogue
 from kclient.htp import open_store
 from kclient.htp.errors import ConflictError, FencedError, HtpError, StorageFullError
-from kclient.htp.port import CAP_EXCLUSIVE, Store
+from kclient.htp.port import CAP_EXCLUSIVE, Lease, Store
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
 from kclient.net.server import Server, ServerSettings
@@ -121,8 +122,10 @@ class Gateway:
         self._unwatch: Callable[[], None] | None = None
         self._background: list[TaskHandle] = []
         """Tasks that use partitions of their own accord: they end before the partitions do."""
+        self._lease: Lease | None = None
+        """The lease as it was taken, until it is given back."""
         self._renewing: TaskHandle | None = None
-        """Renews the lease, from when it is taken until it is given back."""
+        """Renews it meanwhile."""
         self._ended: anyio.Event | None = None
         self._pid = 0
         """Of the process that started it and has not been warned yet; 0 if there is none."""
@@ -320,6 +323,7 @@ class Gateway:
 
     async def _closed_by_another(self, attempt: Completion[None], timeout: float) -> None:
         """Another task closes it, or will do so, because its start ends here: wait for that."""
+        self._supervisor.check_not_own_task()
         self._close_asked = True
         if self._starting is not None:
             self._starting.cancel()
@@ -362,15 +366,30 @@ class Gateway:
                 self._core.shields.give_up()
             try:
                 await self._supervisor.aclose()
+                await self._give_lease_back()
             finally:
                 try:
                     if self._owned is not None:
                         await to_the_end(self._owned.aclose)
                 finally:
                     self._closed = True
+                    if self._presence is not None:
+                        self._presence.release()
                     if self._ended is not None:
                         self._ended.set()
                     logger.info("gateway closed")
+
+    async def _give_lease_back(self) -> None:
+        """After a start that was broken off: else no gateway of another number could start before it has run out."""
+        lease, self._lease = self._lease, None
+        if lease is None or self._core is not None or self._supervisor.failure is not None:
+            return
+
+        async def release() -> None:
+            with anyio.move_on_after(_LEAST_S), suppress(HtpError):
+                await self._store.manager.release(lease)
+
+        await to_the_end(release)
 
     # Starting
 
@@ -410,7 +429,7 @@ class Gateway:
         require_capabilities(broker.capabilities)
         node_id = self._config.get_int("node.id")
         cluster_id = await self._cluster_id()
-        lease = await take_store(manager, node_id, LEASE_S)
+        lease = self._lease = await take_store(manager, node_id, LEASE_S)
         core = Core(
             config=self._config,
             manager=manager,
@@ -513,6 +532,7 @@ class Gateway:
             logger.critical("the gateway has failed and serves no more: %s", error, exc_info=error)
         if self._presence is not None:
             self._presence.withdraw()
+            self._presence.release()
         if self._server is not None:
             for connection in list(self._server.connections):
                 connection.close()
@@ -577,6 +597,7 @@ class Gateway:
                 self._renewing.cancel()
                 await self._renewing.wait()
             await core.manager.release(core.lease)
+            self._lease = None
         except HtpError as error:
             logger.warning("closing without checkpoints, the next start reads more: %s", error)
 

@@ -107,14 +107,18 @@ class LocalGateway:
 _ATTACH_S = 10.0
 
 _running: dict[Address, LocalGateway] = {}
-_claimed: set[Address] = set()
-"""Stores that a gateway in this process serves, or is about to."""
+_claimed: dict[Address, LoopHandle] = {}
+"""Stores that a gateway in this process serves, is about to serve, or has not closed yet, and in which loop."""
 _lock = threading.Lock()
 
 
 def find_local(address: Address) -> LocalGateway | None:
     """The gateway that runs in this process over the store of that address."""
     with _lock:
+        claim = _claimed.get(address)
+        if claim is not None and claim.ended:  # its loop was closed, and it was not
+            del _claimed[address]
+            _running.pop(address, None)
         return _running.get(address)
 
 
@@ -128,24 +132,31 @@ class Presence:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._entry: LocalGateway | None = None
-        self._claims = False
+        self._claim: LoopHandle | None = None
         self._temporary: Path | None = None
 
     def claim(self) -> None:
-        """The store is this gateway's until `withdraw`.
+        """The store is this gateway's until `release`; called in its event loop.
 
         Raises:
             LeaseHeldError: Another one in this process has it.
         """
         with _lock:
-            if self._address in _claimed:
+            claim = _claimed.get(self._address)
+            if claim is not None and not claim.ended:
                 raise LeaseHeldError(
                     f"a gateway in this process serves {self._address}: close it, or the clients that have started it, "
                     "first. A gateway that is there before them is joined by them, whether it listens or not",
                     holder="this process",
                 )
-            _claimed.add(self._address)
-            self._claims = True
+            self._claim = _claimed[self._address] = LoopHandle()
+
+    def release(self) -> None:
+        """Another one may claim the store."""
+        with _lock:
+            if self._claim is not None and _claimed.get(self._address) is self._claim:
+                del _claimed[self._address]
+        self._claim = None
 
     async def announce(self, gateway: Gateway) -> None:
         """Enter a gateway that has started; called in its event loop."""
@@ -160,9 +171,6 @@ class Presence:
         with _lock:
             if self._entry is not None and _running.get(self._address) is self._entry:
                 del _running[self._address]
-            if self._claims:
-                _claimed.discard(self._address)
-                self._claims = False
         self._entry = None
         if self._temporary is not None:
             with contextlib.suppress(OSError):

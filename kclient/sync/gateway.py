@@ -69,8 +69,15 @@ class Gateway:
         self._portal.call(self._gateway.wait)
 
     def close(self, timeout: float = DRAIN_S) -> None:
-        """Stop accepting, answer what has begun, checkpoint and close; may be called again."""
-        self._portal.call(self._gateway.close, timeout)
+        """Stop accepting, answer what has begun, checkpoint and close; may be called again.
+
+        Where it is interrupted, as by Ctrl-C, it cuts off what is left and raises that when it is closed.
+        """
+        try:
+            self._portal.call(self._gateway.close, timeout)
+        except KeyboardInterrupt:
+            self._portal.call(self._gateway.close, 0.0)
+            raise
 
     def __enter__(self) -> Self:
         try:

@@ -9,10 +9,16 @@ import sys
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 
+from kclient.cli.gateway import _start
+from kclient.gateway import Gateway
+from kclient.htp import LeaseHeldError, open_store
 from kclient.sync import Producer
 from tests.gateway_process import GatewayProcess
+from tests.gateway_wire import names
+from tests.slow_store import Gates
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -182,3 +188,35 @@ def test_beyond_loopback_it_warns(tmp_path: Path) -> None:
         process.terminate()
         assert "authentication" in process.stderr.read()
         assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_breaks_a_start_off(sent: signal.Signals) -> None:
+    """Reading a large store takes its time, and nobody has to wait for that; the store is free at once."""
+    async with open_store(f"memory:{next(names)}") as store:
+        gates = Gates(store)
+        reading = gates.hold("scan")
+        gateway = Gateway(gates.store, listen=None)  # type: ignore[arg-type]
+        send, receive = anyio.create_memory_object_stream[signal.Signals](1)
+        async with anyio.create_task_group() as group, send, receive:
+
+            async def interrupt() -> None:
+                await reading.reached.wait()
+                await send.send(sent)
+
+            group.start_soon(interrupt)
+            with anyio.fail_after(10):
+                assert await _start(gateway, receive) == sent
+        async with Gateway(store, listen=None, config={"node.id": 7}):
+            pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_start_that_fails_is_told_as_it_is() -> None:
+    send, receive = anyio.create_memory_object_stream[signal.Signals](1)
+    async with open_store(f"memory:{next(names)}") as store, Gateway(store, listen=None), send, receive:
+        with pytest.raises(LeaseHeldError):
+            await _start(Gateway(store, listen=None, config={"node.id": 7}), receive)

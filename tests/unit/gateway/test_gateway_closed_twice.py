@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +14,15 @@ from typing import Any
 import anyio
 import pytest
 
+from kclient.concurrency.backend import current_backend
 from kclient.errors import ClosedError, IllegalStateError
 from kclient.gateway import Gateway
+from kclient.gateway.dynamic_config import DynamicConfig
+from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.topics import TopicCatalogue
+from kclient.htp import LeaseHeldError, open_store
 from kclient.htp.embedded import EmbeddedStore
+from kclient.sync import Producer
 from tests.gateway_wire import batch_of, connect, names, running
 
 pytestmark = pytest.mark.anyio
@@ -211,6 +218,92 @@ async def test_a_task_of_its_own_cannot_close_it_and_nothing_is_done(tmp_path: P
         await wire.create("t")
         assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
         assert await wire.values("t") == [b"a"]
+
+
+async def test_a_task_of_its_own_waits_for_no_close_of_another() -> None:
+    """That one waits for the task."""
+    with held(GroupCoordinator, "aclose") as closing:
+        refused = anyio.Event()
+        gateway = Gateway(f"memory:{next(names)}", listen=None)
+        await gateway.start()
+
+        async def close() -> None:
+            await closing.reached.wait()
+            try:
+                await gateway.close(0.0)
+            except IllegalStateError:
+                refused.set()
+
+        gateway.core.spawn(close, name="closes")
+
+        async def go_on() -> None:
+            await refused.wait()
+            closing.open.set()
+
+        async with anyio.create_task_group() as group:
+            if current_backend() == "asyncio":
+                group.start_soon(go_on)
+                await gateway.close()
+        if current_backend() == "trio":  # closing follows nesting
+            gateway.core.spawn(go_on, name="goes on")
+            await gateway.close()
+        assert refused.is_set()
+
+
+async def test_a_store_in_memory_is_free_when_its_gateway_is_closed_and_not_before() -> None:
+    url = f"memory:{next(names)}"
+    with held(GroupCoordinator, "aclose") as closing:
+        async with anyio.create_task_group() as group:
+
+            async def start_another() -> None:
+                await closing.reached.wait()
+                with pytest.raises(LeaseHeldError):
+                    await Gateway(url, listen=None).start()
+                closing.open.set()
+
+            group.start_soon(start_another)
+            async with Gateway(url, listen=None):
+                pass
+    async with Gateway(url, listen=None):
+        pass
+
+
+@pytest.mark.parametrize("step", [(DynamicConfig, "load"), (TopicCatalogue, "load")])
+async def test_a_start_that_is_broken_off_leaves_no_lease(step: tuple[type, str]) -> None:
+    async with open_store(f"memory:{next(names)}") as store:
+        with held(*step) as loading:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+
+                    async def interrupt() -> None:
+                        await loading.reached.wait()
+                        scope.cancel()
+
+                    group.start_soon(interrupt)
+                    await Gateway(store, listen=None).start()
+        async with Gateway(store, listen=None, config={"node.id": 7}):
+            pass
+
+
+def test_a_store_in_memory_outlives_the_loop_of_a_gateway_that_nobody_closed() -> None:
+    url = f"memory:{next(names)}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        loop = asyncio.new_event_loop()
+        gateway = Gateway(url, listen=None)
+        loop.run_until_complete(gateway.start())
+        loop.close()
+
+        async def serve() -> None:
+            async with running(url) as (_, wire):
+                await wire.create("t")
+                assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+
+        asyncio.run(serve())
+        with Producer(bootstrap_servers=url) as producer:
+            assert producer.send("t", b"b", partition=0).result(10).offset == 1
+        del gateway
+        gc.collect()
 
 
 async def test_a_block_whose_body_has_closed() -> None:
