@@ -59,7 +59,7 @@ test: $(STAMP) lint
 	$(PYTEST) $(ALONE) -m "not long" -n 2 --cov --cov-report=
 	$(PYTEST) tests $(ALONE:%=--ignore=%) -m "not long" --cov --cov-append --cov-report=term
 
-## make test-long    the sweeps and soaks that make test leaves out: an hour and more
+## make test-long    the sweeps and soaks that make test leaves out: hours
 test-long: $(STAMP)
 	$(PYTEST) tests/simulation -m long -n 2 -o faulthandler_timeout=4000
 	$(PYTEST) tests --ignore=tests/simulation -m long -o faulthandler_timeout=4000
