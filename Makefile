@@ -34,8 +34,10 @@ style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The second one counts imports for types too.
 layers: $(STAMP)
 	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config .importlinter-cycles
 
 types: $(STAMP)
 	$(BIN)/mypy

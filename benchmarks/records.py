@@ -22,10 +22,10 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
 from benchmarks.harness import alternating, rate, report
 from kclient.records import MessageSetBuilder
+from kclient.records._implementation import load
 from kclient.records.arrow import ArrowDecoder
 from kclient.records.arrow_source import ArrowEncoder
 from kclient.records.batch_header import CompressionType
-from kclient.records.chooser import load
 from kclient.records.reader import RecordReader
 
 LIMIT = 1 << 20

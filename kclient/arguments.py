@@ -10,6 +10,7 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
+from inspect import CO_COROUTINE
 from typing import Any, Final, TypeVar
 
 from kclient.errors import InvalidTopicError
@@ -291,6 +292,18 @@ def check_timeout(timeout: Any, none: str | None = API_TIMEOUT, hint: str = "") 
 def in_seconds(seconds: float) -> str:
     """A time for texts, as `1.5 s`: what was left of a timeout is told with few digits."""
     return f"{seconds:.0f} s" if math.isfinite(seconds) and abs(seconds) >= 100 else f"{seconds:.3g} s"
+
+
+def check_plain_callback(callback: Any, name: str) -> None:
+    """As `check_callback`, and raise if it is a coroutine function, which nobody would await.
+
+    Raises:
+        TypeError: It cannot be called, or would have to be awaited.
+    """
+    check_callback(callback, name)
+    code = getattr(callback, "__code__", None)  # `inspect` takes a microsecond
+    if code is not None and code.co_flags & CO_COROUTINE:
+        raise TypeError(f"{name} is a plain function, which is not awaited; {shown(callback)} is a coroutine function")
 
 
 def check_callback(callback: Any, name: str) -> None:

@@ -41,7 +41,7 @@ from kclient.protocol.messages import (
     TopicProduceResponse,
 )
 from kclient.protocol.registry import ApiKey
-from kclient.records import decode_records, read_header
+from kclient.records import ConsumerRecord, decode_records, read_header
 from kclient.types import TopicPartition
 
 VERSIONS = {
@@ -318,8 +318,12 @@ class FakeKafka:
 
     def values(self, topic: str = "t", partition: int = 0) -> list[Any]:
         """The values that are stored."""
+        return [record.value for record in self.records(topic, partition)]
+
+    def records(self, topic: str = "t", partition: int = 0) -> list[ConsumerRecord]:
+        """The records that are stored."""
         batches = self.partitions[TopicPartition(topic, partition)].batches
-        return [r.value for data in batches for r in decode_records(data, topic, partition)]
+        return [record for data in batches for record in decode_records(data, topic, partition)]
 
     def count(self, kind: type[ApiMessage]) -> int:
         """How many requests of a kind came."""

@@ -15,6 +15,9 @@ from kclient.net.streams import ByteStream, memory_pair
 from kclient.protocol.framing import decode_response, encode_request
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestConfig,
+    AlterConfigsRequestResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
@@ -170,6 +173,13 @@ class Wire:
         ]
         wanted = IncrementalAlterConfigsRequestResource(resource_type=kind, resource_name=resource, configs=rows)
         response = await self(IncrementalAlterConfigsRequest(resources=[wanted]), 1)
+        return int(response.responses[0].error_code)
+
+    async def alter_all(self, kind: int, resource: str, settings: dict[str, str]) -> int:
+        """Replace all settings that were made, as AlterConfigs does."""
+        rows = [AlterConfigsRequestConfig(name=name, value=value) for name, value in settings.items()]
+        wanted = AlterConfigsRequestResource(resource_type=kind, resource_name=resource, configs=rows)
+        response = await self(AlterConfigsRequest(resources=[wanted]), 1)
         return int(response.responses[0].error_code)
 
     async def configs(self, kind: int, resource: str) -> dict[str, tuple[str | None, int]]:

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 import anyio
 
 from kclient.arguments import check_timeout, in_seconds
-from kclient.cluster import Cluster, ClusterSnapshot, Trial, topic_error
+from kclient.cluster import Cluster, ClusterSnapshot, Trial, retry, topic_error
 from kclient.cluster.asking import every_answer
 from kclient.concurrency import Supervisor
 from kclient.config import AdminConfig
@@ -98,23 +98,24 @@ class AdminBase:
         seconds = self._seconds(timeout)
         self._check()
         trial = Trial()
-        attempts = 0
         last: KafkaError | None = None
+
+        async def failed(error: KafkaError) -> None:
+            nonlocal last
+            last = error
+            if error.refresh_metadata:
+                self._cluster.request_update()
+            if isinstance(error, NotControllerError):
+                await self._cluster.refresh()
+
         with anyio.move_on_after(seconds):
-            while True:
-                try:
-                    return await attempt(trial)
-                except KafkaError as error:
-                    last = error
-                    if not error.retriable or attempts >= self._config.retries:
-                        raise
-                    if error.refresh_metadata:
-                        self._cluster.request_update()
-                    if isinstance(error, NotControllerError):
-                        await self._cluster.refresh()
-                attempts += 1
-                await anyio.sleep(self._cluster.retry_backoff.seconds(attempts))
-        reason = f"tried {trial}" if trial else self._cluster.trouble or self._cluster.silence(seconds) or last
+            return await retry(
+                lambda: attempt(trial), self._cluster.retry_backoff, retries=self._config.retries, on_failure=failed
+            )
+        reason = f"tried {trial}" if trial else self._cluster.trouble or self._cluster.silence(seconds)
+        if last is not None and trial.cause is None and self._cluster.error is None:
+            # no broker failed: it was asked a moment ago, and what failed before says more
+            reason = f"{reason}; before that: {last}" if reason else str(last)
         text = f"{what} did not succeed within {in_seconds(seconds)}"
         raise KafkaTimeoutError(f"{text}: {reason}" if reason else text) from trial.cause or self._cluster.error or last
 

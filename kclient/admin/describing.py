@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kclient.admin.types import GroupDescription, GroupMember
+from kclient.admin.types import GroupDescription, MemberDescription
 from kclient.errors import ProtocolError
 from kclient.protocol.embedded import decode_embedded
 from kclient.protocol.message import ApiMessage
@@ -50,7 +50,7 @@ class GroupKind:
 
 def _classic(group: DescribeGroupsResponseDescribedGroup, coordinator: Node) -> GroupDescription:
     members = tuple(
-        GroupMember(
+        MemberDescription(
             member.member_id,
             member.group_instance_id,
             member.client_id,
@@ -78,7 +78,7 @@ def _embedded(assignment: bytes) -> tuple[TopicPartition, ...]:
 
 def _consumer(group: ConsumerGroupDescribeResponseDescribedGroup, coordinator: Node) -> GroupDescription:
     members = tuple(
-        GroupMember(
+        MemberDescription(
             member.member_id,
             member.instance_id,
             member.client_id,
@@ -105,7 +105,7 @@ def _consumer(group: ConsumerGroupDescribeResponseDescribedGroup, coordinator: N
 
 def _share(group: ShareGroupDescribeResponseDescribedGroup, coordinator: Node) -> GroupDescription:
     members = tuple(
-        GroupMember(
+        MemberDescription(
             member.member_id,
             None,
             member.client_id,
@@ -140,7 +140,7 @@ def _partitions(
 def _streams(group: StreamsGroupDescribeResponseDescribedGroup, coordinator: Node) -> GroupDescription:
     sources = _sources(group.topology)
     members = tuple(
-        GroupMember(
+        MemberDescription(
             member.member_id,
             member.instance_id,
             member.client_id,

@@ -143,7 +143,7 @@ class GroupListing:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class MemberDescription:
     """A member of a group.
 
     Attributes:
@@ -189,7 +189,7 @@ class GroupDescription:
     state: str
     protocol_type: str
     assignor: str
-    members: tuple[GroupMember, ...]
+    members: tuple[MemberDescription, ...]
     coordinator: Node
     type: str = "classic"
     group_epoch: int | None = None
@@ -223,7 +223,7 @@ class PartitionLag:
 
     committed: int | None
     end: int | None
-    member: GroupMember | None
+    member: MemberDescription | None
 
     @property
     def lag(self) -> int | None:

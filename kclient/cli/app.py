@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from kclient.cli.errors import UsageError, guarded
+from kclient.cli.errors import UsageError, check_terminated, guarded
 from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Config
 from kclient.cli.settings import PATIENCE_MS, client_settings, parse_config, with_patience
 
@@ -75,6 +75,7 @@ def _common(
 def _client(
     bootstrap: str, config: list[str] | None, *, creates: bool = False, refused: Collection[str] = ()
 ) -> dict[str, object]:
+    check_terminated()  # the command is loaded
     # what a client logs it also raises, and then it is said in one sentence
     logging.getLogger("kclient").addHandler(logging.NullHandler())
     return client_settings(bootstrap, config, creates=creates, refused=refused)

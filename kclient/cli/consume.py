@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kclient.cli import jsonlines, output
-from kclient.cli.errors import UsageError, sentence_of
+from kclient.cli.errors import UsageError, check_terminated, sentence_of
+from kclient.cli.growing import NewPartitions
 from kclient.cli.settings import check_group, given_patience, refuse_group_settings
 from kclient.cli.trouble import AGAIN_AND_AGAIN, Patience, patiently, told, trying_for
 from kclient.errors import CommitFailedError, UnknownTopicOrPartitionError
@@ -68,6 +69,7 @@ def consume(
     with told(going_on=going_on) as trouble, Consumer(config=config) as consumer, ExitStack() as stack:
         patience = Patience(within)
         end: ToEnd | None = None
+        new: NewPartitions | None = None
         if group is not None:
             found = _partitions(consumer, patience, topics, [])  # says so if a topic does not exist
             if from_beginning:
@@ -84,8 +86,10 @@ def consume(
                 from kclient.cli.to_end import ToEnd, open_admin
 
                 end = ToEnd(consumer, stack.enter_context(open_admin(config)), assigned, patience)
+            elif not partitions:
+                new = NewPartitions(consumer, topics)
         trouble.going_on = AGAIN_AND_AGAIN
-        _run(consumer, limit, end, commit=group is not None)
+        _run(consumer, limit, end, new, commit=group is not None)
     return 0
 
 
@@ -162,13 +166,16 @@ def _number(offset: str) -> int | str:
     raise UsageError(f"--offset is a number, earliest or latest, not {offset!r}")
 
 
-def _run(consumer: Consumer, limit: int | None, end: ToEnd | None, *, commit: bool) -> None:
+def _run(consumer: Consumer, limit: int | None, end: ToEnd | None, new: NewPartitions | None, *, commit: bool) -> None:
     write = _writer()
     left = limit
     while (left is None or left > 0) and not (end is not None and end.reached()):
+        check_terminated()
         records = list(consumer.poll(timeout=1.0 if end is None else 0.2))
         if end is not None:
             records = end.of(records)
+        if new is not None:
+            new.assign()
         if left is not None:
             records = records[:left]
             left -= len(records)

@@ -53,15 +53,35 @@ def guarded(command: Callable[[], object]) -> int:
     return code if isinstance(code, int) else 0
 
 
+_told_to_end = False
+"""Whether SIGTERM has come to the command that runs."""
+
+
+def check_terminated() -> None:
+    """Called where a command begins to serve or to work, and now and then while it does.
+
+    A signal raises wherever Python is, and what it raises gets lost there at times: where the importer compiles, in a
+    finalizer, in a callback of the event loop.
+
+    Raises:
+        Terminated: SIGTERM has come.
+    """
+    if _told_to_end:
+        raise Terminated
+
+
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
     """While the body runs, SIGTERM raises `Terminated` in it; a second one finds the usual answer, and kills."""
+    global _told_to_end
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def terminate(number: int, frame: FrameType | None) -> None:
+        global _told_to_end
         signal.signal(signal.SIGTERM, before)
+        _told_to_end = True
         raise Terminated
 
     before = signal.signal(signal.SIGTERM, terminate)
@@ -69,6 +89,7 @@ def _sigterm_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        _told_to_end = False
 
 
 def _pipe_closed() -> int:

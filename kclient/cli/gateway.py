@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from kclient.cli.errors import UsageError
+from kclient.cli.errors import UsageError, check_terminated
 from kclient.gateway.gateway import DRAIN_S, Gateway
 
 LISTEN = "127.0.0.1:9092"
@@ -49,6 +49,7 @@ def _directory(data: str) -> Path:
 async def _serve(gateway: Gateway, directory: Path) -> int:
     code = 0
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        check_terminated()  # from here on the signals come to us
         broken_off = await _start(gateway, signals)
         if broken_off is not None:
             return _code_after(broken_off)

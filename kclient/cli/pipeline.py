@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, Any
 
 from kclient.cli import output
-from kclient.cli.errors import UsageError
+from kclient.cli.errors import UsageError, check_terminated
 from kclient.cli.settings import client_settings, refuse_group_settings, with_patience
 from kclient.cli.trouble import told, trying_for
 from kclient.errors import MissingExtraError
@@ -70,9 +70,11 @@ def archive(
     builder = SparkSession.builder.appName("kclient archive").master(master)
     for name, value in {**_SPARK_SETTINGS, **spark_settings}.items():
         builder = builder.config(name, value)
+    check_terminated()
     with _shown("starting Spark"), _starting(silent="spark.log.level" not in spark_settings):
         spark = builder.getOrCreate()
     try:
+        check_terminated()
         with _progress() as progress:
             summary = run(
                 spark, destination, settings, topics=topics, pattern=pattern, fail_on_data_loss=not allow_data_loss,

@@ -6,7 +6,7 @@ import sys
 import time
 
 from kclient.cli import jsonlines, output
-from kclient.cli.errors import FAILED, Terminated, complain, sentence_of
+from kclient.cli.errors import FAILED, Terminated, check_terminated, complain, sentence_of
 from kclient.cli.settings import check_topic_name
 from kclient.cli.trouble import UNTIL_RECORDS_TIME_OUT, told
 from kclient.errors import (
@@ -88,6 +88,7 @@ class _Lines:
 
     def send_all(self) -> str | None:
         """Send every line; returns what is wrong with the line that ended it, if one did."""
+        check_terminated()  # to wait for the first line may take for ever
         for number, text in enumerate(sys.stdin.buffer, 1):
             if not text.strip():
                 continue
@@ -109,6 +110,7 @@ class _Lines:
                 return f"line {number} is refused: {sentence_of(error)}"
             except KafkaError as error:
                 return f"line {number} was not sent: {sentence_of(error)}"
+            check_terminated()
         return None
 
     def close(self, timeout: float | None = None) -> None:

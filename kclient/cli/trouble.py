@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from kclient.cli import output
-from kclient.cli.errors import reason_of
+from kclient.cli.errors import check_terminated, reason_of
 from kclient.cluster.news import SILENT_S, BrokerEvent, BrokerNews, listening
 from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError
 
@@ -142,6 +142,7 @@ class Patience:
             KafkaError: Trying again cannot help, or the time is over.
         """
         while True:
+            check_terminated()
             try:
                 return ask(self._timeout())
             except KafkaTimeoutError as error:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from kclient.concurrency import Completion
-from kclient.errors import IllegalStateError
+from kclient.state_tables import PlainEnum, StateTable
 
 
-class ClientState(Enum):
+class ClientState(PlainEnum):
     """The life of a producer or consumer."""
 
     NEW = "new"
@@ -20,26 +18,23 @@ class ClientState(Enum):
     CLOSED = "closed"
     """Done."""
 
-    def to(self, state: ClientState, client: str) -> ClientState:
-        """The next state, if it may follow.
 
-        Args:
-            state: Where to.
-            client: Who moves, for the error.
+class ClientEvent(PlainEnum):
+    """What happens to a producer or consumer; the values are the labels of the diagram in the docs."""
 
-        Raises:
-            IllegalStateError: It may not follow.
-        """
-        if state not in _TRANSITIONS[self]:
-            raise IllegalStateError(f"{client}: {self.name} -> {state.name}")
-        return state
+    STARTED = "started"
+    CLOSE = "close begins"
+    CLOSED = "closed"
 
 
-_TRANSITIONS = {
-    ClientState.NEW: {ClientState.RUNNING, ClientState.CLOSED},
-    ClientState.RUNNING: {ClientState.CLOSING},
-    ClientState.CLOSING: {ClientState.CLOSED},
-    ClientState.CLOSED: set[ClientState](),
+CLIENT_TABLE: StateTable[ClientState, ClientEvent] = {
+    ClientState.NEW: {
+        ClientEvent.STARTED: ClientState.RUNNING,
+        ClientEvent.CLOSED: ClientState.CLOSED,
+    },
+    ClientState.RUNNING: {ClientEvent.CLOSE: ClientState.CLOSING},
+    ClientState.CLOSING: {ClientEvent.CLOSED: ClientState.CLOSED},
+    ClientState.CLOSED: {},
 }
 
 

@@ -526,7 +526,7 @@ class Cluster:
         async def ask(connection: Connection) -> Node:
             version = version_for(connection, FindCoordinatorRequest)
             request = coordinator_request(key, key_type, version)
-            return coordinator_in(await self.request_on(connection, request, response=FindCoordinatorResponse), version)
+            return coordinator_in(await self.request_on(connection, request, response=FindCoordinatorResponse))
 
         return await self.ask_any(ask, trial=trial)
 

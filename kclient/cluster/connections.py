@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from kclient.cluster.news import BrokerEvent, tell
 from kclient.errors import AuthenticationError, BrokerConnectionError, ClosedError, KafkaError
+from kclient.state_tables import PlainEnum, StateTable, next_state
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,7 +37,7 @@ OVERDUE: Final = 2.0
 """Seconds without an answer after which the cluster is asked whether the broker is still there."""
 
 
-class LinkState(Enum):
+class LinkState(PlainEnum):
     """Where a link to a broker stands."""
 
     IDLE = auto()
@@ -51,12 +52,36 @@ class LinkState(Enum):
     """Nobody connects any more: the broker left, or the client was closed."""
 
 
-_TRANSITIONS = {
-    LinkState.IDLE: {LinkState.CONNECTING, LinkState.CLOSED},
-    LinkState.CONNECTING: {LinkState.READY, LinkState.BACKOFF, LinkState.IDLE, LinkState.CLOSED},
-    LinkState.READY: {LinkState.BACKOFF, LinkState.CLOSED},
-    LinkState.BACKOFF: {LinkState.CONNECTING, LinkState.CLOSED},
-    LinkState.CLOSED: set[LinkState](),
+class LinkEvent(PlainEnum):
+    """What happens to the connection to a broker; the values are the labels of the diagram in the docs."""
+
+    WANTED = "somebody wants it, and no pause holds"
+    CONNECTED = "connected, versions negotiated, authenticated"
+    FAILED = "the attempt failed, or the connection broke"
+    ABANDONED = "the attempt ended, and not because of the broker"
+    CLOSED = "the broker left or moved, or the client was closed"
+
+
+LINK_TABLE: StateTable[LinkState, LinkEvent] = {
+    LinkState.IDLE: {
+        LinkEvent.WANTED: LinkState.CONNECTING,
+        LinkEvent.CLOSED: LinkState.CLOSED,
+    },
+    LinkState.CONNECTING: {
+        LinkEvent.CONNECTED: LinkState.READY,
+        LinkEvent.FAILED: LinkState.BACKOFF,
+        LinkEvent.ABANDONED: LinkState.IDLE,
+        LinkEvent.CLOSED: LinkState.CLOSED,
+    },
+    LinkState.READY: {
+        LinkEvent.FAILED: LinkState.BACKOFF,
+        LinkEvent.CLOSED: LinkState.CLOSED,
+    },
+    LinkState.BACKOFF: {
+        LinkEvent.WANTED: LinkState.CONNECTING,
+        LinkEvent.CLOSED: LinkState.CLOSED,
+    },
+    LinkState.CLOSED: {},
 }
 
 
@@ -87,10 +112,8 @@ class Link:
         """Why the last attempt failed."""
         self._backoff = backoff
 
-    def _move(self, state: LinkState) -> None:
-        if state not in _TRANSITIONS[self.state]:
-            raise RuntimeError(f"link to {self.address}: {self.state.name} -> {state.name}")
-        self.state = state
+    def _go(self, event: LinkEvent) -> None:
+        self.state = next_state(LINK_TABLE, self.state, event, f"link to {self.address}")
 
     def delay(self, now: float) -> float:
         """Seconds until an attempt to connect is allowed."""
@@ -98,28 +121,28 @@ class Link:
 
     def connecting(self) -> None:
         """An attempt begins."""
-        self._move(LinkState.CONNECTING)
+        self._go(LinkEvent.WANTED)
 
     def connected(self) -> None:
         """The attempt succeeded."""
-        self._move(LinkState.READY)
+        self._go(LinkEvent.CONNECTED)
         self.failures = 0
         self.error = None
 
     def failed(self, error: BaseException, now: float) -> None:
         """The attempt failed, or the connection broke."""
-        self._move(LinkState.BACKOFF)
+        self._go(LinkEvent.FAILED)
         self.failures += 1
         self.error = error
         self.retry_at = now + self._backoff.seconds(self.failures)
 
     def abandoned(self) -> None:
         """The attempt was given up for a reason that says nothing about the broker."""
-        self._move(LinkState.IDLE)
+        self._go(LinkEvent.ABANDONED)
 
     def close(self) -> None:
         """Nobody connects any more."""
-        self._move(LinkState.CLOSED)
+        self._go(LinkEvent.CLOSED)
 
 
 class _Attempt:

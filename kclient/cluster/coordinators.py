@@ -27,13 +27,13 @@ def coordinator_request(key: str, key_type: int, version: int) -> FindCoordinato
     return request
 
 
-def coordinator_in(answer: FindCoordinatorResponse, version: int) -> Node:
-    """The coordinator that a broker named.
+def coordinator_in(answer: FindCoordinatorResponse) -> Node:
+    """The coordinator that a broker named, in an answer of any version about one key.
 
     Raises:
         KafkaError: There is none, or the key must not be used.
     """
-    found: Any = answer.coordinators[0] if version >= 4 else answer
+    found: Any = answer.coordinators[0] if answer.coordinators else answer
     if found.error_code:
         raise error_for(found.error_code, found.error_message or None)
     return Node(found.node_id, found.host, found.port)

@@ -6,6 +6,7 @@
 - `to_the_end` awaits clean-up that no cancellation breaks off; `thread_to_the_end` does so with a thread.
 - `Completion` is a result that arrives later, `Timer` a callback at a time, both without a task on asyncio.
 - `NamedLocks` are locks by name, for work on one thing of many.
+- `drive` and `drive_async` carry out scripts: logic that is written once for async and blocking faces.
 - `Wakeup` wakes one waiting task from any thread; any number of `set` before the wake count as one.
 
 On asyncio the tasks live under a task of the supervisor's own, so that objects may be closed from any task and in
@@ -21,6 +22,8 @@ from kclient.concurrency.cleanup import to_the_end as to_the_end
 from kclient.concurrency.completion import Completion as Completion
 from kclient.concurrency.completion import Wakeup as Wakeup
 from kclient.concurrency.named_locks import NamedLocks as NamedLocks
+from kclient.concurrency.scripts import drive as drive
+from kclient.concurrency.scripts import drive_async as drive_async
 from kclient.concurrency.supervisor import Supervisor as Supervisor
 from kclient.concurrency.supervisor import SupervisorState as SupervisorState
 from kclient.concurrency.supervisor import TaskHandle as TaskHandle
@@ -37,6 +40,8 @@ __all__ = [
     "Timer",
     "Wakeup",
     "current_backend",
+    "drive",
+    "drive_async",
     "first_leaf",
     "loop_clock",
     "loop_soon",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from kclient.arguments import brief
+from kclient.config.nearest import nearest
 
 if TYPE_CHECKING:
     from kclient.config.common import ClientConfig
@@ -202,7 +202,7 @@ def explain_unknown(given: str, cls: type[ClientConfig]) -> str:
     others = [client_name(other) for other in _clients() if other is not cls and name in other.settings()]
     if others:
         return f"{start}: it belongs to the {' and the '.join(others)}"
-    near = _nearest(name, list(cls.settings()))
+    near = nearest(name, tuple(cls.settings()))
     return f"{start}; did you mean {near}?" if near else f"{start}: kclient has Kafka's names, see the reference"
 
 
@@ -216,17 +216,6 @@ def _librdkafka_hint(name: str) -> str:
     if counterpart and counterpart != name:
         return f"Kafka's is {counterpart}"
     return _HINTS.get(name, "kclient needs no such setting, leave it out")
-
-
-def _nearest(name: str, known: list[str]) -> str | None:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    if close:
-        return close[0]
-    # the words in another order, or the unit forgotten
-    words = set(name.split("."))
-    best = max(known, key=lambda other: len(words & set(other.split("."))) / len(words | set(other.split("."))))
-    shared = words & set(best.split("."))
-    return best if len(shared) >= 2 else None
 
 
 def _clients() -> list[type[ClientConfig]]:

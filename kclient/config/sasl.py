@@ -8,7 +8,6 @@ from typing import Any
 
 from kclient.config.secret import Secret
 from kclient.config.setting import (
-    Address,
     Boolean,
     Choice,
     Decimal,
@@ -18,6 +17,7 @@ from kclient.config.setting import (
     Password,
     PythonObject,
     Text,
+    WebAddress,
     setting,
 )
 
@@ -137,7 +137,9 @@ class SaslSettings:
         after that the call fails.""",
     )
     sasl_oauthbearer_token_endpoint_url: str | None = setting(
-        Address(), None, "Where tokens are fetched from (client credentials, `https:`), or the `file:` that holds one."
+        WebAddress(),
+        None,
+        "Where tokens are fetched from (client credentials, `https:`), or the `file:` that holds one.",
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         Text(), None, "Where the identity provider's keys are fetched from.", served=False

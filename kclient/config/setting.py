@@ -14,7 +14,6 @@ from kclient.errors import ConfigError
 
 __all__ = [
     "REQUIRED",
-    "Address",
     "Boolean",
     "Choice",
     "Classes",
@@ -27,6 +26,7 @@ __all__ = [
     "PythonObject",
     "Setting",
     "Text",
+    "WebAddress",
     "setting",
 ]
 
@@ -75,11 +75,12 @@ class Number(Kind):
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise ValueError(self.text)
         try:
-            number = int(value)
+            number = int(_plain(value))
         except ValueError:
             raise ValueError(self.text) from None
         if not self.low <= number <= self.high and number != self.also:
-            raise ValueError(self.text)
+            untold = number > self.high and self.high in (_INT_MAX, _LONG_MAX)  # goes without saying, until it matters
+            raise ValueError(f"{self.text}, and {self.high} at most" if untold else self.text)
         return number
 
 
@@ -98,7 +99,7 @@ class Decimal(Kind):
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(self.text)
         try:
-            number = float(value)
+            number = float(_plain(value))
         except ValueError:
             raise ValueError(self.text) from None
         if not self.low <= number <= self.high:
@@ -183,7 +184,7 @@ class Password(Kind):
 
 
 @dataclass(frozen=True)
-class Address(Kind):
+class WebAddress(Kind):
     """The address of a web service: a `Url`, whose query is not shown."""
 
     @property
@@ -199,32 +200,37 @@ class Address(Kind):
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of some words; upper and lower case are not told apart.
+    """One of some words; upper and lower case are not told apart, unless they are to be `exact`.
 
     `meanings` gives words a value of another type.
     """
 
     choices: tuple[str, ...]
     meanings: Mapping[str, Any] | None = None
+    exact: bool = False
 
     @property
     def text(self) -> str:
         return "one of " + ", ".join(f"`{choice}`" if choice else "empty" for choice in self.choices)
 
     def parse(self, value: Any) -> Any:
-        word = "" if isinstance(value, bool) else str(value).strip().lower()
+        word = "" if isinstance(value, bool) else str(value).strip()
         for choice in self.choices:
-            if choice.lower() == word:
+            if choice == word or (not self.exact and choice.lower() == word.lower()):
                 return choice if self.meanings is None else self.meanings[choice]
         raise ValueError(self.text)
 
 
 @dataclass(frozen=True)
 class List(Kind):
-    """Texts: a list, or one text with commas between them."""
+    """Texts: a list, or one text with commas between them; only `choices`, if there are any."""
+
+    choices: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
+        if self.choices:
+            return "some of " + ", ".join(f"`{choice}`" for choice in self.choices)
         return "list, or text with commas"
 
     def parse(self, value: Any) -> tuple[str, ...]:
@@ -234,7 +240,10 @@ class List(Kind):
         parts = [part for part in parts]  # noqa: C416 - `list` believes the length that an object tells
         if not all(isinstance(part, str) for part in parts):
             raise ValueError(self.text)
-        return tuple(part.strip() for part in parts if part.strip())
+        items = tuple(part.strip() for part in parts if part.strip())
+        if self.choices and not set(items) <= set(self.choices):
+            raise ValueError(self.text)
+        return items
 
 
 @dataclass(frozen=True)
@@ -336,7 +345,7 @@ class Setting:
         except ValueError as error:
             # a password that was put into the place of another setting of security must not be shown either
             misplaced = isinstance(value, str) and self.name.startswith(("sasl.", "ssl."))
-            hidden = misplaced or isinstance(self.kind, Address | Password)
+            hidden = misplaced or isinstance(self.kind, WebAddress | Password)
             told = "" if hidden else f" = {shown(value)}"
             raise ConfigError(f"{self.name}{told}: expected {error}") from None
 
@@ -373,6 +382,12 @@ def setting(
     if default is REQUIRED:
         return dataclasses.field(metadata=facts)
     return dataclasses.field(default=default, metadata=facts)
+
+
+def _plain(value: float | str) -> float | str:
+    if isinstance(value, str) and "_" in value:  # Python's own way to write numbers
+        raise ValueError(value)
+    return value
 
 
 def _check_encodable(value: str | Secret) -> None:

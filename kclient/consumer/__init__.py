@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from kclient.consumer.assignors import Assignor as Assignor
-from kclient.consumer.assignors import CooperativeStickyAssignor as CooperativeStickyAssignor
-from kclient.consumer.assignors import RangeAssignor as RangeAssignor
-from kclient.consumer.assignors import RebalanceProtocol as RebalanceProtocol
-from kclient.consumer.assignors import RoundRobinAssignor as RoundRobinAssignor
-from kclient.consumer.assignors import StickyAssignor as StickyAssignor
-from kclient.consumer.assignors import Subscription as Subscription
 from kclient.consumer.consumer import Consumer as Consumer
-from kclient.consumer.group import ConsumerGroupMetadata as ConsumerGroupMetadata
+from kclient.consumer.group.assignors import Assignor as Assignor
+from kclient.consumer.group.assignors import CooperativeStickyAssignor as CooperativeStickyAssignor
+from kclient.consumer.group.assignors import RangeAssignor as RangeAssignor
+from kclient.consumer.group.assignors import RebalanceProtocol as RebalanceProtocol
+from kclient.consumer.group.assignors import RoundRobinAssignor as RoundRobinAssignor
+from kclient.consumer.group.assignors import StickyAssignor as StickyAssignor
+from kclient.consumer.group.assignors import Subscription as Subscription
+from kclient.consumer.group.model import ConsumerGroupMetadata as ConsumerGroupMetadata
 from kclient.consumer.interfaces import CommitCallback as CommitCallback
 from kclient.consumer.interfaces import ConsumerInterceptor as ConsumerInterceptor
 from kclient.consumer.interfaces import RebalanceListener as RebalanceListener

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import re
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,7 @@ from kclient.arguments import (
     shown,
 )
 from kclient.config import ConsumerConfig
-from kclient.consumer.committer import Commit
 from kclient.consumer.core import ConsumerCore
-from kclient.consumer.handout import HandOut, ShownHandOut
 from kclient.consumer.interfaces import check_listener
 from kclient.consumer.reset import EARLIEST, LATEST
 from kclient.types import OffsetAndMetadata
@@ -30,7 +28,8 @@ from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
     from kclient.config import ConfigSource
-    from kclient.consumer.group import ConsumerGroupMetadata
+    from kclient.consumer.actions import Script
+    from kclient.consumer.group.model import ConsumerGroupMetadata
     from kclient.consumer.interfaces import CommitCallback, RebalanceListener
     from kclient.types import Offsets, Partition, TopicPartition
 
@@ -45,14 +44,15 @@ LONG = 3600.0
 class ConsumerBase:
     """The part of a consumer that is the same for async and blocking code."""
 
+    _clock = staticmethod(time.monotonic)
     _remedy = ""
     """What to do instead of forgetting to close it."""
 
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
         names, source = split_arguments(topics, config)
-        self._core = ConsumerCore(ConsumerConfig.parse(source, **settings))
-        hand_out = ShownHandOut if self._core.plan.interceptors else HandOut
-        self._hand_out = hand_out(self._core)
+        self._core = ConsumerCore(ConsumerConfig.parse(source, **settings), self._clock)
+        self._collector = self._core.collector
+        self._readiness = self._core.readiness
         if names:
             self.subscribe(names)
 
@@ -68,7 +68,7 @@ class ConsumerBase:
         Raises:
             KafkaError: It failed, or was closed, or not started.
         """
-        self._core.check()
+        self._core.life.check()
 
     # ------------------------------------------------------------------ what to read
 
@@ -90,33 +90,25 @@ class ConsumerBase:
             ClosedError: The consumer was closed.
         """
         core = self._core
-        core.check_open()
+        core.life.check_open()
         check_listener(listener)
         wanted = topics if isinstance(topics, re.Pattern) else as_topics(topics)
-        core.group()
-        self._hand_out.settle()
+        group = core.group()
+        self._collector.settle()
         if isinstance(wanted, re.Pattern):
-            core.subscribe_pattern(wanted, listener)
+            group.subscribe_pattern(wanted, listener)
         elif wanted:
-            core.subscribe(wanted, listener)
+            group.subscribe(wanted, listener)
         else:
-            self._give_everything_up()
+            self._unsubscribe_at_once()
 
-    def _give_everything_up(self) -> None:
-        """As `unsubscribe`, without waiting for the coordinator to know."""
+    def _unsubscribe_at_once(self) -> None:
+        """Give everything up without waiting for the coordinator to know."""
         core = self._core
-        told = core.listener
-        partitions, lost = core.owned() if core.subscriptions.uses_group else ([], False)
-        core.committer.give_up_handing_over()
-        core.leave("the consumer unsubscribed")
-        core.unsubscribe()
-        if told is None or not partitions:
-            return
-        tell = told.on_partitions_lost if lost else told.on_partitions_revoked
-        if inspect.iscoroutinefunction(tell):
-            core.notices.add(tell, partitions)
-        else:
-            tell(partitions)
+        tell_listener = core.group().depart_at_once() if core.has_group else None
+        core.control.unsubscribe()
+        if tell_listener is not None:
+            tell_listener()
 
     def subscription(self) -> set[str]:
         """The topics subscribed to; with a pattern those that match now."""
@@ -125,7 +117,8 @@ class ConsumerBase:
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions, without a group deciding; works without `group.id`.
 
-        Those that were read before keep their positions.
+        Those that were read before keep their positions. Without any partition it is `unsubscribe`, as in the Java
+        client, which does not wait for the coordinator to know.
 
         Raises:
             IllegalStateError: The consumer is subscribed; `unsubscribe` first.
@@ -133,10 +126,13 @@ class ConsumerBase:
             TypeError: These are no partitions.
             ValueError: A topic is empty or a number negative.
         """
-        self._core.check_open()
+        self._core.life.check_open()
         wanted = as_partitions(partitions)
-        self._hand_out.settle()
-        self._core.assign(wanted)
+        self._collector.settle()
+        if wanted:
+            self._core.control.assign(wanted)
+        else:
+            self._unsubscribe_at_once()
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read now."""
@@ -154,8 +150,8 @@ class ConsumerBase:
         """
         self._check()
         tp, place = as_partition(partition), as_offset(offset, "seek to")
-        self._hand_out.settle()
-        self._core.seek(tp, place.offset, place.leader_epoch)
+        self._collector.settle()
+        self._core.control.seek(tp, place.offset, place.leader_epoch)
 
     def seek_to_beginning(self, partitions: Iterable[Partition] = ()) -> None:
         """Go on at the oldest record of these partitions, or of all that are assigned.
@@ -164,8 +160,8 @@ class ConsumerBase:
             IllegalStateError: A partition is not assigned.
         """
         self._check()
-        self._hand_out.settle()
-        self._core.reset(as_partitions(partitions), EARLIEST)
+        self._collector.settle()
+        self._core.control.reset(as_partitions(partitions), EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[Partition] = ()) -> None:
         """Go on behind the newest record of these partitions, or of all that are assigned.
@@ -174,8 +170,8 @@ class ConsumerBase:
             IllegalStateError: A partition is not assigned.
         """
         self._check()
-        self._hand_out.settle()
-        self._core.reset(as_partitions(partitions), LATEST)
+        self._collector.settle()
+        self._core.control.reset(as_partitions(partitions), LATEST)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Return nothing of these partitions until `resume`; the membership in the group goes on.
@@ -187,10 +183,10 @@ class ConsumerBase:
             IllegalStateError: A partition is not assigned.
             ClosedError: The consumer was closed.
         """
-        self._core.check_open()
+        self._core.life.check_open()
         wanted = as_partitions(partitions)
-        self._hand_out.settle()
-        self._core.pause(wanted)
+        self._collector.settle()
+        self._core.control.pause(wanted)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Undo `pause`.
@@ -199,8 +195,8 @@ class ConsumerBase:
             IllegalStateError: A partition is not assigned.
             ClosedError: The consumer was closed.
         """
-        self._core.check_open()
-        self._core.resume(as_partitions(partitions))
+        self._core.life.check_open()
+        self._core.control.resume(as_partitions(partitions))
 
     def paused(self) -> set[TopicPartition]:
         """The paused partitions."""
@@ -220,13 +216,12 @@ class ConsumerBase:
             TypeError: The callback cannot be called, or the offsets are none.
             ValueError: An offset or a partition's number is negative.
         """
-        core = self._core
         self._check()
-        core.group()
+        group = self._core.group()
         check_callback(callback, "callback")
         wanted = chosen_offsets(offsets)
-        self._hand_out.settle()
-        core.committer.put(Commit(core.to_commit(wanted), core.clock(), callback))
+        self._collector.settle()
+        group.commit_async(wanted, callback)
 
     def wakeup(self) -> None:
         """End the wait of a task inside `poll` with `WakeupError`, or the next one; may be called from any thread."""
@@ -238,7 +233,7 @@ class ConsumerBase:
         Raises:
             InvalidGroupIdError: There is no `group.id`.
         """
-        return self._core.identity()
+        return self._core.group().member.metadata
 
     def enforce_rebalance(self, reason: str = "enforce_rebalance was called") -> None:
         """Have the group rebalance with the next `poll`.
@@ -249,17 +244,25 @@ class ConsumerBase:
             TypeError: The reason is no text.
             ValueError: It is none that can be sent.
         """
-        self._core.check_open()
+        self._core.life.check_open()
         check_text(reason, "the reason to rebalance")
-        self._core.enforce_rebalance(reason)
+        self._core.group().enforce_rebalance(reason)
 
     def metrics(self) -> dict[str, float]:
         """Figures since the start under the names of Java's metrics; sizes in bytes."""
         return self._core.figures()
 
+    def _commit_script(self, offsets: Offsets | None, timeout: float | None) -> Script:
+        """What `commit` does."""
+        wanted, seconds = chosen_offsets(offsets), self._seconds(timeout)
+        self._core.life.check()
+        group = self._core.group()
+        yield from group.commit(wanted, seconds)
+        yield from self._core.notices.run_callbacks()
+
     def _seconds(self, timeout: float | None) -> float:
         check_timeout(timeout)
-        return self._core.plan.default_timeout if timeout is None else timeout
+        return self._core.default_timeout if timeout is None else timeout
 
 
 def split_arguments(given: Iterable[Any], config: ConfigSource) -> tuple[list[str], ConfigSource]:

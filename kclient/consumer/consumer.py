@@ -9,10 +9,9 @@ import anyio
 import anyio.lowlevel
 
 from kclient.arguments import as_partition, as_partitions
-from kclient.concurrency import Wakeup, current_backend
-from kclient.consumer import polling
-from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, close_timeout, deadline_of
-from kclient.consumer.polling import Await, Call, Script, Wait
+from kclient.concurrency import Wakeup, current_backend, drive_async
+from kclient.consumer.actions import Action, Await, Call, Wait
+from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
@@ -64,7 +63,7 @@ class Consumer(ConsumerBase):
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
         super().__init__(*topics, config=config, **settings)
         self._ready = Wakeup()
-        self._core.notify = self._ready.set
+        self._readiness.signal = self._ready.set
         self._poller: int | None = None
         """The task that polls."""
         self._poll_ended: anyio.Event | None = None
@@ -126,13 +125,14 @@ class Consumer(ConsumerBase):
                     try:
                         await self._end_tasks()
                     finally:
-                        core.closure.end()  # whatever happened: others may wait for it
-        elif not core.closure.is_by(me):
+                        core.life.closure.end()  # whatever happened: others may wait for it
+        elif not core.life.closure.is_by(me):
             try:
                 await core.closed_by_another(seconds)
             finally:
                 await self._end_tasks()
-            await self._drive(polling.run_callbacks(core))  # what is left of them if the other call was interrupted
+            # what is left of them if the other call was interrupted
+            await drive_async(core.notices.run_callbacks(), self._carry_out)
 
     async def _end_tasks(self) -> None:
         if not self._nested:
@@ -145,29 +145,16 @@ class Consumer(ConsumerBase):
             if deadline is not None and self._poller not in {None, me}:
                 with anyio.move_on_after(deadline - core.clock()):
                     await self._poll_over()
-            self._hand_out.settle()
-            await self._drive(polling.close(core, 0 if deadline is None else max(deadline - core.clock(), 0)))
+            self._collector.settle()
+            left = 0 if deadline is None else max(deadline - core.clock(), 0)
+            await drive_async(core.departure.close(left), self._carry_out)
 
     async def _poll_over(self) -> None:
         """Wait until the task that polls has noticed that the consumer closes: its rebalance goes on no more then."""
         ended = self._poll_ended = anyio.Event()
         await ended.wait()
 
-    async def _drive(self, script: Script) -> Any:
-        """Carry out what a script says."""
-        try:
-            action = next(script)
-            while True:
-                try:
-                    result = await self._carry_out(action)
-                except BaseException as error:  # noqa: BLE001 - the script decides what to do about it
-                    action = script.throw(error)
-                else:
-                    action = script.send(result)
-        except StopIteration as end:
-            return end.value
-
-    async def _carry_out(self, action: polling.Action) -> Any:
+    async def _carry_out(self, action: Action) -> Any:
         core = self._core
         match action:
             case Wait(until):
@@ -182,10 +169,10 @@ class Consumer(ConsumerBase):
 
     async def unsubscribe(self) -> None:
         """Give up all partitions and leave the group; waits a second at most until the coordinator knows."""
-        self._core.check()
+        self._core.life.check()
         self._core.supervisor.check_loop()
-        self._hand_out.settle()
-        await self._drive(polling.unsubscribe(self._core))
+        self._collector.settle()
+        await drive_async(self._core.departure.unsubscribe(), self._carry_out)
 
     # ------------------------------------------------------------------ records
 
@@ -210,7 +197,7 @@ class Consumer(ConsumerBase):
             CorruptRecordError: A batch is damaged; seek past it to go on.
             KafkaError: The group refused this member, or a background task failed.
         """
-        records: ConsumerRecords | None = await self._poll(timeout, self._hand_out.take)
+        records: ConsumerRecords | None = await self._poll(timeout, self._collector.take)
         return ConsumerRecords() if records is None else records
 
     async def poll_arrow(self, timeout: float = 0.0, *, include_headers: bool = False) -> Any:
@@ -230,20 +217,20 @@ class Consumer(ConsumerBase):
             MissingExtraError: pyarrow is not installed.
             KafkaError: As for `poll`.
         """
-        batch = await self._poll(timeout, lambda: self._hand_out.take_arrow(include_headers))
+        batch = await self._poll(timeout, lambda: self._collector.take_arrow(include_headers))
         return decode_arrow([], include_headers) if batch is None else batch
 
     async def _poll(self, timeout: float, take: Any) -> Any:
         if self._poller is not None:
-            self._core.check(polling=True)
+            self._core.life.check_polling()
             raise IllegalStateError("Another task is polling this consumer: one task polls at a time")
         self._poller = anyio.get_current_task().id
         try:
-            self._core.check(polling=True)
+            self._core.life.check_polling()
             self._core.supervisor.check_loop()
-            self._hand_out.settle()
+            self._collector.settle()
             await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
-            return await self._drive(polling.poll(self._core, deadline_of(self._core, timeout), take))
+            return await drive_async(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
         finally:
             self._poller = None
             if self._poll_ended is not None:
@@ -254,14 +241,14 @@ class Consumer(ConsumerBase):
 
     async def __anext__(self) -> ConsumerRecord:
         """The next record; waits for it. A record counts as processed when the next one is asked for."""
-        core = self._core
-        if not core.attention and core.clock() < core.poll_due:
-            record = self._hand_out.next_record()
+        readiness = self._readiness
+        if not readiness.poll_needed and readiness.clock() < readiness.poll_due:
+            record = self._collector.next_record()
             if record is not None:
                 return record
         while True:
-            await self._poll(LONG, self._hand_out.refill)
-            record = self._hand_out.next_record()
+            await self._poll(LONG, self._collector.refill)
+            record = self._collector.next_record()
             if record is not None:
                 return record
 
@@ -283,8 +270,8 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: It did not succeed in time.
         """
         self._core.supervisor.check_loop()
-        self._hand_out.settle()
-        await self._drive(polling.commit(self._core, chosen_offsets(offsets), self._seconds(timeout)))
+        self._collector.settle()
+        await drive_async(self._commit_script(offsets, timeout), self._carry_out)
 
     async def committed(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -295,10 +282,10 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: No answer in time.
             InvalidGroupIdError: There is no `group.id`.
         """
-        self._core.check()
-        self._core.group()
-        core = self._core
-        return await core.waits.interruptible(core.lookups.committed, as_partitions(partitions), self._seconds(timeout))
+        self._core.life.check()
+        committed = self._core.group().committed
+        wanted = as_partitions(partitions)
+        return await self._core.waits.interruptible(committed.fetch, wanted, self._seconds(timeout))
 
     # ------------------------------------------------------------------ positions
 
@@ -310,9 +297,9 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: It did not become known in time.
         """
         self._check()
-        self._hand_out.settle()
+        self._collector.settle()
         core = self._core
-        return await core.waits.interruptible(core.position, as_partition(partition), self._seconds(timeout))
+        return await core.waits.interruptible(core.positions.position, as_partition(partition), self._seconds(timeout))
 
     # ------------------------------------------------------------------ looking
 
@@ -329,7 +316,7 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: Not every leader answered in time.
         """
         core = self._core
-        return await core.waits.interruptible(core.offsets_for_times, timestamps, self._seconds(timeout))
+        return await core.waits.interruptible(core.queries.offsets_for_times, timestamps, self._seconds(timeout))
 
     async def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -341,7 +328,9 @@ class Consumer(ConsumerBase):
         """
         core = self._core
         wanted = as_partitions(partitions)
-        return await core.waits.interruptible(core.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
+        return await core.waits.interruptible(
+            core.queries.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout)
+        )
 
     async def end_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -353,7 +342,7 @@ class Consumer(ConsumerBase):
         """
         core = self._core
         wanted = as_partitions(partitions)
-        return await core.waits.interruptible(core.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
+        return await core.waits.interruptible(core.queries.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of a topic.
@@ -363,8 +352,8 @@ class Consumer(ConsumerBase):
             InvalidTopicError: The name is empty.
         """
         core = self._core
-        core.check()
-        return await core.waits.interruptible(core.lookups.partitions_for, topic, self._seconds(timeout))
+        core.life.check()
+        return await core.waits.interruptible(core.queries.partitions_for, topic, self._seconds(timeout))
 
     async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that may be described, with their partitions.
@@ -373,5 +362,5 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: No broker answered in time.
         """
         core = self._core
-        core.check()
-        return await core.waits.interruptible(core.lookups.list_topics, self._seconds(timeout))
+        core.life.check()
+        return await core.waits.interruptible(core.queries.list_topics, self._seconds(timeout))

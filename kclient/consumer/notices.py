@@ -1,4 +1,4 @@
-"""What the user is told by `poll`, `commit` and `close`: callbacks, interceptors, listeners, and that it is over."""
+"""What the user is told by `poll`, `commit` and `close`: errors, callbacks, interceptors, and that it is over."""
 
 from __future__ import annotations
 
@@ -6,52 +6,132 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from kclient.cluster import ClientState
+from kclient.consumer.actions import Call, Script, Told
+from kclient.errors import ClosedError
 
-    from kclient.consumer.settings import ConsumerPlan
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kclient.consumer.interfaces import ConsumerInterceptor
+    from kclient.errors import KafkaError
+    from kclient.serialization import Deserializer
     from kclient.types import OffsetAndMetadata, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
 
 
-class Notices:
-    """What has happened in the background and the user has not been told yet; see `polling.run_callbacks`.
+class PendingErrors:
+    """What the next poll has to raise. To be called under the lock.
 
     Args:
-        plan: Names the interceptors and deserializers.
+        on_error: Called when there is one more; wakes who waits.
     """
 
-    def __init__(self, plan: ConsumerPlan) -> None:
-        self.due: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+    def __init__(self, on_error: Callable[[], None]) -> None:
+        self._errors: deque[KafkaError] = deque()
+        self._on_error = on_error
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def add(self, error: KafkaError) -> None:
+        """Have the poll that waits raise an error, or the next, unless it has one to raise already."""
+        if not self._errors:
+            self._errors.append(error)
+            self._on_error()
+
+    def raise_first(self) -> None:
+        """Raise what has to be raised, if anything has."""
+        if self._errors:
+            raise self._errors.popleft()
+
+    def forget(self, settled: Callable[[KafkaError], bool] = lambda _: True) -> None:
+        """Do not raise what the user has settled meanwhile; by default nothing."""
+        self._errors = deque(error for error in self._errors if not settled(error))
+
+
+class Notices:
+    """What has happened in the background and the user has not been told yet.
+
+    Args:
+        state: Where the consumer is in its life: while it closes all are told, whatever they raise.
+        interceptors: Are told of commits, and of the end.
+        deserializers: Are told of the end.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], ClientState],
+        interceptors: Sequence[ConsumerInterceptor],
+        deserializers: Sequence[Deserializer[Any]],
+    ) -> None:
+        self._due: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         """What is to be called, with its arguments."""
-        self.telling = False
-        """Whether one of them is running."""
-        self._plan = plan
-        self._over = False
+        self._state = state
+        self._interceptors = interceptors
+        self._plugins = (*interceptors, *deserializers)
+        """Are closed in the end."""
+        self._telling = False
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
 
     def add(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Have something called."""
-        self.due.append((function, arguments))
+        self._due.append((function, arguments))
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Offsets were committed: the interceptors are told where the user is."""
-        if self._plan.interceptors:
+        if self._interceptors:
             self.add(self._tell_interceptors, offsets)
 
     def _tell_interceptors(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        for interceptor in self._plan.interceptors:
+        for interceptor in self._interceptors:
             try:
                 interceptor.on_commit(offsets)
             except Exception:  # the offsets are committed, whatever the user's code makes of it
                 logger.exception("%s.on_commit raised", type(interceptor).__name__)
 
-    def close_plugins(self) -> None:
+    def run_callbacks(self) -> Script:
+        """Tell callbacks, interceptors and listeners what happened in the background."""
+        error = yield from self.tell()
+        if error is not None:
+            raise error
+
+    def tell(self) -> Told:
+        """As `run_callbacks`. While the consumer closes all are called, and the first error is returned.
+
+        Nothing while one of them runs: it may commit or close, and what comes of that is told after it.
+        """
+        if self._telling:
+            return None
+        self._telling = True
+        error: Exception | None = None
+        try:
+            # no more than there are now: callbacks that commit would keep poll for ever
+            left = len(self._due)
+            while self._due and (left > 0 or self._state() is not ClientState.RUNNING):
+                left -= 1
+                function, arguments = self._due.popleft()
+                try:
+                    yield Call(function, arguments)
+                except Exception as failed:
+                    state = self._state()
+                    if state is ClientState.RUNNING:
+                        raise
+                    if not (state is ClientState.CLOSED and isinstance(failed, ClosedError)):  # it has been told that
+                        error = error or failed
+        finally:
+            self._telling = False
+            if self._state() is ClientState.CLOSED:
+                self._close_plugins()
+        return error
+
+    def _close_plugins(self) -> None:
         """Tell interceptors and deserializers, once, that the consumer is closed."""
-        if self._over:
-            return
-        self._over = True
-        for plugin in (*self._plan.interceptors, *self._plan.deserializers):
+        plugins, self._plugins = self._plugins, ()
+        for plugin in plugins:
             close: Any = getattr(plugin, "close", None)
             if close is None:
                 continue

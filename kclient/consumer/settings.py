@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.arguments import check_text, shown
 from kclient.cluster import Backoff
-from kclient.consumer.assignors import (
+from kclient.consumer.fetch.fetcher import FetchSettings
+from kclient.consumer.group.assignors import (
     Assignor,
     CooperativeStickyAssignor,
     RangeAssignor,
@@ -15,8 +16,7 @@ from kclient.consumer.assignors import (
     StickyAssignor,
     common_protocol,
 )
-from kclient.consumer.fetcher import FetchSettings
-from kclient.consumer.group import GroupSettings
+from kclient.consumer.group.model import MemberSettings
 from kclient.consumer.interfaces import ConsumerInterceptor
 from kclient.consumer.reset import ResetPolicy
 from kclient.errors import ConfigError
@@ -33,10 +33,11 @@ _ASSIGNORS: dict[str, type[Assignor]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerPlan:
+class ConsumerSettings:
     """What a `ConsumerConfig` comes down to; times in seconds."""
 
-    group: GroupSettings | None
+    member: MemberSettings | None
+    """None without a `group.id`."""
     assignors: tuple[Assignor, ...]
     fetch: FetchSettings
     policy: ResetPolicy
@@ -45,14 +46,13 @@ class ConsumerPlan:
     max_poll_records: int
     default_timeout: float
     retry_backoff: Backoff
-    read_committed: bool
     decode_options: dict[str, Any]
     """Arguments for `records.decode_records`."""
     deserializers: tuple[Deserializer[Any], ...]
     interceptors: tuple[ConsumerInterceptor, ...]
 
     @classmethod
-    def of(cls, config: ConsumerConfig) -> ConsumerPlan:
+    def of(cls, config: ConsumerConfig) -> ConsumerSettings:
         """Read a configuration.
 
         Raises:
@@ -63,7 +63,7 @@ class ConsumerPlan:
         assignors = tuple(_assignor(given) for given in config.partition_assignment_strategy)
         _check_assignors(assignors)
         return cls(
-            group=_group(config),
+            member=_member(config),
             assignors=assignors,
             fetch=_fetch(config),
             policy=ResetPolicy.parse(config.auto_offset_reset),
@@ -71,7 +71,6 @@ class ConsumerPlan:
             max_poll_records=config.max_poll_records,
             default_timeout=config.default_api_timeout_ms / 1000,
             retry_backoff=_backoff(config),
-            read_committed=config.isolation_level == "read_committed",
             decode_options={
                 "check_crcs": config.check_crcs,
                 "max_decompressed": config.fetch_max_decompressed_bytes,
@@ -83,10 +82,10 @@ class ConsumerPlan:
         )
 
 
-def _group(config: ConsumerConfig) -> GroupSettings | None:
+def _member(config: ConsumerConfig) -> MemberSettings | None:
     if config.group_id is None:
         return None
-    return GroupSettings(
+    return MemberSettings(
         group_id=config.group_id,
         group_instance_id=config.group_instance_id,
         session_timeout=config.session_timeout_ms / 1000,

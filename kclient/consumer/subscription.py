@@ -6,18 +6,20 @@ Pure bookkeeping without I/O or clock. Whoever shares it between threads holds a
 from __future__ import annotations
 
 import re
-from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.consumer.reset import ResetKind, ResetPolicy
 from kclient.errors import IllegalStateError, NoOffsetForPartitionError
+from kclient.state_tables import PlainEnum, next_state
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from kclient.consumer.interfaces import RebalanceListener
 
-class SubscriptionKind(Enum):
+
+class SubscriptionKind(PlainEnum):
     """How the consumer came by its partitions; the ways do not mix."""
 
     NONE = "none"
@@ -29,7 +31,7 @@ class SubscriptionKind(Enum):
     """`assign`: the caller decides."""
 
 
-class PositionState(Enum):
+class PositionState(PlainEnum):
     """What is known about the position in a partition."""
 
     UNKNOWN = "unknown"
@@ -38,14 +40,30 @@ class PositionState(Enum):
     """The broker has to be asked for the offset that a reset policy or a seek means."""
     VALID = "valid"
     """Known: records can be fetched."""
+    OUTDATED = "outdated"
+    """One in a topic that was deleted, and `auto.offset.reset` is `none`: the user has to say where to go on."""
 
 
-TRANSITIONS: dict[PositionState, frozenset[PositionState]] = {
-    PositionState.UNKNOWN: frozenset({PositionState.RESETTING, PositionState.VALID}),
-    PositionState.RESETTING: frozenset({PositionState.RESETTING, PositionState.VALID}),
-    PositionState.VALID: frozenset({PositionState.RESETTING, PositionState.VALID}),
+class PositionEvent(PlainEnum):
+    """What happens to a position."""
+
+    PLACED = "placed"
+    """An offset is committed, a leader answered, or the user seeks."""
+    RESET = "reset"
+    """A policy or the user wants a place that a leader has to name."""
+    DELETED = "deleted"
+    """The topic was deleted and created again, and no policy says where to go on."""
+
+
+_ANY = {PositionEvent.PLACED: PositionState.VALID, PositionEvent.RESET: PositionState.RESETTING}
+
+POSITION_TABLE: dict[PositionState, dict[PositionEvent, PositionState]] = {
+    PositionState.UNKNOWN: _ANY,
+    PositionState.RESETTING: _ANY,
+    PositionState.VALID: {**_ANY, PositionEvent.DELETED: PositionState.OUTDATED},
+    PositionState.OUTDATED: {**_ANY, PositionEvent.DELETED: PositionState.OUTDATED},
 }
-"""From each state the legal next ones; a rebalance makes new objects rather than going back to UNKNOWN."""
+"""Which event leads where; a rebalance makes new objects rather than going back to UNKNOWN."""
 
 
 class PartitionState:
@@ -62,7 +80,6 @@ class PartitionState:
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
-        "outdated",
         "pause",
         "paused",
         "policy",
@@ -121,22 +138,31 @@ class PartitionState:
         """The id of the topic of this name that was deleted before."""
         self.read_id: bytes | None = None
         """The id of the topic that the records were of that were handed out last; None after a seek."""
-        self.outdated: bool = False
-        """Whether the position is one of a deleted topic, and the user has to say where to go on."""
 
     @property
     def fetchable(self) -> bool:
         """Whether records may be fetched and handed out."""
         return self.state is PositionState.VALID and not self.paused
 
-    def _go(self, state: PositionState) -> None:
-        if state not in TRANSITIONS[self.state]:
-            raise IllegalStateError(f"{self.tp}: {self.state.value} -> {state.value}")
-        self.state = state
+    @property
+    def to_find(self) -> bool:
+        """Whether brokers have to be asked for the position."""
+        return self.state in {PositionState.UNKNOWN, PositionState.RESETTING}
+
+    def _go(self, event: PositionEvent) -> None:
+        self.state = next_state(POSITION_TABLE, self.state, event)
 
     def jump(self, offset: int, epoch: int | None, version: int) -> None:
         """Go on at an offset, and forget what was fetched for another."""
-        self._go(PositionState.VALID)
+        self._go(PositionEvent.PLACED)
+        self._place(offset, epoch, version)
+
+    def outdate(self, version: int) -> None:
+        """The position is one in a deleted topic, and nothing is fetched before the user says where to go on."""
+        self._go(PositionEvent.DELETED)
+        self._place(self.position, self.epoch, version)
+
+    def _place(self, offset: int, epoch: int | None, version: int) -> None:
         self.position = self.fetch_offset = offset
         self.epoch = self.fetch_epoch = epoch
         self.version = version
@@ -145,7 +171,7 @@ class PartitionState:
 
     def reset(self, policy: ResetPolicy, version: int) -> None:
         """Let the broker say where to go on."""
-        self._go(PositionState.RESETTING)
+        self._go(PositionEvent.RESET)
         self.policy = policy
         self.version = version
         self.preferred_replica = None
@@ -156,11 +182,10 @@ class PartitionState:
         self.buffered = 0
         self.retry_at = 0.0
         self.quiet_at = None
-        self.outdated = False
 
     def id_of(self, offset: int) -> bytes | None:
         """The id of the topic that an offset is of which the user commits, if it is known."""
-        if self.state is PositionState.VALID and not self.outdated and offset == self.position:
+        if self.state is PositionState.VALID and offset == self.position:
             return self.topic_id
         return self.read_id or self.topic_id
 
@@ -208,12 +233,16 @@ class SubscriptionState:
         self.default_policy = default_policy
         self.kind: SubscriptionKind = SubscriptionKind.NONE
         self.pattern: re.Pattern[str] | None = None
+        self.listener: RebalanceListener | None = None
+        """Told when the group gives and takes partitions."""
         self._topics: frozenset[str] = frozenset()
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._version = 0
         self._pauses = 0
         self.assignments: int = 0
         """How often other partitions were to be read."""
+        self.ended: int = 0
+        """How often the user gave up everything: what began before has no say in what is read since."""
 
     # ------------------------------------------------------------------ subscription
 
@@ -265,8 +294,10 @@ class SubscriptionState:
 
     def unsubscribe(self) -> None:
         """Forget the subscription and every partition."""
+        self.ended += 1
         self.kind = SubscriptionKind.NONE
         self.pattern = None
+        self.listener = None
         self._topics = frozenset()
         self._replace([])
 
@@ -349,6 +380,10 @@ class SubscriptionState:
         """Go on where the consumer is, without what was fetched ahead."""
         state.jump(state.position, state.epoch, self._next_version())
 
+    def outdate(self, state: PartitionState) -> None:
+        """The topic was deleted: what was fetched is worth nothing, and so is the position."""
+        state.outdate(self._next_version())
+
     def reset(self, tp: TopicPartition, policy: ResetPolicy | None = None, *, by_user: bool = False) -> None:
         """Go on where a policy says, by default `auto.offset.reset`.
 
@@ -376,7 +411,7 @@ class SubscriptionState:
     def found(self, tp: TopicPartition, version: int, offset: int, epoch: int | None) -> bool:
         """The broker said where to go on; ignored if the partition jumped elsewhere since `version`."""
         state = self._partitions.get(tp)
-        if state is None or state.version != version or state.state is PositionState.VALID:
+        if state is None or state.version != version or not state.to_find:
             return False
         state.jump(offset, epoch, self._next_version())
         return True
@@ -391,14 +426,14 @@ class SubscriptionState:
 
     def next_retry(self, now: float) -> float | None:
         """When the next partition without a valid position may be asked for again."""
-        waiting = [state for state in self if state.state is not PositionState.VALID and state.attempt is None]
+        waiting = [state for state in self if state.to_find and state.attempt is None]
         times = [state.retry_at for state in waiting if state.retry_at > now]
         return min(times, default=None)
 
     def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> Places:
         """The positions to commit, of some partitions or all: those behind everything that was handed out."""
         chosen = self if partitions is None else filter(None, map(self.find, partitions))
-        valid = [state for state in chosen if state.state is PositionState.VALID and not state.outdated]
+        valid = [state for state in chosen if state.state is PositionState.VALID]
         return Places(
             {state.tp: OffsetAndMetadata(state.position, "", state.epoch) for state in valid},
             {state.tp: state.topic_id for state in valid if state.topic_id is not None},

@@ -1,4 +1,4 @@
-"""The calls that wait for background tasks, and what ends them: news, time, `wakeup`, the failure of a task."""
+"""The calls that wait for background tasks, and what ends them: progress, time, `wakeup`, the failure of a task."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Waits:
         self._loop: LoopHandle | None = None
         self._scopes: set[anyio.CancelScope] = set()
         """Around the calls that can be ended."""
-        self._changed = anyio.Event()
+        self._progress = anyio.Event()
 
     def belong_to(self, loop: LoopHandle) -> None:
         """The calls are made in this loop."""
@@ -65,7 +65,7 @@ class Waits:
         """End the calls that wait: by a wakeup, or because a background task failed."""
         for scope in self._scopes:
             scope.cancel()
-        self.changed()
+        self.signal_progress()
 
     async def interruptible(self, function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
         """Await a call that `wakeup` may end, or the failure of a background task.
@@ -87,16 +87,16 @@ class Waits:
         self.woken = False
         raise WakeupError("wakeup() was called")
 
-    # ------------------------------------------------------------------ news
+    # ------------------------------------------------------------------ progress
 
-    def changed(self) -> None:
-        """Something has changed: look again."""
-        news, self._changed = self._changed, anyio.Event()
-        news.set()
+    def signal_progress(self) -> None:
+        """Something has changed that calls may wait for: they evaluate their conditions again."""
+        made, self._progress = self._progress, anyio.Event()
+        made.set()
 
-    async def change(self) -> None:
+    async def progress(self) -> None:
         """Wait until something has changed."""
-        await self._changed.wait()
+        await self._progress.wait()
 
     async def until(
         self,
@@ -120,6 +120,6 @@ class Waits:
         with anyio.move_on_after(max(timeout, 0)):
             while not met():
                 self._check()
-                await self._changed.wait()
+                await self._progress.wait()
         if not met():
             raise (late or self._late)(what, timeout)

@@ -1,7 +1,8 @@
 """The gateway: a server that speaks Kafka's protocol to unmodified clients and keeps the messages in HTP.
 
-`Gateway` is what users need. Inside, `server` decodes requests, `handlers` answer them (one module per API family),
-`partitions` join the logs (`log`) to HTP, `topics` is the catalogue and `groups` the coordinator of consumer groups.
+`Gateway` is what users need. Inside, `assembly` makes the parts and gives each what it uses, `server` decodes requests,
+`handlers` answer them (one module per API family), `partitions` join the logs (`log`) to HTP, `topics` is the catalogue
+and `groups` the coordinator of consumer groups.
 """
 
 from __future__ import annotations

@@ -1,71 +1,92 @@
-"""The checkpoint of a partition as the manager's key-value part keeps it."""
+"""The checkpoints of partitions in the manager: read when they are opened, written while they are used."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from itertools import islice
-from typing import Any, Final
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
-from kclient.gateway.log import Checkpoint, Remembered, Window
-from kclient.htp.rows import parse_object, whole
-from kclient.records.bounds import INT16_MAX, INT32_MAX, INT64_MAX, INT64_MIN
+import anyio.lowlevel
 
-FORMAT: Final = 1
-"""The version of the format, written with every checkpoint."""
-_AT_ONCE: Final = 250
-"""Producers in one piece."""
+from kclient.gateway.log import Checkpoint
+from kclient.gateway.rows.keys import CHECKPOINTS
+from kclient.gateway.rows.numbers import LOG_START
+from kclient.gateway.rows.partitions import decode_checkpoint, encoded_in_steps
 
+if TYPE_CHECKING:
+    from kclient.gateway.ownership import HeldLease
+    from kclient.htp.port import Manager
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """A checkpoint as bytes."""
-    return b"".join(encoded_in_steps(checkpoint))
+logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
-
-def encoded_in_steps(checkpoint: Checkpoint) -> Iterator[bytes]:
-    """A checkpoint as bytes, piece by piece: a thousand producers take some milliseconds."""
-    fields = {
-        "v": FORMAT,
-        "next": checkpoint.next_offset,
-        "start": checkpoint.start_offset,
-        "epochs": checkpoint.epochs,
-    }
-    yield _json(fields)[:-1] + b',"producers":['
-    separator = b""
-    producers = iter(checkpoint.windows.items())
-    while some := list(islice(producers, _AT_ONCE)):
-        rows = [[producer_id, window.epoch, window.seen_ms, window.batches] for producer_id, window in some]
-        yield separator + _json(rows)[1:-1]
-        separator = b","
-    yield b"]}"
+_FEW_PIECES: Final = 4
+"""Pieces of a checkpoint that are encoded in one turn of the loop."""
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+class Checkpoints:
+    """Reads and writes the rows of partitions.
+
+    Args:
+        manager: Keeps them.
+        lease: Under which they are written.
+    """
+
+    def __init__(self, manager: Manager, lease: HeldLease) -> None:
+        self._manager = manager
+        self._lease = lease
+        self._read_ahead: dict[str, bytes] = {}
+
+    async def load(self) -> None:
+        """Read all checkpoints at once: opening a thousand partitions asks the manager once."""
+        found = await self._manager.scan(CHECKPOINTS)
+        self._read_ahead = {key: value.value for key, value in found.items()}
+
+    async def read(self, key: str, start_key: str, name: str) -> tuple[Checkpoint | None, bool]:
+        """The checkpoint of a partition, and whether it is damaged: then the whole log has to tell what it can.
+
+        Args:
+            key: Of its checkpoint.
+            start_key: Of its log start.
+            name: Of the partition, for messages.
+        """
+        row = self._read_ahead.pop(key, None)  # once: from then on the partition writes new ones
+        row = await self._get(key) if row is None else row
+        if row is None:
+            return None, False
+        try:
+            return decode_checkpoint(row), False
+        except ValueError as error:
+            start = await self._start(start_key)
+            logger.error(
+                "%s: its checkpoint cannot be read. The whole log is read instead, from offset %d on; nothing has to "
+                "be done (%s)",
+                name, start, error,
+            )  # fmt: skip
+            return Checkpoint(start, start, {}, ()), True
+
+    async def _start(self, key: str) -> int:
+        """The log start of a partition as it was trimmed last; 0 if it never was, or that cannot be read either."""
+        row = await self._get(key)
+        try:
+            return 0 if row is None else LOG_START.decode(row)
+        except ValueError as error:
+            logger.error("%s is damaged too, records that were deleted may be seen again: %s", key, error)
+            return 0
+
+    async def _get(self, key: str) -> bytes | None:
+        found = (await self._manager.get([key])).get(key)
+        return None if found is None else found.value
+
+    async def write(self, rows: Mapping[str, bytes]) -> None:
+        """Write rows of one or several partitions, all or none."""
+        await self._manager.commit(dict(rows), lease=self._lease.current)
 
 
-def decode_checkpoint(row: bytes) -> Checkpoint:
-    """The checkpoint of these bytes. Raises `ValueError` if they are none, or of a newer version."""
-    try:
-        fields = parse_object(row)
-        if whole(fields["v"]) > FORMAT:
-            raise ValueError(f"it has format {fields['v']}, this version reads {FORMAT}")
-        windows = {
-            whole(producer_id, 0, INT64_MAX): Window(
-                whole(epoch, ~INT16_MAX, INT16_MAX),
-                tuple(_remembered(*batch) for batch in batches),
-                whole(seen_ms),
-            )
-            for producer_id, epoch, seen_ms, batches in fields["producers"]
-        }
-        epochs = tuple((whole(epoch, -1, INT32_MAX), whole(start)) for epoch, start in fields["epochs"])
-        return Checkpoint(whole(fields["next"]), whole(fields["start"], 0, fields["next"]), windows, epochs)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{row[:200]!r}: {error!r}") from error
-
-
-def _remembered(first_sequence: Any, last_sequence: Any, base_offset: Any, timestamp: Any) -> Remembered:
-    return Remembered(
-        whole(first_sequence, 0, INT32_MAX), whole(last_sequence, 0, INT32_MAX),
-        whole(base_offset), whole(timestamp, INT64_MIN, INT64_MAX),
-    )  # fmt: skip
+async def encoded(checkpoint: Checkpoint) -> bytes:
+    """The row of a checkpoint; others have their turns while a large one is made."""
+    pieces = []
+    for piece in encoded_in_steps(checkpoint):
+        pieces.append(piece)
+        if len(pieces) > _FEW_PIECES:
+            await anyio.lowlevel.checkpoint()
+    return b"".join(pieces)

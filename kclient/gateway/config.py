@@ -16,10 +16,10 @@ from kclient.gateway.settings import (
     LONG_MAX,
     TOPIC_SETTINGS,
     WITHOUT_EFFECT,
-    Setting,
+    BrokerSetting,
     SettingType,
     Value,
-    nearest,
+    did_you_mean,
 )
 from kclient.net.memory_budget import most_of_one
 
@@ -58,6 +58,7 @@ class BrokerConfig:
         self._resolve()
         self._limit_requests()
         self._check_session_timeouts()
+        self._check_topics()
 
     def _limit_requests(self) -> None:
         """No request may be larger than what one connection may hold: only the default gives way."""
@@ -81,7 +82,16 @@ class BrokerConfig:
                 f"{least}={self.get_int(least)} is more than {most}={self.get_int(most)}: nobody could join a group"
             )
 
-    def _default(self, setting: Setting) -> str | None:
+    def _check_topics(self) -> None:
+        """No topic may be without settings because of the broker's."""
+        for name, setting in TOPIC_SETTINGS.items():
+            for origin in self.topic_origins(name, {}):
+                try:
+                    setting.parse(origin.text)
+                except ConfigError as error:
+                    raise ConfigError(f"{origin.name} makes no value of the topics' {name}: {error}") from error
+
+    def _default(self, setting: BrokerSetting) -> str | None:
         return self._defaults.get(setting.name, setting.default)
 
     def _take(self, name: str, value: Any) -> None:
@@ -94,7 +104,7 @@ class BrokerConfig:
             raise ConfigError(f"the broker setting {name} is not taken here: {ELSEWHERE[name]}")
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
-            raise ConfigError(f"unknown broker setting {shown(name)}{nearest(name, BROKER_SETTINGS)}")
+            raise ConfigError(f"unknown broker setting {shown(name)}{did_you_mean(name, BROKER_SETTINGS)}")
         text = as_text(value)
         setting.parse(text)
         if text is not None:
@@ -126,6 +136,7 @@ class BrokerConfig:
         other._values = dict(self._values)
         other.set_dynamic(values)
         other._check_session_timeouts()
+        other._check_topics()
         return other
 
     def get(self, name: str) -> Value:
@@ -159,10 +170,7 @@ class BrokerConfig:
             yield Origin(name, overrides[name], SOURCE_TOPIC)
         for synonym, factor in setting.synonyms:
             for origin in self.origins(synonym):
-                text = origin.text
-                if factor != 1 and text is not None:
-                    text = str(int(text) * factor)
-                yield Origin(synonym, text, origin.source)
+                yield Origin(synonym, setting.from_synonym(origin.text, factor), origin.source)
         if not setting.synonyms:
             yield Origin(name, setting.default, SOURCE_DEFAULT)
 
@@ -234,7 +242,7 @@ def check_topic_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
-            raise ConfigError(f"Unknown topic config name: {name}{nearest(name, TOPIC_SETTINGS)}")
+            raise ConfigError(f"Unknown topic config name: {name}{did_you_mean(name, TOPIC_SETTINGS)}")
         if text is None:
             raise ConfigError(f"Null value not supported for topic configs: {name}")
         setting.parse(text)
@@ -242,6 +250,6 @@ def check_topic_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]
     return checked
 
 
-def is_list(setting: Setting) -> bool:
+def is_list(setting: BrokerSetting) -> bool:
     """Whether values may be appended to and subtracted from (IncrementalAlterConfigs)."""
     return setting.type is SettingType.LIST

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError
 from kclient.gateway.connection_quota import SETTINGS, connection_quota
+from kclient.gateway.rows.broker import decode_settings, encode_settings
+from kclient.gateway.rows.keys import SETTINGS as SETTINGS_KEY
 from kclient.gateway.settings import BROKER_SETTINGS
-from kclient.htp.rows import parse_object, string
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import Core
+    from kclient.gateway.config import BrokerConfig
+    from kclient.gateway.ownership import HeldLease
+    from kclient.gateway.shields import Shields
+    from kclient.htp.port import Manager
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 
-KEY: Final = "kafka/config/broker"
 READ_ONLY: Final = frozenset(
     {
         "advertised.listeners", "broker.id", "broker.rack", "connections.max.idle.ms", "connections.max.memory.bytes",
@@ -31,14 +33,25 @@ READ_ONLY: Final = frozenset(
 
 
 class DynamicConfig:
-    """The broker settings that AlterConfigs has set."""
+    """The broker settings that AlterConfigs has set.
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    Args:
+        config: The settings in force.
+        manager: Keeps what was set.
+        lease: Under which it is kept.
+        shields: Keep a change from being left half done.
+    """
+
+    def __init__(self, config: BrokerConfig, manager: Manager, lease: HeldLease, shields: Shields) -> None:
+        self._config = config
+        self._manager = manager
+        self._lease = lease
+        self._shields = shields
         self._changing = anyio.Lock()
         self._when_changed: list[Callable[[], object]] = []
+        self._taking_over: list[Callable[[], Awaitable[object]]] = []
         self._ignored: dict[str, str] = {}
-        """What another version has set and this one does not know; kept for that one."""
+        """What is kept and not in force: another version knows it, or it does not go together with what was given."""
         self.unreadable: bool = False
         """Whether settings were made that cannot be read: until new ones are, nothing may rely on them."""
 
@@ -46,13 +59,17 @@ class DynamicConfig:
         """Have `callback()` called whenever settings have changed."""
         self._when_changed.append(callback)
 
+    def hold_for(self, take_over: Callable[[], Awaitable[object]]) -> None:
+        """Have `await take_over()` done whenever settings have changed; until it returns they stay as they are."""
+        self._taking_over.append(take_over)
+
     async def load(self) -> None:
         """Put the settings of earlier AlterConfigs requests in force."""
-        found = (await self._core.manager.get([KEY])).get(KEY)
+        found = (await self._manager.get([SETTINGS_KEY])).get(SETTINGS_KEY)
         if found is None:
             return
         try:
-            values = {name: string(value) for name, value in parse_object(found.value).items()}
+            values = decode_settings(found.value)
         except ValueError as error:
             self.unreadable = True
             logger.error(
@@ -61,43 +78,70 @@ class DynamicConfig:
                 error,
             )
             return
-        known = {name: text for name, text in values.items() if _is_known(name, text)}
+        known = self._going_together({name: text for name, text in values.items() if _is_known(name, text)})
         self._ignored = {name: text for name, text in values.items() if name not in known}
-        self._core.config.set_dynamic(known)
+        self._config.set_dynamic(known)
+
+    def _going_together(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        """Those of the settings that were made earlier which go together with what this gateway was given."""
+        if self._conflict(values) is None:
+            return values
+        kept: dict[str, str] = {}
+        for name, text in values.items():
+            conflict = self._conflict({**kept, name: text})
+            if conflict is None:
+                kept[name] = text
+            else:
+                logger.error("the broker setting %s=%s that was made earlier is left out: %s", name, text, conflict)
+        return kept
+
+    def _conflict(self, values: Mapping[str, str]) -> ConfigError | None:
+        try:
+            self._config.altered(values)
+        except ConfigError as error:
+            return error
+        return None
 
     async def alter(
-        self, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool = False
+        self,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        names: Collection[str],
+        *,
+        validate_only: bool = False,
     ) -> None:
         """Change the settings, durably, and put them in force.
 
         Args:
             change: Makes the new settings, each of them checked, of the present ones; its errors are raised. It is
                 called when no other change is under way.
+            names: What it is about: of that nothing is kept which was left out at the start.
             validate_only: Nothing is changed.
 
         Raises:
             InvalidConfigurationError: The settings do not go together, or name a host that is not found.
         """
-        core = self._core
         async with self._changing:
-            values = dict(change(core.config.dynamic))
+            values = dict(change(self._config.dynamic))
             await self._check_together(values)
             if validate_only:
                 return
-            with core.shields.shield():
-                row = json.dumps({**self._ignored, **values}).encode()
-                await core.manager.commit({KEY: row}, lease=core.lease)
+            with self._shields.shield():
+                ignored = {name: text for name, text in self._ignored.items() if name not in names}
+                row = encode_settings({**ignored, **values})
+                await self._manager.commit({SETTINGS_KEY: row}, lease=self._lease.current)
+                self._ignored = ignored
                 self.unreadable = False
-                core.config.set_dynamic(values)
+                self._config.set_dynamic(values)
                 for callback in self._when_changed:
                     callback()
-                await core.topics.resolve_all()
+                for take_over in self._taking_over:
+                    await take_over()
         logger.info("broker settings changed: %s", ", ".join(f"{name}={text}" for name, text in values.items()))
 
     async def _check_together(self, values: Mapping[str, str]) -> None:
-        present = self._core.config.dynamic
+        present = self._config.dynamic
         try:
-            config = self._core.config.altered(values)
+            config = self._config.altered(values)
             if any(present.get(name) != values.get(name) for name in SETTINGS):
                 await connection_quota(config)
         except ConfigError as error:

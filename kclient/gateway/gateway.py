@@ -7,8 +7,8 @@ import inspect
 import ipaddress
 import logging
 import os
-import re
 import socket
+import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,24 +24,19 @@ import anyio
 from kclient.arguments import check_timeout
 from kclient.concurrency import Completion, Supervisor, TaskHandle, thread_to_the_end, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
+from kclient.gateway.assembly import Assembly, assemble
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import SETTINGS, connection_quota
-from kclient.gateway.core import Advertised, Core
-from kclient.gateway.dynamic_config import DynamicConfig
-from kclient.gateway.groups import GroupCoordinator
-from kclient.gateway.handlers import HandlerTable
+from kclient.gateway.contexts import Advertised
+from kclient.gateway.identity import Identity
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
-from kclient.gateway.opening import Opener
-from kclient.gateway.ownership import take_store
-from kclient.gateway.partitions import PartitionTable, require_capabilities
-from kclient.gateway.producer_ids import ProducerIds
-from kclient.gateway.producer_windows import ProducerLimit
-from kclient.gateway.retention import Retention
-from kclient.gateway.server import RequestServer
-from kclient.gateway.topics import TopicCatalogue
+from kclient.gateway.ownership import HeldLease, give_store_back, take_store
+from kclient.gateway.partitions import require_capabilities
+from kclient.gateway.rows.broker import decode_cluster_id, encode_cluster_id
+from kclient.gateway.rows.keys import CLUSTER_ID
 from kclient.htp import open_store
-from kclient.htp.errors import ConflictError, FencedError, HtpError, StorageFullError
+from kclient.htp.errors import ConflictError, FencedError, HtpError, StorageFullError, StoreClosedError
 from kclient.htp.port import CAP_EXCLUSIVE, Lease, Store
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
@@ -53,8 +48,6 @@ logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 P = ParamSpec("P")
 
-_CLUSTER_ID: Final = "kafka/cluster-id"
-_CLUSTER_ID_ROW: Final = re.compile(rb"[A-Za-z0-9_-]{22}")
 LEASE_S: Final = 30.0
 """The gateway's lease; it is renewed three times in it."""
 DRAIN_S: Final = 10.0
@@ -114,8 +107,7 @@ class Gateway:
         local = local_address(htp) if isinstance(htp, str) else None
         self._presence = Presence(local) if local is not None else None
         self._supervisor = Supervisor("gateway", on_failure=_weakly(self._failed))
-        self._core: Core | None = None
-        self._retention: Retention | None = None
+        self._parts: Assembly | None = None
         self._server: Server | None = None
         self._bound: Advertised | None = None
         self._bound_to: Address | None = None
@@ -175,11 +167,11 @@ class Gateway:
         return str(self._bound_to)
 
     @property
-    def core(self) -> Core:
-        """The services of the running gateway; for handlers, tests and tools."""
-        if self._core is None:
+    def parts(self) -> Assembly:
+        """What the running gateway is made of; for tests and tools."""
+        if self._parts is None:
             raise IllegalStateError("the gateway has not been started")
-        return self._core
+        return self._parts
 
     @property
     def failure(self) -> BaseException | None:
@@ -202,7 +194,8 @@ class Gateway:
             LockedError: Another process owns the data directory.
             LeaseHeldError: A gateway with another `node.id`, or another one in this process, serves the store.
             OSError: The address cannot be bound.
-            IllegalStateError: It was started before.
+            IllegalStateError: It was started before, or its store in memory belongs to the process that this one was
+                forked from.
             ClosedError: It was closed before, or meanwhile.
         """
         if self._ended is not None:
@@ -278,7 +271,7 @@ class Gateway:
     async def apply_retention(self) -> int:
         """Apply retention by time and size now; returns how many partitions lost records."""
         self._running()
-        return await self._applying.apply()
+        return await self.parts.retention.apply()
 
     async def wait(self) -> None:
         """Until the gateway is closed. Raises what made it fail, if it fails.
@@ -302,10 +295,10 @@ class Gateway:
         under way is broken off.
 
         Args:
-            timeout: Seconds that all of it may take, and one more where checkpoints have to be written at the end. What
-                the store has not done by then is given up: nobody is told that it was. With 0 a cancellation does not
-                disturb closing. A store that the gateway has opened itself is closed in any case, which waits for the
-                disk.
+            timeout: Seconds that all of it may take, and at most two more at the end: one for checkpoints, one to give
+                the lease back. What the store has not done by then is given up: nobody is told that it was. With 0 a
+                cancellation does not disturb closing. A store that the gateway has opened itself is closed in any case,
+                which waits for the disk.
 
         Raises:
             IllegalStateError: It was started in another event loop, one of its own tasks calls, or on trio it is not
@@ -362,15 +355,13 @@ class Gateway:
             # No scope around these: on trio the supervisor's nursery has to be closed outside of any later scope.
             if self._unwatch is not None:
                 self._unwatch()
-            if self._core is not None:
-                self._core.shields.give_up()
+            if self._parts is not None:
+                self._parts.shields.give_up()
             try:
                 await self._supervisor.aclose()
-                await self._give_lease_back()
             finally:
                 try:
-                    if self._owned is not None:
-                        await to_the_end(self._owned.aclose)
+                    await to_the_end(self._let_go)
                 finally:
                     self._closed = True
                     if self._presence is not None:
@@ -379,92 +370,77 @@ class Gateway:
                         self._ended.set()
                     logger.info("gateway closed")
 
+    async def _let_go(self) -> None:
+        try:
+            await self._give_lease_back()
+        finally:
+            if self._owned is not None:
+                await self._owned.aclose()
+
     async def _give_lease_back(self) -> None:
-        """After a start that was broken off: else no gateway of another number could start before it has run out."""
+        """Where `_save` has not: else no gateway of another number could start before it has run out."""
         lease, self._lease = self._lease, None
-        if lease is None or self._core is not None or self._supervisor.failure is not None:
+        if lease is None:
             return
-
-        async def release() -> None:
-            with anyio.move_on_after(_LEAST_S), suppress(HtpError):
-                await self._store.manager.release(lease)
-
-        await to_the_end(release)
+        with suppress(StoreClosedError):  # by whoever opened it
+            if await give_store_back(self._store.manager, lease) or self.failure is not None:
+                return
+        logger.warning(
+            "the store did not take the lease back: a gateway of another node.id has to wait for up to %.0f s", LEASE_S
+        )
 
     # Starting
 
     async def _start(self) -> None:
-        core = self._core = await self._make_core()
-        await core.topics.load()
-        await core.partitions.load()
-        await core.groups.start()
-        await core.topics.sweep()
-        core.table = HandlerTable(core)
-        requests = RequestServer(core)
+        parts = self._parts = await self._assemble()
+        await parts.load()
         strict = SETTINGS.isdisjoint(self._config.dynamic)  # what was changed while a gateway ran stops no start
         settings = self._server_settings(await connection_quota(self._config, strict=strict))
-        self._server = Server(requests, self._supervisor, settings, queue=core.queue)
-        core.dynamic.on_change(_weakly(self._limits_changed))
-        self._server.on_memory_short = requests.memory_short
+        self._server = Server(parts.requests, self._supervisor, settings, queue=parts.queue)
+        parts.dynamic.on_change(_weakly(self._limits_changed))
+        self._server.on_memory_short = parts.requests.memory_short
         if self._listen is not None:
             await self._listen_first(self._listen)
         if self._presence is not None:
             await self._presence.announce(self)
         self._background = [
-            self._supervisor.spawn(self._applying.run, name="retention"),
-            self._supervisor.spawn(Opener(core).run, name="open partitions"),
+            self._supervisor.spawn(parts.retention.run, name="retention"),
+            self._supervisor.spawn(parts.opener.run, name="open partitions"),
         ]
         logger.info(
             "gateway %d of cluster %s serves %d topics of %s on %s",
-            core.node_id,
-            core.cluster_id,
-            len(core.topics),
+            parts.identity.node_id,
+            parts.identity.cluster_id,
+            len(parts.topics),
             self._htp,
             self.bootstrap if self._bound else "no port",
-            extra=core.extra(),
+            extra=parts.identity.log_fields(),
         )
 
-    async def _make_core(self) -> Core:
+    async def _assemble(self) -> Assembly:
         manager, broker = self._store.manager, self._store.broker
         require_capabilities(broker.capabilities)
         node_id = self._config.get_int("node.id")
         cluster_id = await self._cluster_id()
-        lease = self._lease = await take_store(manager, node_id, LEASE_S)
-        core = Core(
-            config=self._config,
-            manager=manager,
-            broker=broker,
-            lease=lease,
-            node_id=node_id,
-            cluster_id=cluster_id,
-            spawn=self._supervisor.spawn,
-            leader_epoch=lease.epoch,
-            producers=ProducerLimit(self._config.get_int("producer.id.cache.size")),
-        )
+        self._lease = await take_store(manager, node_id, LEASE_S)
+        held, identity = HeldLease(self._lease), Identity(node_id, cluster_id, self._lease.epoch)
         # to start may take longer than the lease lasts
-        self._renewing = self._supervisor.spawn(self._keep_lease, core, name="lease")
-        core.dynamic = DynamicConfig(core)
-        await core.dynamic.load()
-        core.topics = TopicCatalogue(core, self._mapping)
-        core.partitions = PartitionTable(core)
-        core.producer_ids = ProducerIds(core)
-        core.groups = GroupCoordinator(core)
-        core.dynamic.on_change(core.groups.reconfigure)
-        retention = self._retention = Retention(core)
-        core.dynamic.on_change(retention.reconfigure)
-        return core
+        self._renewing = self._supervisor.spawn(self._keep_lease, held, node_id, name="lease")
+        spawn = self._supervisor.spawn
+        return await assemble(self._config, self._mapping, manager, broker, held, identity, spawn)
 
     async def _cluster_id(self) -> str:
         manager = self._store.manager
-        found = (await manager.get([_CLUSTER_ID])).get(_CLUSTER_ID)
+        found = (await manager.get([CLUSTER_ID])).get(CLUSTER_ID)
         if found is not None:
             try:
-                return _parse_cluster_id(found.value)
+                return decode_cluster_id(found.value)
             except ValueError as error:
                 logger.error("the cluster id is damaged, the store gets another one: %s", error)
         made = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         try:
-            await manager.commit({_CLUSTER_ID: made.encode()}, {_CLUSTER_ID: 0 if found is None else found.version})
+            row = encode_cluster_id(made)
+            await manager.commit({CLUSTER_ID: row}, {CLUSTER_ID: 0 if found is None else found.version})
         except ConflictError:  # another gateway over the same store was faster
             return await self._cluster_id()
         return made
@@ -494,11 +470,6 @@ class Gateway:
         told = self._advertise
         self._bound = _advertised(bound, told and Address(told.host, told.port or bound.port))
 
-    @property
-    def _applying(self) -> Retention:
-        assert self._retention is not None, "made with the core"
-        return self._retention
-
     def _running(self) -> Server:
         self._supervisor.check()
         if self._server is None or self._close_asked:
@@ -507,18 +478,19 @@ class Gateway:
 
     # Running
 
-    async def _keep_lease(self, core: Core) -> None:
+    async def _keep_lease(self, lease: HeldLease, node_id: int) -> None:
+        manager, broker = self._store.manager, self._store.broker
         while True:
             await anyio.sleep(LEASE_S / 3)
             try:
-                core.lease = await core.manager.renew(core.lease)
+                lease.current = await manager.renew(lease.current)
             except FencedError:
-                logger.error("another gateway with node.id=%d has taken over: this one stops", core.node_id)
+                logger.error("another gateway with node.id=%d has taken over: this one stops", node_id)
                 raise
             except StorageFullError as error:
-                if CAP_EXCLUSIVE in core.broker.capabilities:
+                if CAP_EXCLUSIVE in broker.capabilities:
                     # nothing can be written, by anybody; what can be read may be
-                    core.lease = replace(core.lease, expires=core.now() + LEASE_S)
+                    lease.current = replace(lease.current, expires=time.monotonic() + LEASE_S)
                     logger.error("no space is left, only reading goes on until there is: %s", error)
                 else:
                     logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
@@ -542,26 +514,24 @@ class Gateway:
     # Closing
 
     async def _drain(self, grace: float) -> None:
-        core, server = self._core, self._server
-        if core is None:
+        parts, server = self._parts, self._server
+        if parts is None:
             return
-        core.closing = True
-        for partition in core.partitions.opened():
-            partition.wake()
+        parts.requests.drain()
         healthy = self._supervisor.failure is None
         end = anyio.current_time() + grace
         if healthy:
             self._supervisor.spawn(self._give_up, max(grace, _LEAST_S), name="end of closing")
         else:
-            core.shields.give_up()
-        if hasattr(core, "groups") and healthy:
+            parts.shields.give_up()
+        if healthy:
             with anyio.move_on_after(max(grace, _LEAST_S)) as storing:
-                await core.groups.aclose()
+                await parts.groups.aclose()
             if storing.cancelled_caught:
                 logger.warning("the store does not answer: what groups have committed last is given up")
         if server is not None:
             await server.aclose(max(end - anyio.current_time(), 0.0))
-        await thread_to_the_end(core.workers.close)
+        await thread_to_the_end(parts.workers.close)
         if not healthy:
             return
         for task in self._background:
@@ -569,37 +539,38 @@ class Gateway:
         for task in self._background:
             await task.wait()
         with anyio.move_on_after(max(end - anyio.current_time(), _LEAST_S)) as saving:
-            await self._save(core)
+            await self._save(parts)
         if saving.cancelled_caught:
             logger.warning("the store does not answer: closing without checkpoints, the next start reads more")
-            core.partitions.close()
+            parts.partitions.close()
 
     async def _cut_off(self) -> None:
         """End at once what closing was waiting for; the sockets are closed nevertheless."""
-        if self._core is not None:
-            self._core.shields.give_up()
+        if self._parts is not None:
+            self._parts.shields.give_up()
         if self._server is not None:
             await to_the_end(self._server.aclose, 0.0)
 
     async def _give_up(self, grace: float) -> None:
         """Once closing has taken so long: end what only the store could."""
         await anyio.sleep(grace)
-        if given_up := self.core.shields.give_up():
+        if given_up := self.parts.shields.give_up():
             logger.warning("the store does not answer: %d changes are given up, they may have been made", given_up)
 
-    async def _save(self, core: Core) -> None:
-        for partition in core.partitions.opened():
+    async def _save(self, parts: Assembly) -> None:
+        for partition in parts.partitions.opened():
             await partition.settled()
         try:
-            await core.partitions.checkpoint()
-            core.partitions.close()
-            if self._renewing is not None:
-                self._renewing.cancel()
-                await self._renewing.wait()
-            await core.manager.release(core.lease)
-            self._lease = None
+            await parts.partitions.checkpoint()
         except HtpError as error:
             logger.warning("closing without checkpoints, the next start reads more: %s", error)
+        parts.partitions.close()
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await self._renewing.wait()
+        with suppress(HtpError):  # it is tried once more
+            await parts.manager.release(parts.lease.current)
+            self._lease = None
 
 
 def _weakly(method: Callable[P, object]) -> Callable[P, None]:
@@ -634,12 +605,6 @@ def _not_bound(address: Address, error: OSError) -> OSError:
         errno.EACCES: "ports below 1024 need privileges; choose another one",
     }.get(error.errno or 0, error.strerror or str(error))
     return OSError(error.errno, f"cannot listen on {address}: {why}")
-
-
-def _parse_cluster_id(row: bytes) -> str:
-    if not _CLUSTER_ID_ROW.fullmatch(row):
-        raise ValueError(f"{row[:200]!r} is none")
-    return row.decode()
 
 
 def _is_wildcard(host: str) -> bool:

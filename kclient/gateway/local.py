@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kclient.concurrency import LoopHandle, Wakeup
 from kclient.errors import ClosedError
@@ -25,7 +25,6 @@ from kclient.net.streams import ByteStream, SocketStream, memory_pair, socket_pa
 if TYPE_CHECKING:
     import socket
 
-    from kclient.gateway.gateway import Gateway
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
@@ -47,10 +46,26 @@ def local_address(htp: str) -> Address | None:
     return None
 
 
+class Served(Protocol):
+    """A gateway, as far as it is found by others."""
+
+    async def listen(self, address: str, *, advertise: Address | str | None = None) -> Address:
+        """Accept connections on one more address; returns where it listens."""
+        ...
+
+    def connect_stream(self, stream: ByteStream, *, advertise: Address) -> None:
+        """Serve one stream; `advertise` is the address that its client is told."""
+        ...
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptors that it inherited."""
+        ...
+
+
 class LocalGateway:
     """A running gateway, as clients in the process see it."""
 
-    def __init__(self, gateway: Gateway, address: Address) -> None:
+    def __init__(self, gateway: Served, address: Address) -> None:
         self._gateway = gateway
         self._loop = LoopHandle()
         self.address = address
@@ -122,6 +137,28 @@ def find_local(address: Address) -> LocalGateway | None:
         return _running.get(address)
 
 
+Claims: TypeAlias = dict[Address, LoopHandle]
+
+
+def claims_on_memory(name: str | None = None) -> Claims:
+    """The claims on the store `memory:NAME`, or on all stores in memory."""
+    with _lock:
+        return {
+            address: claim
+            for address, claim in _claimed.items()
+            if address.scheme == "memory" and name in (None, address.host)
+        }
+
+
+def drop_claims(claims: Claims) -> None:
+    """What these gateways had claimed is no more: others may claim the stores at once."""
+    with _lock:
+        for address, claim in claims.items():
+            if _claimed.get(address) is claim:
+                del _claimed[address]
+                _running.pop(address, None)
+
+
 class Presence:
     """Lets others find one gateway, from `announce` to `withdraw`.
 
@@ -158,7 +195,7 @@ class Presence:
                 del _claimed[self._address]
         self._claim = None
 
-    async def announce(self, gateway: Gateway) -> None:
+    async def announce(self, gateway: Served) -> None:
         """Enter a gateway that has started; called in its event loop."""
         if self._address.scheme == "embedded":
             await self._listen(gateway, Path(self._address.host))
@@ -178,7 +215,7 @@ class Presence:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
-    async def _listen(self, gateway: Gateway, directory: Path) -> None:
+    async def _listen(self, gateway: Served, directory: Path) -> None:
         try:
             await gateway.listen(f"unix:{self._place(directory)}", advertise=self._address)
         except OSError as error:

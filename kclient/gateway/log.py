@@ -1,6 +1,6 @@
 """The log of a partition as a state machine: offsets, the high watermark, producers, leader epochs.
 
-It decides and remembers; it stores nothing, waits for nothing and reads no clock (`partitions.py` does). One batch
+It decides and remembers; it stores nothing, waits for nothing and reads no clock (`partition.py` does). One batch
 goes through it like this::
 
     prepare(header) ──> Append ──> stored() ──> durable(offset) ──> the high watermark moves, the append is done
@@ -19,7 +19,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from kclient.errors import (
@@ -30,13 +29,11 @@ from kclient.errors import (
     OutOfOrderSequenceError,
     UnknownLeaderEpochError,
 )
-from kclient.gateway.producer_windows import ProducerLimit, ProducerWindows
+from kclient.gateway.append import Append, AppendState
+from kclient.gateway.producer_windows import SEQUENCES, ProducerLimit, ProducerWindows, Remembered, Window
 
 WINDOW: Final = 5
 """Batches remembered per producer id, as in Kafka: as many as an idempotent producer keeps in flight."""
-_SEQUENCES: Final = 2**31
-"""Sequence numbers start again at 0 after 2^31 - 1."""
-NO_PRODUCER: Final = -1
 
 
 class Header(Protocol):
@@ -67,78 +64,6 @@ class StoredHeader(Header, Protocol):
     def is_control(self) -> bool: ...
 
 
-class Remembered(NamedTuple):
-    """One batch in a producer's window."""
-
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    timestamp: int
-    """The batch's log append time, or -1 where the producer's timestamps were kept."""
-
-
-class Window(NamedTuple):
-    """What is remembered of one producer id."""
-
-    epoch: int
-    batches: tuple[Remembered, ...]
-    seen_ms: int
-    """When it last appended, in milliseconds since the epoch: an idle producer is forgotten."""
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence the next batch has to start with."""
-        return (self.batches[-1].last_sequence + 1) % _SEQUENCES if self.batches else 0
-
-
-class AppendState(Enum):
-    """The life of an append."""
-
-    PREPARED = "prepared"
-    """It has its offsets; the store has not taken it yet."""
-    STORED = "stored"
-    """The store has taken it, a sync is on its way (`acks=1` is answered)."""
-    DURABLE = "durable"
-    """It is below the high watermark (`acks=all` is answered)."""
-    FAILED = "failed"
-    """The store refused it or its sync failed; its offsets are given again."""
-
-
-_TRANSITIONS: Final[dict[AppendState, frozenset[AppendState]]] = {
-    AppendState.PREPARED: frozenset({AppendState.STORED, AppendState.DURABLE, AppendState.FAILED}),
-    AppendState.STORED: frozenset({AppendState.DURABLE, AppendState.FAILED}),
-    AppendState.DURABLE: frozenset(),
-    AppendState.FAILED: frozenset(),
-}
-
-
-class Append:
-    """One batch on its way into the log, with its place and the way to undo it."""
-
-    __slots__ = ("base_offset", "error", "length", "next_offset", "producer_id", "state", "timestamp", "undo")
-
-    def __init__(self, base_offset: int, next_offset: int, length: int, timestamp: int) -> None:
-        self.base_offset: int = base_offset
-        self.next_offset: int = next_offset
-        self.length: int = length
-        self.timestamp: int = timestamp
-        """The log append time to be stamped, or -1."""
-        self.state: AppendState = AppendState.PREPARED
-        self.error: BaseException | None = None
-        self.producer_id: int = NO_PRODUCER
-        self.undo: Window | None = None
-        """The producer's window before this append."""
-
-    def move(self, state: AppendState) -> None:
-        """Go on to another state; RuntimeError when that is no way an append goes."""
-        if state not in _TRANSITIONS[self.state]:
-            raise RuntimeError(f"an append does not go from {self.state.value} to {state.value}")
-        self.state = state
-
-    def __repr__(self) -> str:
-        return f"<Append {self.base_offset}..{self.next_offset - 1} {self.state.value}>"
-
-
 class Duplicate(NamedTuple):
     """The answer to a batch that is already there."""
 
@@ -146,6 +71,15 @@ class Duplicate(NamedTuple):
     timestamp: int
     pending: Append | None
     """The first append where it is still on its way: the answer waits for it."""
+
+    def append(self) -> Append:
+        """The first append, as far as it has come."""
+        if self.pending is not None:
+            return self.pending
+        first = Append()
+        first.base_offset, first.timestamp = self.base_offset, self.timestamp
+        first.move(AppendState.DURABLE)
+        return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +114,14 @@ class PartitionLog:
 
     # Appending
 
-    def prepare(self, header: Header, now_ms: int, timestamp: int = -1) -> Append | Duplicate:
+    def prepare(
+        self, header: Header, now_ms: int, timestamp: int = -1, queued: Append | None = None
+    ) -> Append | Duplicate:
         """Give a batch its offsets, or find that it is there already.
 
-        `timestamp` is the log append time to stamp, or -1. Raises `InvalidProducerEpochError` for a fenced
-        producer, `OutOfOrderSequenceError` for a gap in its sequences; then nothing has changed.
+        `timestamp` is the log append time to stamp, or -1; `queued` is the append if somebody waits for it already.
+        Raises `InvalidProducerEpochError` for a fenced producer, `OutOfOrderSequenceError` for a gap in its sequences;
+        then nothing has changed.
         """
         producer_id = header.producer_id
         window = None
@@ -194,7 +131,12 @@ class PartitionLog:
             if duplicate is not None:
                 return duplicate
         base = self.next_offset
-        append = Append(base, base + header.last_offset_delta + 1, header.length, timestamp)
+        append = Append() if queued is None else queued
+        append.move(AppendState.PREPARED)
+        append.base_offset = base
+        append.next_offset = base + header.last_offset_delta + 1
+        append.length = header.length
+        append.timestamp = timestamp
         if producer_id >= 0:
             append.producer_id = producer_id
             append.undo = window
@@ -222,7 +164,7 @@ class PartitionLog:
                     f"producer id {header.producer_id} begins epoch {epoch} at sequence {first} instead of 0"
                 )
             return None
-        last = (first + header.last_offset_delta) % _SEQUENCES
+        last = (first + header.last_offset_delta) % SEQUENCES
         for batch in window.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return Duplicate(batch.base_offset, batch.timestamp, self._pending_at(batch.base_offset))
@@ -255,7 +197,7 @@ class PartitionLog:
             done.append(append)
         return done, size
 
-    def failed(self, append: Append, error: BaseException) -> list[Append]:
+    def failed(self, append: Append, error: KafkaError) -> list[Append]:
         """The store failed this append: undo it and all later ones, which are returned, oldest first."""
         undone: list[Append] = []
         if append.state is AppendState.FAILED or append not in self.pending:
@@ -264,8 +206,7 @@ class PartitionLog:
             last = self.pending.pop()
             if last.producer_id >= 0:
                 self._put(last.producer_id, last.undo)
-            last.move(AppendState.FAILED)
-            last.error = error
+            last.fail(error)
             undone.append(last)
             if last is append:
                 break
@@ -393,7 +334,7 @@ def _since(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
 
 def _extended(window: Window | None, header: Header, base: int, timestamp: int, now_ms: int) -> Window:
     first = header.base_sequence
-    last = (first + header.last_offset_delta) % _SEQUENCES
+    last = (first + header.last_offset_delta) % SEQUENCES
     batch = Remembered(first, last, base, timestamp)
     if window is None or window.epoch != header.producer_epoch:
         return Window(header.producer_epoch, (batch,), now_ms)

@@ -1,24 +1,24 @@
-"""When partitions are opened: at their first use, some at a time, or ahead of it."""
+"""In which order partitions are opened that are waited for, and how many at a time."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
-import anyio
-
-if TYPE_CHECKING:
-    from kclient.gateway.core import Core
-    from kclient.gateway.partitions import Partition
-
-_TOGETHER: Final = 8
-"""Partitions that are opened together after the start: the store merges what they have it write."""
-_REST: Final = 2.0
-"""Between two rounds, so many times as long as the last one took: whoever uses a partition opens it at once."""
 _AT_ONCE: Final = 16
 """Partitions that are opened at a time."""
+
+
+class Openable(Protocol):
+    """A partition, as far as it is opened."""
+
+    name: str
+    """Of its topic."""
+
+    async def open(self) -> None:
+        """Open it; what goes wrong it keeps."""
+        ...
 
 
 class Openings:
@@ -30,10 +30,10 @@ class Openings:
 
     def __init__(self, spawn: Callable[..., Any]) -> None:
         self._spawn = spawn
-        self._waiting: dict[str, deque[Partition]] = {}
+        self._waiting: dict[str, deque[Openable]] = {}
         self._working = 0
 
-    def add(self, partition: Partition) -> None:
+    def add(self, partition: Openable) -> None:
         """Have a partition opened, soon."""
         self._waiting.setdefault(partition.name, deque()).append(partition)
         if self._working < _AT_ONCE:
@@ -47,39 +47,10 @@ class Openings:
         finally:
             self._working -= 1
 
-    def _next(self) -> Partition:
+    def _next(self) -> Openable:
         name, waiting = next(iter(self._waiting.items()))
         del self._waiting[name]
         partition = waiting.popleft()
         if waiting:
             self._waiting[name] = waiting  # behind the other topics
         return partition
-
-
-class Opener:
-    """Opens every partition after the start, a few at a time and in no hurry.
-
-    What a crash left is verified and synced in good time then, not when the first client waits for it.
-    """
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def run(self) -> None:
-        """Until every partition that there was at the start has been opened, or has gone."""
-        partitions = self._closed()
-        while some := list(islice(partitions, _TOGETHER)):
-            begun = self._core.now()
-            for partition in some:
-                partition.open_soon()
-            for partition in some:
-                await partition.opened()
-            await anyio.sleep((self._core.now() - begun) * _REST)
-
-    def _closed(self) -> Iterator[Partition]:
-        for record in self._core.topics:
-            for index in range(record.partitions):
-                partition = self._core.partitions.of(record, index)
-                if partition is None:  # the topic was deleted meanwhile
-                    break
-                yield partition

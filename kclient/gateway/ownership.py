@@ -3,39 +3,70 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Final
 
-from kclient.htp.errors import LeaseHeldError
+import anyio
+
+from kclient.concurrency import to_the_end
+from kclient.gateway.rows import numbers
+from kclient.gateway.rows.keys import FIRST_LEASES, LEADER_EPOCH, LEASE
+from kclient.htp.errors import HtpError, LeaseHeldError
 from kclient.htp.port import Lease, Manager
-from kclient.htp.rows import GREATEST_EPOCH, parse_number
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
-LEASE: Final = "kafka/gateway"
-"""The right to serve the store. Its epoch is the leader epoch of every partition."""
-_OLDER: Final = "kafka/gateway/"
-"""The first versions had a lease for each node.id, and let the leader epochs go backwards when that was changed."""
-EPOCH_KEY: Final = "kafka/leader-epoch"
-"""The leader epoch of the last gateway, in case that the lease's row is damaged."""
+_GIVE_BACK_S: Final = 1.0
+"""Seconds that a store has to take a lease back."""
+
+
+class HeldLease:
+    """The lease under which a gateway serves its store; its epoch fences every write."""
+
+    __slots__ = ("current",)
+
+    def __init__(self, taken: Lease) -> None:
+        self.current: Lease = taken
+        """As it was taken, or renewed last."""
 
 
 async def take_store(manager: Manager, node_id: int, ttl: float) -> Lease:
     """Take the store over for a gateway of this number.
 
     After a crash a gateway of the same number has it back at once, and a second one of the same number fences the
-    first.
+    first. If this fails or is cancelled, the lease is given back.
 
     Raises:
         LeaseHeldError: If a gateway of another number serves the store.
     """
-    above = max([await _recorded_epoch(manager), *(each.epoch for each in await manager.leases(_OLDER))])
+    above = max([await _recorded_epoch(manager), *(each.epoch for each in await manager.leases(FIRST_LEASES))])
     holder = f"node-{node_id}"
     try:
         lease = await manager.acquire(LEASE, holder, ttl, above=above)
     except LeaseHeldError as error:
         raise await _refused(manager, node_id, error) from error
-    await manager.commit({EPOCH_KEY: str(lease.epoch).encode()}, lease=lease)
+    try:
+        await manager.commit({LEADER_EPOCH: numbers.LEADER_EPOCH.encode(lease.epoch)}, lease=lease)
+    except BaseException:
+        await give_store_back(manager, lease)
+        raise
     return lease
+
+
+async def give_store_back(manager: Manager, lease: Lease) -> bool:
+    """Let a gateway of any number take the store over at once; waits a moment, whatever is cancelled.
+
+    Returns:
+        Whether the store has done it.
+    """
+
+    async def release() -> bool:
+        with anyio.move_on_after(_GIVE_BACK_S), suppress(HtpError):
+            await manager.release(lease)
+            return True
+        return False
+
+    return await to_the_end(release)
 
 
 async def _refused(manager: Manager, node_id: int, error: LeaseHeldError) -> LeaseHeldError:
@@ -50,9 +81,9 @@ async def _refused(manager: Manager, node_id: int, error: LeaseHeldError) -> Lea
 
 
 async def _recorded_epoch(manager: Manager) -> int:
-    found = (await manager.get([EPOCH_KEY])).get(EPOCH_KEY)
+    found = (await manager.get([LEADER_EPOCH])).get(LEADER_EPOCH)
     try:
-        return 0 if found is None else parse_number(found.value, 0, GREATEST_EPOCH)
+        return 0 if found is None else numbers.LEADER_EPOCH.decode(found.value)
     except ValueError:
         logger.error("the recorded leader epoch, %r, is damaged: the lease alone tells it", found)
         return 0

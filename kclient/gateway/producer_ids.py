@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from kclient.gateway.checkpoints import decode_checkpoint
-from kclient.gateway.keys import LOG_PREFIX
 from kclient.gateway.producer_windows import FOREIGN
+from kclient.gateway.rows import numbers
+from kclient.gateway.rows.keys import CHECKPOINTS, PRODUCER_IDS
+from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.htp.errors import ConflictError
-from kclient.htp.rows import parse_number
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import Core
+    from kclient.gateway.ownership import HeldLease
+    from kclient.gateway.producer_windows import ProducerLimit
+    from kclient.htp.port import Manager
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
-KEY: Final = "kafka/producer-ids"
 BLOCK: Final = 1000
 """Ids per block: what one commit buys, and the most that a restart wastes."""
 _OF_AN_EPOCH: Final = 1 << 24
@@ -27,15 +28,23 @@ _OF_AN_EPOCH: Final = 1 << 24
 below its own. If it gives out more, they run on into what the next ones have, who heed the row."""
 _BEYOND: Final = 1 << 40
 """More ids than a store gives out in its life."""
-_MOST: Final = (1 << 63) - 2 * _BEYOND
-"""No row counts as far: there are ids behind it."""
 
 
 class ProducerIds:
-    """Gives out producer ids."""
+    """Gives out producer ids.
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    Args:
+        manager: Counts them.
+        lease: Under which it is told how many are taken.
+        leader_epoch: The gateway's.
+        producers: What the logs remember: none of these ids is given out.
+    """
+
+    def __init__(self, manager: Manager, lease: HeldLease, leader_epoch: int, producers: ProducerLimit) -> None:
+        self._manager = manager
+        self._lease = lease
+        self._leader_epoch = leader_epoch
+        self._producers = producers
         self._next = self._end = 0
         self._taking = anyio.Lock()
 
@@ -51,7 +60,7 @@ class ProducerIds:
 
     def _pass_over(self) -> None:
         """Leave out what partitions remember that were opened meanwhile, or of clients that chose ids themselves."""
-        self._next = max(self._next, self._core.producers.greatest + 1)
+        self._next = max(self._next, self._producers.greatest + 1)
 
     async def take(self) -> int:
         """A producer id that nobody had before."""
@@ -63,19 +72,20 @@ class ProducerIds:
             return self._next - 1
 
     async def _take_block(self) -> None:
-        manager = self._core.manager
+        manager = self._manager
         while True:
-            found = (await manager.get([KEY])).get(KEY)
+            found = (await manager.get([PRODUCER_IDS])).get(PRODUCER_IDS)
             version = found.version if found is not None else 0
             start = max(
                 await self._start(None if found is None else found.value),
-                self._core.leader_epoch * _OF_AN_EPOCH,
-                self._core.producers.greatest + 1,
+                self._leader_epoch * _OF_AN_EPOCH,
+                self._producers.greatest + 1,
                 self._end,
             )
             end = start + BLOCK
             try:
-                await manager.commit({KEY: str(end).encode()}, {KEY: version}, lease=self._core.lease)
+                row = numbers.PRODUCER_IDS.encode(end)
+                await manager.commit({PRODUCER_IDS: row}, {PRODUCER_IDS: version}, lease=self._lease.current)
             except ConflictError:  # another gateway took this block
                 continue
             self._next, self._end = start, end
@@ -85,7 +95,7 @@ class ProducerIds:
         """The first id that nobody has been given, as far as the manager knows."""
         try:
             if row is not None:
-                return parse_number(row, 0, _MOST)
+                return numbers.PRODUCER_IDS.decode(row)
             problem = "is not there"
         except ValueError as error:
             problem = f"is damaged ({error})"
@@ -99,7 +109,7 @@ class ProducerIds:
     async def _known(self) -> int | None:
         """The greatest id that the checkpoint of any partition remembers."""
         known: set[int] = set()
-        for found in (await self._core.manager.scan(LOG_PREFIX)).values():
+        for found in (await self._manager.scan(CHECKPOINTS)).values():
             with suppress(ValueError):
                 known.update(decode_checkpoint(found.value).windows)
         return max((each for each in known if each < FOREIGN), default=None)

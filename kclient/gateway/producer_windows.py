@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from kclient.gateway.log import Window
+from typing import Final, NamedTuple
 
 _PART: Final = 20
 """One log may remember one part in so many of the producers that all may."""
@@ -14,6 +11,32 @@ FOREIGN: Final = 1 << 62
 """Ids from here on were invented by a client: they must not use up what there is to give out."""
 _SURE: Final = 16
 """So many producers each log remembers in any case."""
+SEQUENCES: Final = 2**31
+"""Sequence numbers start again at 0 after 2^31 - 1."""
+
+
+class Remembered(NamedTuple):
+    """One batch in a producer's window."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    timestamp: int
+    """The batch's log append time, or -1 where the producer's timestamps were kept."""
+
+
+class Window(NamedTuple):
+    """What is remembered of one producer id."""
+
+    epoch: int
+    batches: tuple[Remembered, ...]
+    seen_ms: int
+    """When it last appended, in milliseconds since the epoch: an idle producer is forgotten."""
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence the next batch has to start with."""
+        return (self.batches[-1].last_sequence + 1) % SEQUENCES if self.batches else 0
 
 
 class ProducerLimit:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,10 +16,18 @@ from kclient.gateway.config import TopicConfig
 from kclient.htp.port import SegmentInfo
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import Core
-    from kclient.gateway.partitions import Partition
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.config import BrokerConfig
+    from kclient.gateway.dynamic_config import DynamicConfig
+    from kclient.gateway.partition import Partition
+    from kclient.gateway.partitions import PartitionTable
+    from kclient.gateway.topic_record import TopicRecord
+    from kclient.gateway.topic_table import TopicTable
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.retention")
+
+_LONG_S: Final = 1.0
+"""Seconds until the others of a pass no longer wait for a partition."""
 
 
 class Cut(NamedTuple):
@@ -56,14 +65,35 @@ def _newest(segment: SegmentInfo) -> int:
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms
 
 
+@dataclass(slots=True)
+class _Look:
+    """One look at all partitions."""
+
+    expired_ms: int
+    """Who produced last before this is forgotten."""
+    moved: int = 0
+    """Logs that were cut."""
+
+
 class Retention:
     """Applies retention to every partition, now and then or on demand."""
 
     FIRST: Final = 30.0
     """Seconds after the start until the first pass, as in Kafka."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self,
+        topics: TopicTable,
+        partitions: PartitionTable,
+        config: BrokerConfig,
+        dynamic: DynamicConfig,
+        clock: Clock,
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._config = config
+        self._dynamic = dynamic
+        self._clock = clock
         self._running = anyio.Lock()
         self._changed = Wakeup()
 
@@ -73,41 +103,55 @@ class Retention:
 
     async def run(self) -> None:
         """Apply retention every `log.retention.check.interval.ms`, for ever."""
-        last, most = self._core.now(), self.FIRST
+        last, most = self._clock.now(), self.FIRST
         while True:
-            pause = last + min(most, self._interval()) - self._core.now()
+            pause = last + min(most, self._interval()) - self._clock.now()
             if not await self._changed.wait(max(0.0, pause)):
                 await self.apply()
-                last, most = self._core.now(), inf
+                last, most = self._clock.now(), inf
 
     def _interval(self) -> float:
-        return self._core.config.get_int("log.retention.check.interval.ms") / 1000
+        return self._config.get_int("log.retention.check.interval.ms") / 1000
 
     async def apply(self) -> int:
         """Apply retention to all partitions, and forget idle producers; how many logs were cut."""
-        if self._core.dynamic.unreadable:
+        if self._dynamic.unreadable:
             logger.error("nothing is removed: the broker settings, which may say how long, cannot be read")
             return 0
-        moved = 0
         async with self._running:
-            expired = self._core.wall_ms() - self._core.config.get_int("producer.id.expiration.ms")
-            for record in self._core.topics:
-                for index in range(record.partitions):
-                    partition = self._core.partitions.of(record, index)
-                    if partition is None:  # the topic was deleted while the pass came to it
-                        break
-                    try:
-                        moved += await self._apply(partition)
-                        partition.log.expire(expired)
-                    except (KafkaError, OSError) as error:
-                        if not record.gone:
-                            logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
-        return moved
+            look = _Look(self._clock.wall_ms() - self._config.get_int("producer.id.expiration.ms"))
+            async with anyio.create_task_group() as tasks:
+                for record, partition in self._all():
+                    done = anyio.Event()
+                    tasks.start_soon(self._apply_or_warn, record, partition, look, done)
+                    with anyio.move_on_after(_LONG_S):  # one after the other, but for those that take long
+                        await done.wait()
+            return look.moved
+
+    def _all(self) -> Iterator[tuple[TopicRecord, Partition]]:
+        for record in self._topics:
+            for index in range(record.partitions):
+                partition = self._partitions.of(record, index)
+                if partition is None:  # the topic was deleted while the pass came to it
+                    break
+                yield record, partition
+
+    async def _apply_or_warn(self, record: TopicRecord, partition: Partition, look: _Look, done: anyio.Event) -> None:
+        try:
+            if await self._apply(partition):
+                look.moved += 1
+            partition.log.expire(look.expired_ms)
+        except (KafkaError, OSError) as error:
+            if not record.gone:
+                logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
+        finally:
+            done.set()
 
     async def _apply(self, partition: Partition) -> bool:
         await partition.ready()
         segments, config = await partition.segments(), partition.config
-        found = cut(segments, config, self._core.wall_ms())
+        durable = partition.log.high_watermark  # what is not may fail, and its offsets be given to younger records
+        found = cut(segments, config, self._clock.wall_ms())
         if found is None:
             return False
         if found.roll:
@@ -116,7 +160,7 @@ class Retention:
         if partition.config is not config:  # changed meanwhile: the next pass heeds it
             return False
         before = partition.log.start_offset
-        await partition.trim(found.before)
+        await partition.trim(min(found.before, durable))
         if partition.log.start_offset > before:
             logger.info("%s: the log starts at %d now, what came before was %s", partition,
                         partition.log.start_offset, found.reason)  # fmt: skip

@@ -15,8 +15,8 @@ from kclient.records import HEADER_SIZE, CompressionType, iter_headers
 from kclient.types import TimestampType
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import Core
-    from kclient.gateway.partitions import Partition
+    from kclient.gateway.partition import Partition
+    from kclient.gateway.workers import Workers
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
@@ -25,52 +25,62 @@ _INLINE: Final = 16 * 1024
 """Bytes of records that are not compressed and are looked through at once."""
 
 
-async def find_timestamp(core: Core, partition: Partition, timestamp: int) -> tuple[int, int] | None:
-    """Offset and timestamp of the first visible record that is not older than `timestamp`; None without one."""
-    if CAP_FIND_BY_TIMESTAMP not in core.broker.capabilities:
-        raise NotYetSupportedError("this HTP backend cannot search by time")
-    start = partition.log.start_offset
-    while True:
-        found = await partition.find_by_timestamp(timestamp, start=start)
-        if found is None:
-            return None
-        answer = await _first_record(core, partition, found.first, timestamp)
-        if answer is not None:
-            return answer
-        start = found.last + 1  # what made the batch young enough lies below the log start
+class TimestampSearch:
+    """Looks for records by their timestamps.
 
+    Args:
+        capabilities: What the store can do, see `kclient.htp.port`.
+        workers: Threads for decompression.
+    """
 
-async def _first_record(core: Core, partition: Partition, offset: int, timestamp: int) -> tuple[int, int] | None:
-    pulled = await partition.pull(offset, max_messages=1)
-    start = max(partition.log.start_offset, offset)
-    for position, header in iter_headers(pulled.data):
-        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            return max(header.base_offset, start), header.max_timestamp
-        payload = memoryview(pulled.data)[position + HEADER_SIZE : position + header.length]
-        first = max(start - header.base_offset, 0)
-        search = RecordSearch(payload, header, timestamp, first, partition.config.max_decompressed_bytes)
-        done = search.step(_INLINE) if header.compression is CompressionType.NONE else False
-        while not done:
-            done = await core.workers.run(search.step)
-        if search.found is not None:
-            delta, stamp = search.found
-            return header.base_offset + delta, stamp
-    return None
+    def __init__(self, capabilities: frozenset[str], workers: Workers) -> None:
+        self._capabilities = capabilities
+        self._workers = workers
 
+    async def find(self, partition: Partition, timestamp: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first visible record that is not older than `timestamp`; None without one."""
+        if CAP_FIND_BY_TIMESTAMP not in self._capabilities:
+            raise NotYetSupportedError("this HTP backend cannot search by time")
+        start = partition.log.start_offset
+        while True:
+            found = await partition.find_by_timestamp(timestamp, start=start)
+            if found is None:
+                return None
+            answer = await self._first_record(partition, found.first, timestamp)
+            if answer is not None:
+                return answer
+            start = found.last + 1  # what made the batch young enough lies below the log start
 
-async def greatest_timestamp(core: Core, partition: Partition) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record with the greatest timestamp (KIP-734); None in an empty log."""
-    if partition.log.start_offset == partition.log.high_watermark:
+    async def _first_record(self, partition: Partition, offset: int, timestamp: int) -> tuple[int, int] | None:
+        pulled = await partition.pull(offset, max_messages=1)
+        start = max(partition.log.start_offset, offset)
+        for position, header in iter_headers(pulled.data):
+            if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+                return max(header.base_offset, start), header.max_timestamp
+            payload = memoryview(pulled.data)[position + HEADER_SIZE : position + header.length]
+            first = max(start - header.base_offset, 0)
+            search = RecordSearch(payload, header, timestamp, first, partition.config.max_decompressed_bytes)
+            done = search.step(_INLINE) if header.compression is CompressionType.NONE else False
+            while not done:
+                done = await self._workers.run(search.step)
+            if search.found is not None:
+                delta, stamp = search.found
+                return header.base_offset + delta, stamp
         return None
-    if CAP_SEGMENTS in core.broker.capabilities and CAP_FIND_BY_TIMESTAMP in core.broker.capabilities:
-        segments = await partition.segments()
-        newest = max((segment.max_timestamp for segment in segments), default=-1)
-        found = await find_timestamp(core, partition, newest) if newest >= 0 else None
-        if found is not None:
-            return found
-    # The newest segment's greatest may lie above the high watermark or below the log start: look at the batches.
-    newest, offset = await _scan(partition)
-    return await _first_record(core, partition, offset, newest) if newest >= 0 else None
+
+    async def greatest(self, partition: Partition) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the greatest timestamp (KIP-734); None in an empty log."""
+        if partition.log.start_offset == partition.log.high_watermark:
+            return None
+        if CAP_SEGMENTS in self._capabilities and CAP_FIND_BY_TIMESTAMP in self._capabilities:
+            segments = await partition.segments()
+            newest = max((segment.max_timestamp for segment in segments), default=-1)
+            found = await self.find(partition, newest) if newest >= 0 else None
+            if found is not None:
+                return found
+        # The newest segment's greatest may lie above the high watermark or below the log start: look at the batches.
+        newest, offset = await _scan(partition)
+        return await self._first_record(partition, offset, newest) if newest >= 0 else None
 
 
 async def _scan(partition: Partition) -> tuple[int, int]:

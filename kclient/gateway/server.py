@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from types import GeneratorType
 from typing import Any, Final, NoReturn
 
 from kclient.concurrency import Completion
 from kclient.errors import KafkaError, ProtocolError
-from kclient.gateway.core import Advertised, CloseConnectionError, ConnectionContext, Core, RequestContext
+from kclient.gateway.clock import Clock
+from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
 from kclient.gateway.discarding import arrays_of, emptied_message
-from kclient.gateway.handlers import Begun, Finish, Handler
+from kclient.gateway.handlers.handler import Begun, CloseConnectionError, Finish, Handler
+from kclient.gateway.handlers.table import HandlerTable
+from kclient.gateway.identity import Identity
+from kclient.gateway.ownership import HeldLease
 from kclient.net.address import parse_address
-from kclient.net.server import Answer, Reply, ServerConnection, Steps
-from kclient.net.server_connection import FRAME_READ, Work
+from kclient.net.answers import FRAME_READ, Work
+from kclient.net.server import Answer, Later, Reply, ServerConnection, Steps
 from kclient.protocol.framing import RequestHeader, decode_request_header, encode_response, encode_response_steps
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.registry import ApiKey, request_class
@@ -35,10 +40,20 @@ _FEW: Final = 64
 
 
 class RequestServer:
-    """Answers the frames of all connections (`kclient.net.server.RequestHandler`)."""
+    """Answers the frames of all connections (`kclient.net.server.RequestHandler`).
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    Args:
+        table: Who answers what.
+        lease: Nothing is answered once it has run out.
+        identity: For the log.
+        clock: What time it is.
+    """
+
+    def __init__(self, table: HandlerTable, lease: HeldLease, identity: Identity, clock: Clock) -> None:
+        self._table = table
+        self._lease = lease
+        self._clock = clock
+        self._extra = identity.log_fields()
 
     # What the network calls
 
@@ -50,25 +65,30 @@ class RequestServer:
             connection.peer, _client_host(connection.peer), advertised, connection.flow, connection.share
         )
         connection.on_deserted(connection.context.end)
-        logger.debug("%s connected", connection.peer, extra=self.core.extra())
+        logger.debug("%s connected", connection.peer, extra=self._extra)
 
     def disconnected(self, connection: ServerConnection) -> None:
         """A connection has ended: what waits for its sake alone ends too."""
         context: ConnectionContext = connection.context
         context.end()
-        logger.debug("%s disconnected", connection.peer, extra=self.core.extra())
+        logger.debug("%s disconnected", connection.peer, extra=self._extra)
 
     def memory_short(self) -> None:
         """Connections wait for memory: what is given up without harm is."""
-        for handler in self.core.table.handlers.values():
+        for handler in self._table.handlers.values():
             handler.memory_short()
+
+    def drain(self) -> None:
+        """The gateway closes: what waits is answered at once."""
+        for handler in self._table.handlers.values():
+            handler.drain()
 
     def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
         """Begin one request. Raises `ProtocolError` for bytes that are no request of a version served here."""
         size = len(frame)
         header, position = decode_request_header(frame) if size <= _LONGEST_HEADER else _read_header(frame)
         key, version, correlation_id, client_id = header
-        table = self.core.table
+        table = self._table
         handler = table.handlers.get(key) or self._unknown(header)
         place = connection.beginning
         assert place is not None
@@ -97,6 +117,8 @@ class RequestServer:
         if isinstance(answer, Coroutine):
             yield FRAME_READ  # it waits for something, and what came with it has been read
             return self._and_discard(answer, request, context)
+        if context.place.parked:
+            yield FRAME_READ  # for as long as other clients like; what is kept of it has been copied
         context.connection.discard(emptied_message(request))
         return answer
 
@@ -120,7 +142,7 @@ class RequestServer:
     def _dispatch(
         self, request: ApiMessage, handler: Handler, context: RequestContext, connection: ServerConnection
     ) -> Answer:
-        if self.core.lease.expires <= self.core.now():
+        if self._lease.current.expires <= self._clock.now():
             logger.error("%s: the gateway's lease has run out, the connection is closed", connection.peer)
             connection.close()
             return None
@@ -146,7 +168,7 @@ class RequestServer:
         if isinstance(begun, ApiMessage):
             return _encoded(begun, context)
         if isinstance(begun, Completion):
-            return self._completing(begun, context, connection)
+            return Later(begun, partial(self._made_of, context, connection))
         if isinstance(begun, GeneratorType):
             return Steps(self._in_steps(begun, handler, request, context, connection), not handler.ONLY_READS)
         return self._finish(begun, handler, request, context, connection)  # type: ignore[arg-type]
@@ -170,7 +192,7 @@ class RequestServer:
     def _unsupported(self, handler: Handler, context: RequestContext) -> Reply:
         """ApiVersions of a version from the future is answered in the format of v0, which every client reads."""
         if context.api_key != ApiKey.API_VERSIONS:
-            low, high = self.core.table.versions[context.api_key]
+            low, high = self._table.versions[context.api_key]
             raise ProtocolError(
                 f"version {context.api_version} of {_name(context.api_key)} is not served, only {low} to {high}"
             )
@@ -215,26 +237,16 @@ class RequestServer:
         return None if answer is None else _encoded(answer, context)
 
     @staticmethod
-    def _completing(
-        begun: Completion[Any], context: RequestContext, connection: ServerConnection
-    ) -> Completion[Reply | Steps | None]:
-        """A reply that comes without a task: encoded when its message is there."""
-        reply: Completion[Reply | Steps | None] = Completion()
-
-        def done(completion: Completion[Any]) -> None:
-            try:
-                answer = completion.result()
-                encoded = _encoded(answer, context) if answer else None
-            except CloseConnectionError as error:
-                _close(connection, error)
-                reply.set_result(None)
-            except Exception as error:  # noqa: BLE001  (the network closes the connection and logs it)
-                reply.set_error(error)
-            else:
-                reply.set_result(encoded)
-
-        begun.on_done(done)
-        return reply
+    def _made_of(
+        context: RequestContext, connection: ServerConnection, completion: Completion[Any]
+    ) -> Reply | Steps | None:
+        """The reply that comes without a task: encoded when its message is there."""
+        try:
+            answer = completion.result()
+        except CloseConnectionError as error:
+            _close(connection, error)
+            return None
+        return _encoded(answer, context) if answer else None
 
 
 def _read_header(frame: memoryview) -> tuple[RequestHeader, int]:

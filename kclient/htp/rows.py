@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NoReturn
+
+from crc32c import crc32c
 
 _GREATEST: Final = (1 << 62) - 1
 """No offset, size or time is as large, so sums of a few of them stay 64-bit numbers."""
@@ -17,6 +20,8 @@ GREATEST_EPOCH: Final = (1 << 31) - 2
 """Whoever leads under an epoch tells it in 32 bits, and the next one is greater."""
 _DIGITS: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
 _SHOWN: Final = 200
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
+_CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
 
 
 def parse_object(row: bytes) -> dict[str, Any]:
@@ -27,11 +32,11 @@ def parse_object(row: bytes) -> dict[str, Any]:
     return value
 
 
-def parse_list(row: bytes, length: int) -> list[Any]:
-    """The JSON list of so many values of a row. Raises `ValueError` if it holds none."""
+def parse_list(row: bytes, *lengths: int) -> list[Any]:
+    """The JSON list of a row, with one of these numbers of values. Raises `ValueError` if it holds none."""
     value = _parse(row)
-    if type(value) is not list or len(value) != length:
-        raise ValueError(f"{row[:_SHOWN]!r} is no list of {length} values")
+    if type(value) is not list or len(value) not in lengths:
+        raise ValueError(f"{row[:_SHOWN]!r} is no list of {' or '.join(map(str, lengths))} values")
     return value
 
 
@@ -60,6 +65,58 @@ def string(value: Any) -> str:
 def optional_string(value: Any) -> str | None:
     """A field that is text or null. Raises `ValueError` if it is neither."""
     return None if value is None else string(value)
+
+
+# What is in every row beside its values: a format number, and at the end a checksum
+
+
+def dump(value: Any) -> bytes:
+    """A value as JSON."""
+    return _ENCODE(value).encode()
+
+
+def seal(body: bytes) -> bytes:
+    """A row: its body and the checksum."""
+    return b"%b#%08x" % (body, crc32c(body))
+
+
+def sealed_in_steps(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """A row whose body is made piece by piece."""
+    checksum = 0
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+        yield piece
+    yield b"#%08x" % checksum
+
+
+def unsealed(row: bytes) -> bytes:
+    """The body of a row. Raises `ValueError` if it is not what the checksum belongs to.
+
+    The first versions wrote none: such a row is its body.
+    """
+    if row[-9:-8] != b"#":
+        return row
+    body = row[:-9]
+    if b"%08x" % crc32c(body) == row[-8:]:
+        return body
+    if _CHECKSUM.fullmatch(row, len(row) - 8):
+        raise ValueError(f"{row[:_SHOWN]!r} is damaged: its checksum is that of something else")
+    return row
+
+
+def check_format(found: Any, newest: int) -> None:
+    """Raise `ValueError` for a format that a newer version made."""
+    if whole(found, 1) > newest:
+        raise ValueError(f"it has format {found}, this version reads {newest}")
+
+
+def object_of_format(body: bytes, newest: int) -> dict[str, Any]:
+    """The JSON object of a row's body in one of the formats up to `newest`. Raises `ValueError` if it has none."""
+    fields = parse_object(body)
+    if "format" not in fields:
+        raise ValueError(f"{body[:_SHOWN]!r} names no format")
+    check_format(fields["format"], newest)
+    return fields
 
 
 def _parse(row: bytes) -> Any:

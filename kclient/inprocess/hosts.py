@@ -10,8 +10,8 @@ from typing import Final
 import anyio
 
 from kclient.concurrency import Wakeup
-from kclient.errors import IllegalStateError
 from kclient.gateway import Gateway
+from kclient.gateway.local import claims_on_memory, drop_claims
 from kclient.htp import memory
 from kclient.net.address import Address
 from kclient.sync.portal import before_stop, get_portal
@@ -117,7 +117,6 @@ class Host:
 
 _hosts: dict[Address, Host] = {}
 _lock = threading.Lock()
-_foreign: set[Address] = set()  # memory stores of the parent process, of which a forked child has a useless copy
 
 
 def host_of(address: Address) -> Host | None:
@@ -132,15 +131,12 @@ def start_host(address: Address) -> Host:
     Raises:
         IllegalStateError: In a forked child, for a `memory:` address that its parent used.
     """
+    if address.scheme == "memory":
+        memory.check_own(address.host)
     with _lock:
         host = _hosts.get(address)
         if host is not None:
             return host
-        if address in _foreign:
-            raise IllegalStateError(
-                f"{address} lives in the process that this one was forked from; use embedded:DIRECTORY to share a "
-                "store between processes"
-            )
         host = _hosts[address] = Host(address)
     get_portal().spawn(host.run)
     return host
@@ -172,19 +168,21 @@ async def _close(hosts: list[Host]) -> None:
 def reset(name: str | None = None) -> None:
     """Forget what is stored under `memory:NAME`, or (without a name) under all names; blocks.
 
-    Clients that are connected lose their connections.
+    Clients that are connected lose their connections, and a `Gateway` that serves it fails.
     """
     with _lock:
         names = {address.host for address in _hosts if address.scheme == "memory"}
     for each in names if name is None else {name}:
         close_all(Address(each, 0, "memory"))
+    claims = claims_on_memory(name)
     memory.reset(name)
+    drop_claims(claims)
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
-    _foreign.update(address for address in _hosts if address.scheme == "memory")
+    memory.disown(address.host for address in _hosts if address.scheme == "memory")  # they may not be open yet
     _hosts.clear()
 
 

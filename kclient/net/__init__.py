@@ -4,7 +4,7 @@
 - `connectors`: which function makes the byte stream for an address.
 - `streams`: byte streams over sockets and in memory; `tls`: over sockets, encrypted.
 - `frames`, `channel`, `channel_kinds`: frames in and out of a stream.
-- `connection`: a client's pipelined requests; `turns`: when they may leave; `endings`: why a connection ended.
+- `connection`: a client's pipelined requests; `send_queue`: when they may leave; `disconnect_errors`: why one ended.
 - `sasl`: authentication, both sides.
 - `server`: accepting connections, ordered replies, back-pressure.
 """

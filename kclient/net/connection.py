@@ -14,17 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import anyio.to_thread
-
 from kclient.concurrency import Supervisor, TaskHandle, Timer, loop_clock
 from kclient.errors import (
     AuthenticationError,
-    ErrorCode,
     KafkaError,
     KafkaTimeoutError,
     ProtocolError,
-    SaslAuthenticationError,
-    error_for,
 )
 from kclient.net.address import Address
 from kclient.net.arguments import (
@@ -38,18 +33,19 @@ from kclient.net.arguments import (
 from kclient.net.channel import Channel
 from kclient.net.channel_kinds import open_channel
 from kclient.net.connectors import connect
-from kclient.net.endings import SASL_HINT, TLS_HINT, ended_error, looks_like_sasl, looks_like_tls
+from kclient.net.disconnect_errors import SASL_HINT, TLS_HINT, ended_error, looks_like_sasl, looks_like_tls
+from kclient.net.negotiation import authenticate, negotiate_versions
 from kclient.net.pending import Pending, response_of
-from kclient.net.rooms import rooms
+from kclient.net.receive_buffers import receive_buffers
 from kclient.net.sasl.authentication import ClientAuthentication, session_end
+from kclient.net.send_queue import SendQueue
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
 from kclient.net.streams import ByteStream, check_stream
 from kclient.net.throttling import requested_pause
-from kclient.net.turns import Turns
 from kclient.protocol import framing
 from kclient.protocol.message import ApiMessage
-from kclient.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
-from kclient.protocol.registry import ApiKey, response_class
+from kclient.protocol.messages import ApiVersionsResponse
+from kclient.protocol.registry import response_class
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -105,7 +101,7 @@ class Connection:
         self._stalled = False  # whether a late timer has been given its grace
         self._close_callbacks: list[Callable[[Connection], object]] = []
         self._timer = Timer(supervisor, self._deadline_passed, name=f"timeouts of {address}")
-        self._turns = Turns(
+        self._send_queue = SendQueue(
             config.max_in_flight_requests_per_connection,
             address,
             supervisor,
@@ -196,7 +192,7 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """Requests whose response has not come yet, with those that wait for their turn to be sent."""
-        return len(self._in_flight) + len(self._turns.waiting)
+        return len(self._in_flight) + len(self._send_queue.waiting)
 
     @property
     def waiting(self) -> float:
@@ -214,7 +210,7 @@ class Connection:
     @property
     def throttled_until(self) -> float:
         """Until when the broker wants no requests (KIP-219), on the clock of `anyio.current_time`; 0.0 if it does."""
-        return self._turns.paused_until
+        return self._send_queue.paused_until
 
     @property
     def pending_bytes(self) -> int:
@@ -246,8 +242,8 @@ class Connection:
         """
         if self.closed:
             raise self._ended("the request was not sent")
-        turns = self._turns
-        wait = bool(turns.waiting) or not turns.may_send(len(self._in_flight) + len(self._unwritten))
+        queue = self._send_queue
+        wait = bool(queue.waiting) or not queue.may_send(len(self._in_flight) + len(self._unwritten))
         return self._submit(message, version, timeout, expect_response, wait=wait)
 
     def _submit(
@@ -264,14 +260,16 @@ class Connection:
         if self._timer.when is None or pending.deadline < self._timer.when:
             self._timer.set(pending.deadline)
         if wait:
-            self._turns.waiting.append((pending, parts))
+            self._send_queue.waiting.append((pending, parts))
         else:
             self._write(pending, parts)
         return pending
 
     def _send_waiting(self) -> None:
         """Send those whose turn it is; in order, but for those whose waiter was cancelled."""
-        while not self.closed and (turn := self._turns.take(len(self._in_flight) + len(self._unwritten))) is not None:
+        while (
+            not self.closed and (turn := self._send_queue.take(len(self._in_flight) + len(self._unwritten))) is not None
+        ):
             self._write(*turn)
 
     def _write(self, pending: Pending, parts: list[Buffer]) -> None:
@@ -312,25 +310,10 @@ class Connection:
         Returns:
             The ranges by api key, also kept in `api_versions`.
         """
-        version = ApiVersionsRequest.VERSIONS[1]
-        answer = await self._ask_versions(version)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-            # the broker is older than this request; it names its own range, or else knows version 0 at least
-            ranges = {item.api_key: item.max_version for item in answer.api_keys}
-            answer = await self._ask_versions(min(version, ranges.get(ApiKey.API_VERSIONS, 0)))
-        if answer.error_code:
-            raise error_for(answer.error_code, f"{self.address} did not tell its versions")
-        self.api_versions = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
+        self.api_versions = await negotiate_versions(self.request, self.address)
         self._answered = 0
         self._negotiated_at = self._now()
         return self.api_versions
-
-    async def _ask_versions(self, version: int) -> ApiVersionsResponse:
-        from kclient import __version__
-
-        request = ApiVersionsRequest(client_software_name="kclient", client_software_version=__version__)
-        answer: ApiVersionsResponse = await self.request(request, version)
-        return answer
 
     async def authenticate(self, login: Login) -> None:
         """Authenticate with SASL, before any other request; it is repeated when the broker asks for that (KIP-368).
@@ -353,30 +336,23 @@ class Connection:
         again = self._login is not None
         exchange = ClientAuthentication(mechanism, self.address, self.api_versions, again=again)
         self._renewal = None  # from here on it ends with the connection
-        outgoing: tuple[ApiMessage, int] | None = exchange.start()
-        while outgoing is not None:
-            if self.closed:
-                raise self._ended("authentication was not completed")
-            pending = self._submit(*outgoing, None, expect_response=True, wait=False)
-            try:
-                response = await response_of(pending)
-                if exchange.is_costly(response):  # the loop goes on meanwhile
-                    outgoing = await anyio.to_thread.run_sync(exchange.answered, response, abandon_on_cancel=True)
-                else:
-                    outgoing = exchange.answered(response)
-            except SaslAuthenticationError:
-                login.refused()
-                raise
+        await authenticate(self._ask_first, exchange, login)
         self._login = login
-        self._turns.session_end = session_end(exchange.session_lifetime_ms, self._now())
+        self._send_queue.session_end = session_end(exchange.session_lifetime_ms, self._now())
         logger.debug("%s: authenticated%s by %s", self.address, " again" if again else "", login.mechanism)
+
+    async def _ask_first(self, message: ApiMessage, version: int) -> Any:
+        """Ask before those requests that wait for their turn."""
+        if self.closed:
+            raise self._ended("authentication was not completed")
+        return await response_of(self._submit(message, version, None, expect_response=True, wait=False))
 
     def _begin_reauthentication(self) -> None:
         """The session is about to end: authenticate again, behind what is on its way and before what follows."""
         login = self._login
         assert login is not None
         self._renewal = self._supervisor.spawn(self._reauthenticate, login, name=f"authenticate again {self.address}")
-        self._turns.held = True
+        self._send_queue.held = True
 
     async def _reauthenticate(self, login: Login) -> None:
         error: BaseException | None = ConnectionAbortedError("the task that authenticates again was cancelled")
@@ -390,7 +366,7 @@ class Connection:
                 self.cause = error  # the broker has hung up already perhaps, and this is why
             if error is not None:
                 self._channel.close(error)
-            self._turns.held = False
+            self._send_queue.held = False
             if self.closed:
                 self._fail_unsent()
             else:
@@ -436,15 +412,15 @@ class Connection:
                 self._response_received(frame)
             except Exception as error:  # noqa: BLE001  (whatever it is, nobody may wait for a response that was lost)
                 self._channel.close(error)
-        if self._turns.waiting:
+        if self._send_queue.waiting:
             self._send_waiting()
 
     def channel_closed(self, cause: BaseException | None) -> None:
         self.closed = True
         self.cause = cause
         self._timer.cancel()
-        self._turns.close()
-        rooms().clear()  # nobody may read in this thread any more
+        self._send_queue.close()
+        receive_buffers().clear()  # nobody may read in this thread any more
         waiting = [*self._in_flight, *self._unwritten]
         if self._renewal is not None:
             self._renewal.cancel()
@@ -455,7 +431,7 @@ class Connection:
             logger.debug("%s", self._ended("connection ended"))
         for pending in waiting:
             pending.set_error(self._ended(f"{pending.api_name} v{pending.version} got no response"))
-        if not self._turns.held:  # else they learn it from the task that authenticates
+        if not self._send_queue.held:  # else they learn it from the task that authenticates
             self._fail_unsent()
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
@@ -469,7 +445,7 @@ class Connection:
         return TLS_HINT if self._in_clear and looks_like_tls(cause) else ""
 
     def _fail_unsent(self) -> None:
-        for pending in self._turns.take_all():
+        for pending in self._send_queue.take_all():
             pending.set_error(self._ended(f"{pending.api_name} was not sent"))
 
     def write_drained(self) -> None:
@@ -506,7 +482,7 @@ class Connection:
         self._answered += 1
         pause = requested_pause(message, pending.version)
         if pause:
-            self._turns.pause(pause)
+            self._send_queue.pause(pause)
             logger.debug("%s asks for a pause of %g s (throttle_time_ms of %s)", self.address, pause, pending.api_name)
         pending.set_result(message)
 
@@ -518,7 +494,7 @@ class Connection:
         return framing.decode_response(pending.response, frame, version)[1]
 
     def _waiting(self) -> list[Pending]:
-        return [*self._in_flight, *self._unwritten, *(pending for pending, _ in self._turns.waiting)]
+        return [*self._in_flight, *self._unwritten, *(pending for pending, _ in self._send_queue.waiting)]
 
     # Time.
 
@@ -555,8 +531,8 @@ class Connection:
             self._timer.set(deadline)
 
     def _give_up(self, late: list[Pending]) -> None:
-        if not self._turns.held:
-            late = self._turns.give_up(late, len(self._in_flight))
+        if not self._send_queue.held:
+            late = self._send_queue.give_up(late, len(self._in_flight))
         errors = [
             KafkaTimeoutError(
                 f"{self.address} did not answer {pending.api_name} v{pending.version} within {pending.timeout:g} s "

@@ -1,8 +1,9 @@
 """Cuts a stream of bytes into Kafka's frames: a size of four bytes, then that many bytes.
 
 No I/O: whoever reads asks `FrameAssembler.target` where to put the next bytes and then tells how many came. A large
-frame is received straight into its own buffer (see `rooms`), so its bytes are copied nowhere; small ones come many at
-a time through a buffer that all connections of a thread share, and are copied once into buffers of their own.
+frame is received straight into its own buffer (see `receive_buffers`), so its bytes are copied nowhere; small ones
+come many at a time through a buffer that all connections of a thread share, and are copied once into buffers of their
+own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from kclient.net.rooms import rooms
+from kclient.net.receive_buffers import receive_buffers
 from kclient.protocol.framing import DEFAULT_LIMIT, frame_size_error
 from kclient.types import Buffer
 
@@ -143,7 +144,7 @@ class FrameAssembler:
             if self._filled == self._size:
                 self._complete()
         else:
-            rooms().not_needed()
+            receive_buffers().not_needed()
             self._cut(_scratch.view[:count], 0)
 
     def feed(self, data: Buffer) -> None:
@@ -214,13 +215,13 @@ class FrameAssembler:
     def _make_room(self, count: int) -> memoryview:
         """Room for the present frame, of which `count` bytes have come."""
         if self._admit is None:
-            return rooms().take(min(self._size, max(self._first_room, _GROWTH * count)))
+            return receive_buffers().take(min(self._size, max(self._first_room, _GROWTH * count)))
         if self.blocked:
             return memoryview(bytearray(max(count, 1)))
         if self._size > _MAPPED:
             return memoryview(mmap.mmap(-1, self._size))
         # there is memory for all of it; but what is not filled need not be there
-        return rooms().take(min(self._size, max(self._first_room, _ASKED_GROWTH * count)))
+        return receive_buffers().take(min(self._size, max(self._first_room, _ASKED_GROWTH * count)))
 
     def _free_room(self) -> memoryview:
         room = self._room

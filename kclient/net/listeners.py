@@ -17,7 +17,7 @@ from kclient.concurrency import TaskHandle
 from kclient.net.address import Address
 
 if TYPE_CHECKING:
-    from kclient.net.server_connection import ServerSettings
+    from kclient.net.server_settings import ServerSettings
 
 _LAST_PORT = 65535
 

@@ -14,7 +14,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 
@@ -22,17 +21,29 @@ from kclient.concurrency import Supervisor, TaskHandle, loop_soon, thread_to_the
 from kclient.descriptors import OUT_OF_DESCRIPTORS, Descriptors, process_descriptors
 from kclient.errors import ClosedError
 from kclient.net.address import Address
+from kclient.net.answers import Answer, Later, Reply, Steps
 from kclient.net.arguments import check_handler, check_supervisor
 from kclient.net.connection_limits import ConnectionLimits, Slot
 from kclient.net.fair_queue import FairQueue, Pace
 from kclient.net.listeners import Listener, bind_all, check_port, close_all, configure, located, remove_stale
 from kclient.net.memory_budget import MemoryBudget
-from kclient.net.server_connection import Answer, Reply, ServerConnection, ServerSettings, Steps
+from kclient.net.server_connection import RequestHandler, ServerConnection
+from kclient.net.server_settings import ServerSettings
 from kclient.net.stalls import StallWatch
 from kclient.net.streams import ByteStream, SocketStream, check_stream, describe_peer
 from kclient.net.tls import accept_tls
 
-__all__ = ["Answer", "Listener", "Reply", "RequestHandler", "Server", "ServerConnection", "ServerSettings", "Steps"]
+__all__ = [
+    "Answer",
+    "Later",
+    "Listener",
+    "Reply",
+    "RequestHandler",
+    "Server",
+    "ServerConnection",
+    "ServerSettings",
+    "Steps",
+]
 
 logger: logging.Logger = logging.getLogger("kclient.net.server")
 
@@ -46,38 +57,6 @@ _QUIET_LOOKS = 4
 _NAMED = 3
 """Stalled connections that a log record names."""
 _NO_MORE = (*OUT_OF_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM)
-
-
-class RequestHandler(Protocol):
-    """Answers requests. None of its methods waits."""
-
-    def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
-        """A request has come; called in arrival order. What takes long does so in `Steps`.
-
-        Args:
-            frame: Header and body, without the leading size. The buffer is the handler's own to keep and to change.
-            connection: Where it came from.
-
-        Returns:
-            The reply, a whole frame with its size, in parts; or None if there is none to be sent; or an awaitable of
-            one of these: a `Completion` costs no task, others are awaited by a task of the server. That task is not
-            cancelled when the client goes away, but when the server's closing has used up its time. Or `Steps` that
-            return any of these: the connection's next request begins when they have. What awaitables yield may be
-            `Steps` too, of a reply; the requests behind it do not wait for those.
-
-        Raises:
-            Exception: The connection is closed; a `ProtocolError`, and the `UnknownRequestError` of `decode_request`,
-                are put down to the client with a warning, others are logged with their traceback.
-        """
-        ...
-
-    def connected(self, connection: ServerConnection) -> None:
-        """A connection begins; the handler may set its `context`."""
-        ...
-
-    def disconnected(self, connection: ServerConnection) -> None:
-        """A connection has ended."""
-        ...
 
 
 class Server:

@@ -1,197 +1,73 @@
-"""One connection on the server's side: requests begin in order, replies leave in order, both bounded.
+"""One connection on the server's side: its requests begin in order, while there is room for them, up to its end.
 
-What takes long is done in steps, a slice at a time in the connection's turns (see `fair_queue`), and what takes memory
-counts against its share of the server's budget (see `memory_budget`): a connection is read, and requests are begun,
-while there is room for both.
+The replies leave in that order, too: `reply_order` has a place for each. What takes long is done in steps, a slice at a
+time in the connection's turns (see `request_steps`), and what takes memory counts against its share of the server's
+budget (see `memory_budget`): a connection is read, and requests are begun, while there is room for both.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
 from kclient.concurrency import Completion, Supervisor, TaskHandle, loop_clock
 from kclient.errors import ProtocolError
+from kclient.net.answers import Answer, Later, Reply, Steps
 from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
-from kclient.net.connection_limits import ConnectionQuota
 from kclient.net.fair_queue import Flow
-from kclient.net.garbage import LARGE, HoldOff
-from kclient.net.memory_budget import DEFAULT_TOTAL, MemoryBudget, Share, TooMuchMemoryError
+from kclient.net.memory_budget import MemoryBudget, Share, TooMuchMemoryError
+from kclient.net.reply_order import Place, ReplyOrder
+from kclient.net.request_steps import RequestSteps
+from kclient.net.server_settings import ServerSettings
 from kclient.net.streams import ByteStream
 from kclient.protocol.errors import UnknownRequestError
-from kclient.protocol.framing import DEFAULT_LIMIT
-from kclient.types import Buffer
 
-if TYPE_CHECKING:
-    from kclient.net.server import RequestHandler
-
-__all__ = ["FRAME_READ", "Answer", "Place", "Reply", "ServerConnection", "ServerSettings", "Steps", "Work"]
+__all__ = ["RequestHandler", "ServerConnection"]
 
 logger: logging.Logger = logging.getLogger("kclient.net.server")
 
-Reply: TypeAlias = Sequence[Buffer]
-"""A whole frame with its leading size, in parts. The buffers must not change until they have been sent."""
-
-
-_MOST_TASKS: Final = 64
-"""Requests of one connection that tasks work on or wait with. Each is dozens of objects, and the collector looks at all
-of them at once while nothing else happens."""
 _PER_TASK: Final = 4096
 """About how many bytes of memory a task takes."""
 _ARRIVED: Final = 16 * 1024
 """Bytes in the stream that show that a client sends: a socket takes so many also while it is not read."""
 
 
-class FrameRead(Enum):
-    """That what came with a request has been read: its bytes are not needed while it waits."""
+class RequestHandler(Protocol):
+    """Answers requests. None of its methods waits."""
 
-    READ = "read"
-
-
-FRAME_READ: Final = FrameRead.READ
-
-Work: TypeAlias = "Generator[int | Completion[Any] | FrameRead | None, None, Any]"
-"""What is done in steps: each `yield` is a place to pause. It yields the bytes of memory that it has taken (below 0:
-given back) since the last one, or a `Completion` to go on after, or `FRAME_READ`, or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """An answer that is worked out in steps, because it would hold up the others."""
-
-    work: Work
-    """Returns what `RequestHandler.begin` may return; the next request of the connection begins after that."""
-    lasting: bool = False
-    """Whether it goes on when the client has gone; else it is closed."""
-
-
-Answer: TypeAlias = "Reply | Awaitable[Reply | Steps | None] | Steps | None"
-"""What a request handler returns for a request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """Limits and times of a server; sizes in bytes, times in seconds."""
-
-    frame_limit: int = DEFAULT_LIMIT
-    """Largest request (`socket.request.max.bytes`); a connection that announces a larger one is closed. Where it
-    is more than a quarter of `max_memory`, that quarter is the limit."""
-    first_room: int = 16 * 1024
-    """Memory that a connection gets for a request that is announced; more comes as the request's bytes do."""
-    max_outstanding: int = 64
-    """Requests of one connection that may be unanswered before it is not read any more."""
-    max_outstanding_bytes: int = 64 * 1024 * 1024
-    """The same, counted in bytes of requests; one request always fits."""
-    max_unsent_bytes: int = 16 * 1024 * 1024
-    """Bytes of replies that a client may leave unread before it is not read any more."""
-    max_memory: int = DEFAULT_TOTAL
-    """What all connections may hold together: requests, what is made of them, replies; see `MemoryBudget`."""
-    max_request_memory: int | None = None
-    """Of that, requests that were received and not answered (`queued.max.request.bytes`); None for no such limit."""
-    stall_timeout: float = 10.0
-    """A connection that keeps memory, and takes and gives too little for so long, is closed while others wait for
-    memory; see `stalls`."""
-    quota: ConnectionQuota = field(default_factory=ConnectionQuota)
-    """How many connections there may be, at first."""
-    idle_timeout: float | None = 600.0
-    """A connection over which nothing has come or gone for so long is closed (`connections.max.idle.ms`), unless an
-    answer is owed to it; None for never."""
-    handshake_timeout: float = 10.0
-    """A connection that has completed no TLS handshake after so long is closed."""
-    send_buffer_bytes: int = -1
-    """Of the sockets; -1 leaves it to the system."""
-    receive_buffer_bytes: int = -1
-    """Of the sockets; -1 leaves it to the system."""
-    backlog: int = 1024
-    """Connections that wait to be accepted."""
-
-
-class Place:
-    """A request's place in the order of replies, and the memory that is held for it."""
-
-    __slots__ = ("_connection", "_on_next", "_wanted", "_whole", "done", "frame", "held", "reply", "taken")
-
-    def __init__(self, connection: ServerConnection, frame: int) -> None:
-        self.frame: int = frame
-        """Bytes of the request, while they are needed."""
-        self.held: int = frame
-        """Bytes of memory: the request's, what was made of it, then the reply's."""
-        self.done: bool = False
-        self.reply: Reply | None = None
-        self._connection = connection
-        self.taken: int = 0
-        """Of `held`, what `take` was asked for and is not given back."""
-        self._wanted = 0  # what it was asked for in vain
-        self._whole = False  # and whether that cannot be had in parts
-        self._on_next: Callable[[], object] | None = None
-
-    @property
-    def is_next(self) -> bool:
-        """Whether the reply can leave as soon as it is there: those before it have left."""
-        return self._connection.is_next(self)
-
-    @property
-    def hurried(self) -> bool:
-        """Whether the connection goes on only when it holds less: what waits for the client's sake is answered now."""
-        return self._connection.crowded
-
-    def when_next(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when `is_next` or `hurried` may have become true, or there may be memory to `take`."""
-        self._on_next = callback
-
-    def told_next(self) -> None:
-        """It is the connection's first place now, or there may be memory. Called by the connection."""
-        if self._wanted:
-            self.take(self._wanted, whole=self._whole)  # now: whoever is told asks later than the others
-        if self._on_next is not None:
-            self._on_next()
-
-    def take(self, size: int, *, whole: bool = False) -> bool:
-        """Hold memory for the reply; False if it has to be waited for. It is given back when the reply is there.
-
-        What has to be waited for is held as soon as it can be had; then `taken` tells, and the callback is called.
+    def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
+        """A request has come; called in arrival order. What takes long does so in `Steps`.
 
         Args:
-            size: Bytes.
-            whole: Whether they are of one thing, that may be larger than the connection's part (see `Share.take`).
+            frame: Header and body, without the leading size. The buffer is the handler's own to keep and to change.
+            connection: Where it came from.
+
+        Returns:
+            The reply, a whole frame with its size, in parts; or None if there is none to be sent; or an awaitable of
+            one of these: a `Completion` costs no task (`Later` makes the reply of what completes), others are awaited
+            by a task of the server. That task is not cancelled when the client goes away, but when the server's
+            closing has used up its time. Or `Steps` that return any of these: the connection's next request begins
+            when they have. What awaitables yield may be `Steps` too, of a reply; the requests behind it do not wait
+            for those.
+
+        Raises:
+            Exception: The connection is closed; a `ProtocolError`, and the `UnknownRequestError` of `decode_request`,
+                are put down to the client with a warning, others are logged with their traceback.
         """
-        connection = self._connection
-        if not connection.share.take(size, over=connection.is_first(self), whole=whole):
-            self._wanted, self._whole = size, whole
-            return False
-        self._wanted = 0
-        self.held += size
-        self.taken += size
-        return True
+        ...
 
-    def give_back(self, but: int = 0) -> None:
-        """Give back what was taken, but so many bytes of it."""
-        self._wanted = 0
-        if self.taken > but:
-            self._connection.share.add(but - self.taken)
-            self.held -= self.taken - but
-            self.taken = but
+    def connected(self, connection: ServerConnection) -> None:
+        """A connection begins; the handler may set its `context`."""
+        ...
 
-
-class _Course:
-    """The steps of one request on their way."""
-
-    __slots__ = ("hold_off", "lasting", "owed", "slot", "then", "work")
-
-    def __init__(self, slot: Place, steps: Steps, then: Callable[[Place, Any], object]) -> None:
-        self.slot = slot
-        self.work = steps.work
-        self.lasting = steps.lasting
-        self.then = then
-        self.owed = 0
-        """Bytes that it needs before it goes on."""
-        self.hold_off = HoldOff()
+    def disconnected(self, connection: ServerConnection) -> None:
+        """A connection has ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,17 +132,11 @@ class ServerConnection:
         self._channel: Channel | None = None
         self.beginning: Place | None = None
         """The place of the request that the handler is told to begin."""
-        self._slots: deque[Place] = deque()
-        self._slot_bytes = 0
-        self._undone = 0  # slots whose reply is not there
-        self._reply_bytes = 0  # of replies that wait for those before them
-        self._unsent = 0  # of those that were handed to the channel and have not been sent
-        self._written = 0
+        self._order = ReplyOrder(settings, self.share, lambda: self.crowded)
+        self._steps = RequestSteps(flow, self._order)
+        self._tasks: set[TaskHandle] = set()
         self._backlog: deque[memoryview] = deque()
-        self._begun: _Course | None = None  # the request that begins in steps: the next one begins after it
-        self._courses: set[_Course] = set()
-        self._running: _Course | None = None
-        self._hungry: list[_Course] = []  # those that wait for memory
+        self._begins_in_steps = False  # a request: the next one begins after it
         self._frame_held = 0  # bytes that are held for the frame that is being received
         self._frame_waits = 0  # and those that it waits for
         self._announced = 0.0  # when its first bytes came
@@ -278,15 +148,13 @@ class ServerConnection:
         self._closing = False
         self._deserted = False  # the client has gone; what it had sent may still begin, and no reply is kept
         self._parted: _Parted | None = None
-        self._tasks: set[TaskHandle] = set()
-        self._working = 0  # of these, those that have not answered
         self._close_callbacks: list[Callable[[ServerConnection], object]] = []
         self._deserted_callbacks: list[Callable[[], object]] = []
 
     @property
     def outstanding(self) -> int:
         """Requests that have begun and whose replies have not been handed to the stream."""
-        return len(self._slots)
+        return len(self._order.places)
 
     @property
     def moved(self) -> int:
@@ -294,7 +162,7 @@ class ServerConnection:
         channel = self._channel
         if channel is None:
             return 0
-        return channel.received_bytes + self._written - channel.pending_bytes - channel.in_flight
+        return channel.received_bytes + self._order.written - channel.pending_bytes - channel.in_flight
 
     def idle_since(self) -> float | None:
         """When something was last received or sent, on the clock of `anyio.current_time`, as far as that was asked for.
@@ -304,21 +172,36 @@ class ServerConnection:
         moved = self.moved
         if moved != self._moved:  # a part of a large request is a sign of life, too
             self._moved, self._active = moved, self._now()
-        waits = self._slots or self._backlog or self._frame_waits
-        return None if waits else self._active
+        waits = self._order.places or self._backlog or self._frame_waits
+        return None if waits else max(self._active, self._order.last_sent)
 
     @property
     def stuck(self) -> int:
         """Bytes that are kept, or waited for, until the client sends the rest of a request or reads replies, or until
-        requests end that wait for something and are before one that needs memory; 0 if there are none."""
+        requests end that wait for clients, or for memory, and are before others; 0 if there are none.
+
+        What the server has begun and does not end, as while its disk stalls, is not the client's to hasten: it does not
+        count.
+        """
         size = self._frame_held + self._frame_waits
-        return max(size, self.share.held - self.share.kept) if self._owes else size
+        if not self._owes:
+            return size
+        begun = 0 if self._first_waits else self._order.request_bytes
+        return max(size, self.share.held - self.share.kept - begun)
 
     @property
     def _owes(self) -> bool:
-        """Whether it holds more than its allowance, and nothing else than its client's reading, or what it waits for,
-        lets it go on."""
-        return not self.share.small and (self._unsent > 0 or self.crowded)
+        """Whether it holds more than its allowance, and nothing lets it go on but its client's reading, other clients,
+        or memory that it holds itself."""
+        return not self.share.small and (self._order.unsent > 0 or (self._first_waits and self.crowded))
+
+    @property
+    def _first_waits(self) -> bool:
+        """Whether the first request waits for clients, or for memory that comes free only when it has ended."""
+        if not self._order.places:
+            return False
+        first = self._order.places[0]
+        return first.parked or self._steps.needs_own(first)
 
     @property
     def announced(self) -> tuple[float, int] | None:
@@ -342,7 +225,7 @@ class ServerConnection:
             return True
         if self._frame_waits and held + self._frame_waits > most:
             return True
-        return any(held + course.owed > most for course in self._hungry)
+        return self._steps.crowded(held, most)
 
     @property
     def paused(self) -> bool:
@@ -352,13 +235,13 @@ class ServerConnection:
     def start(self) -> None:
         """Begin to read."""
         self._handler.connected(self)
-        self._channel = open_channel(
+        self._channel = self._order.channel = open_channel(
             self.stream,
             self,
             self._supervisor,
             frame_limit=self.frame_limit,
             first_room=self._settings.first_room,
-            turns=_Turns(self.flow, self._progressed, self.share.unasked),
+            turns=_Turns(self.flow, self._order.progressed, self.share.unasked),
             admit=self._admit,
         )
 
@@ -397,14 +280,14 @@ class ServerConnection:
     def abort(self) -> None:
         """Close at once, and cancel the requests that have begun."""
         self.close()
-        for course in list(self._courses):
-            self._give_up(course)
+        self._steps.give_up()
         for task in list(self._tasks):
             task.cancel()
 
     def drain(self) -> None:
         """Begin no more requests, and close when all that have begun are answered."""
         self._draining = True
+        self._order.on_empty = self._close_if_drained
         self._forget_backlog()
         if self._parted is not None:
             self._regulate()
@@ -436,15 +319,15 @@ class ServerConnection:
             self._begin_all(self.flow.until)
 
     def channel_closed(self, cause: BaseException | None) -> None:
-        if self._closing or not (self._backlog or self._begun is not None):
+        if self._closing or not (self._backlog or self._begins_in_steps):
             self._end(cause)
             return
         # a client may send with `acks=0` and go: what was received whole begins as if it were still there
         self._parted = _Parted(cause)
         self.share.go_on()
-        self.share.add(-self._unsent - self._frame_held, requests=-self._frame_held)
+        self.share.add(-self._frame_held, requests=-self._frame_held)
         self._frame_held = self._frame_waits = 0
-        self._unsent = 0
+        self._order.detach()
         self._desert()
         self._begin_soon()
 
@@ -453,18 +336,11 @@ class ServerConnection:
         if self._deserted:
             return
         self._deserted = True
-        for slot in self._slots:
-            if slot.done:
-                self._reply_bytes -= slot.held
-                self.share.add(-slot.held)
-                slot.reply, slot.held = None, 0
+        self._order.desert()
         callbacks, self._deserted_callbacks = self._deserted_callbacks, []
         for callback in callbacks:
             callback()
-        for course in list(self._courses):
-            if not course.lasting and course is not self._running and course in self._courses:
-                self._give_up(course)
-                course.then(course.slot, None)
+        self._steps.desert()
 
     def _end(self, cause: BaseException | None) -> None:
         """Nothing of it begins any more."""
@@ -472,17 +348,11 @@ class ServerConnection:
             return
         self.closed = True
         self._backlog.clear()
-        self._slots.clear()
-        hungry, self._hungry = self._hungry, []
-        self._slot_bytes = self._reply_bytes = self._unsent = self._undone = 0
+        self._order.close()
         self.share.close()
-        self._begun = self.beginning = None
-        for course in list(self._courses):
-            if not course.lasting:
-                self._give_up(course)
-        for course in hungry:
-            if course.lasting:
-                self.flow.add(partial(self._go_on, course))  # a closed share gives what is asked for
+        self._begins_in_steps = False
+        self.beginning = None
+        self._steps.end()
         # as text: log records that are kept must not keep the connection
         if isinstance(cause, ProtocolError):
             logger.warning("%s sent what is no Kafka request, the connection is closed: %s", self.peer, str(cause))
@@ -500,18 +370,9 @@ class ServerConnection:
             callback(self)
 
     def write_drained(self) -> None:
-        self._count_unsent()
-        if self._slots:
-            self._tell_next()
-        elif self._draining:
-            self._close_if_drained()
+        self._order.drained()
         if self._backlog or self.paused:
             self._begin_now_or_soon()
-
-    def _progressed(self) -> None:
-        """Some of what was pending has been written, and more is left."""
-        self._count_unsent()
-        self._tell_next()
 
     def _pause(self) -> None:
         """Read no further for now: what becomes of the client is looked after meanwhile."""
@@ -531,12 +392,12 @@ class ServerConnection:
             self._frame_held += here
             self._frame_waits = size - here
             self._pause()
-            self._hurry()
+            self._order.hurry()
         return False
 
     def _take_for_frame(self, size: int) -> bool:
         # without any of these, what it keeps is all that it holds
-        alone = not (self._slots or self._backlog or self._unsent or self._undelivered)
+        alone = not (self._order.places or self._backlog or self._order.unsent or self._undelivered)
         try:
             taken = self.share.take(size, request=True, last=alone)
         except TooMuchMemoryError as error:
@@ -549,11 +410,6 @@ class ServerConnection:
     @property
     def _undelivered(self) -> bool:
         return self._channel is not None and self._channel.undelivered
-
-    def _hurry(self) -> None:
-        """Something waits for memory: the first answer may be all that it waits for."""
-        if self.crowded:
-            self._tell_next()
 
     def _memory_freed(self) -> None:
         if not self._woken and not self.closed:
@@ -571,28 +427,17 @@ class ServerConnection:
                 self.share.go_on()
                 self._channel.admit()
             else:
-                self._hurry()
-        self._tell_next()
-        hungry, self._hungry = self._hungry, []
-        for course in hungry:
-            self.flow.add(partial(self._go_on, course))
+                self._order.hurry()
+        self._order.tell_next()
+        self._steps.ask_again()
         self._begin_all(until)
         self.flow.add(self._asked)
         return False
 
     def _asked(self, _until: float) -> bool:
-        if not (self._slots or self._backlog or self._frame_waits):  # else it may need what it has found no use for yet
-            self.share.asked()
+        if not (self._order.places or self._backlog or self._frame_waits):
+            self.share.asked()  # else it may need what it has found no use for yet
         return False
-
-    def _count_unsent(self) -> None:
-        assert self._channel is not None
-        if self._parted is not None:
-            return
-        unsent = self._channel.pending_bytes
-        if unsent != self._unsent:
-            self.share.add(unsent - self._unsent)
-            self._unsent = unsent
 
     def _forget_backlog(self) -> None:
         size = sum(map(len, self._backlog))
@@ -610,7 +455,7 @@ class ServerConnection:
             more = True
             while more and not self.closed:
                 more = self._begin_some(until)
-                self._flush()
+                self._order.flush()
                 more = more and bool(self._backlog) and self._may_begin() and self._clock() < until
         finally:
             self._batching = False
@@ -650,33 +495,18 @@ class ServerConnection:
     def _may_begin(self) -> bool:
         """Whether one of the backlog may begin."""
         share = self.share
-        if self._full():
+        if self._begins_in_steps or self._order.full():
             return False
         if share.held <= self._budget.allowance or share.may_begin():
             return True
-        return not self._slots and share.held >= share.most  # nothing comes free before it has begun
-
-    def _full(self) -> bool:
-        settings = self._settings
-        assert self._channel is not None
-        if self._parted is not None:
-            return self._begun is not None
-        if self._deserted:
-            return self._begun is not None or self._working >= _MOST_TASKS
-        return (
-            self._begun is not None
-            or self._working >= _MOST_TASKS
-            or len(self._slots) >= settings.max_outstanding
-            or self._slot_bytes >= settings.max_outstanding_bytes
-            or self._channel.pending_bytes + self._reply_bytes >= settings.max_unsent_bytes
-        )
+        return not self._order.places and share.held >= share.most  # nothing comes free before it has begun
 
     def _regulate(self) -> None:
         channel = self._channel
         if channel is None or self.closed:
             return
         if self._parted is not None:
-            if not self._backlog and self._begun is None:
+            if not (self._backlog or self._begins_in_steps):
                 self._end(self._parted.cause)
             elif self._may_begin():
                 self._begin_soon()
@@ -684,20 +514,16 @@ class ServerConnection:
         blocked = bool(self._backlog or self._draining or self._frame_waits)
         if self._backlog and not self._draining and self._may_begin():
             self._begin_soon()  # only its time was over
-        if blocked or self._full():
+        if blocked or self._begins_in_steps or self._order.full():
             self._pause()
             if self._backlog:
-                self._hurry()
+                self._order.hurry()
         elif channel.paused:
             channel.resume()
 
     def _begin(self, frame: memoryview, until: float) -> bool:
         """Begin one request; False if the connection was closed for it."""
-        size = len(frame)
-        slot = self.beginning = Place(self, size)
-        self._slots.append(slot)
-        self._slot_bytes += size
-        self._undone += 1
+        slot = self.beginning = Place(self._order, len(frame))
         try:
             answer = self._handler.begin(frame, self)
         except Exception as error:  # noqa: BLE001  (it is logged)
@@ -708,41 +534,33 @@ class ServerConnection:
                 answer.close()  # as if the connection had ended a moment before
             return False
         if type(answer) is list:  # as nearly always
-            self._place(slot, answer)
+            self._order.place(slot, answer)
         elif answer is None:
-            self._forget(slot)
+            self._order.forget(slot)
         elif isinstance(answer, Steps):
-            self._begun = course = _Course(slot, answer, self._begun_in_steps)
-            self._courses.add(course)
-            if self._go_on(course, until):
-                self.flow.add(partial(self._go_on, course))
+            self._begins_in_steps = True
+            self._steps.begin(slot, answer, self._begun_in_steps, self._failed, until)
         else:
             self._follow(slot, answer)
         return not self.closed
 
-    def _forget(self, slot: Place) -> None:
-        """The request that has just begun needs no reply: it has no place."""
-        assert self._slots[-1] is slot
-        self._slots.pop()
-        self._slot_bytes -= slot.frame
-        self._undone -= 1
-        self.share.add(-slot.held, requests=-slot.frame)
-
     def _begun_in_steps(self, slot: Place, answer: Answer) -> None:
-        self._begun = None
+        self._begins_in_steps = False
         self._follow(slot, answer)
         if not self._batching and not self.closed:
-            self._flush()
+            self._order.flush()
             self._begin_now_or_soon()
 
     def _follow(self, slot: Place, answer: Answer) -> None:
         """See to it that the answer of a request that has begun gets into its place."""
-        if isinstance(answer, Completion):
-            answer.on_done(lambda completion: self._completed(slot, completion))
+        if isinstance(answer, Later):
+            answer.completion.on_done(partial(self._completed, slot, answer.reply))
+        elif isinstance(answer, Completion):
+            answer.on_done(partial(self._completed, slot, Completion.result))
         elif answer is None or isinstance(answer, Sequence):
-            self._place(slot, answer)
+            self._order.place(slot, answer)
         elif isinstance(answer, Steps):
-            self._answer_in_steps(slot, answer)
+            self._steps.add(slot, answer, self._answered, self._failed)
         else:
             self._start_task(slot, answer)
 
@@ -754,7 +572,7 @@ class ServerConnection:
                 answer.close()
             self._failed(error)
             return
-        self._working += 1
+        self._order.working += 1
         slot.held += _PER_TASK
         self.share.add(_PER_TASK)
         self._tasks.add(task)
@@ -762,162 +580,35 @@ class ServerConnection:
 
     async def _finish(self, slot: Place, answer: Awaitable[Reply | Steps | None]) -> None:
         reply = await answer
-        full = self._working >= _MOST_TASKS
-        self._working -= 1
+        full = self._order.busy
+        self._order.working -= 1
         self._answered(slot, reply)
         if full and not self.closed and not self._batching:
             self._begin_now_or_soon()
 
-    def _completed(self, slot: Place, completion: Completion[Reply | Steps | None]) -> None:
-        if completion.error is None:
-            self._answered(slot, completion.result())
-        elif not self.closed:
-            self._failed(completion.error)
+    def _completed(
+        self, slot: Place, reply: Callable[[Completion[Any]], Reply | Steps | None], completion: Completion[Any]
+    ) -> None:
+        if self.closed:
+            return
+        try:
+            made = reply(completion)
+        except Exception as error:  # noqa: BLE001  (it is logged)
+            self._failed(error)
+        else:
+            self._answered(slot, made)
 
     def _answered(self, slot: Place, reply: Reply | Steps | None) -> None:
         if self.closed:
             return
         if isinstance(reply, Steps):
-            self._answer_in_steps(slot, reply)
+            self._steps.add(slot, reply, self._answered, self._failed)
             return
-        self._place(slot, reply)
-        if self._batching or self._slots[0] is not slot:
+        self._order.place(slot, reply)
+        if self._batching or self._order.places[0] is not slot:
             return
-        self._flush()
+        self._order.flush()
         self._begin_now_or_soon()
-
-    def _answer_in_steps(self, slot: Place, steps: Steps) -> None:
-        course = _Course(slot, steps, self._answered)
-        self._courses.add(course)
-        self.flow.add(partial(self._go_on, course))
-
-    def _place(self, slot: Place, reply: Reply | None) -> None:
-        if self._deserted:
-            reply = None
-        slot.done, slot.reply = True, reply
-        self._undone -= 1
-        size = 0 if reply is None else sum(map(len, reply))
-        frame = slot.frame
-        self._reply_bytes += size
-        self._slot_bytes -= frame
-        self.share.add(size - slot.held, -frame)
-        slot.frame, slot.held = 0, size
-
-    def _release_frame(self, slot: Place) -> None:
-        self._slot_bytes -= slot.frame
-        self.share.add(-slot.frame, requests=-slot.frame)
-        slot.held -= slot.frame
-        slot.frame = 0
-
-    def _flush(self) -> None:
-        """Send the replies whose turn it is."""
-        slots = self._slots
-        if slots and slots[0].done:
-            parts: list[Buffer] = []
-            size = 0
-            while slots and slots[0].done:
-                slot = slots.popleft()
-                if slot.reply is not None:
-                    parts.extend(slot.reply)
-                    size += slot.held
-            if parts and self._channel is not None:
-                self._active = self._now()
-                self._reply_bytes -= size
-                self._unsent += size
-                self._written += size
-                self._channel.write(parts)
-                if not self.closed:
-                    self._count_unsent()
-        if slots:
-            slots[0].told_next()
-        elif self._draining:
-            self._close_if_drained()
-
-    def is_next(self, slot: Place) -> bool:
-        """See `Place.is_next`."""
-        if self.closed or slot.done:
-            return False
-        before = 0 if self._channel is None else self._channel.pending_bytes
-        if self._slots[0] is not slot:
-            if self._undone > 1:
-                return False
-            before += self._reply_bytes
-        return before < self._settings.max_unsent_bytes
-
-    def is_first(self, slot: Place) -> bool:
-        """Whether the replies behind this request wait for its own."""
-        return bool(self._slots) and self._slots[0] is slot
-
-    def _tell_next(self) -> None:
-        if self._slots and not self._slots[0].done:
-            self._slots[0].told_next()
-
-    # Steps.
-
-    def _go_on(self, course: _Course, until: float) -> bool:
-        """Do steps of a request up to a time; whether there is more to do in the next turn."""
-        if course.slot.held > LARGE:
-            course.hold_off.begin()
-        more = self._step(course, until)
-        if not more:
-            course.hold_off.end()
-        return more
-
-    def _step(self, course: _Course, until: float) -> bool:
-        work = course.work
-        while course in self._courses:
-            try:
-                if course.owed:
-                    if not self._may_take(course):
-                        self._hungry.append(course)
-                        self._hurry()
-                        return False
-                    course.slot.held += course.owed
-                    course.owed = 0
-                self._running = course
-                step = next(work)
-            except StopIteration as end:
-                self._courses.discard(course)
-                course.then(course.slot, end.value)
-                return False
-            except Exception as error:  # noqa: BLE001  (it is logged)
-                self._courses.discard(course)
-                self._failed(error)
-                return False
-            finally:
-                self._running = None
-            if isinstance(step, int):
-                if step < 0:
-                    course.slot.held += step
-                    self.share.add(step)
-                else:
-                    course.owed = step
-            elif step is FRAME_READ:
-                self._release_frame(course.slot)
-            elif step is not None and not step.done:
-                step.on_done(lambda _: self.flow.add(partial(self._go_on, course)))
-                return False
-            if self._clock() >= until:
-                return course in self._courses
-        work.close()  # it closed its own connection
-        return False
-
-    def _may_take(self, course: _Course) -> bool:
-        slot = course.slot
-        if slot.taken > self.share.most:  # one thing larger than its part: what goes with that cannot wait for it
-            self.share.add(course.owed)
-            return True
-        alone = slot.held + course.owed > self.share.most  # whatever else comes free
-        return self.share.take(course.owed, last=alone, over=self.is_first(slot))
-
-    def _give_up(self, course: _Course) -> None:
-        """Nobody waits for these steps any more."""
-        self._courses.discard(course)
-        if course in self._hungry:
-            self._hungry.remove(course)
-        course.hold_off.end()
-        if course is not self._running:  # else it sees it itself
-            course.work.close()
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, TooMuchMemoryError):
@@ -932,9 +623,9 @@ class ServerConnection:
 
     def _close_if_drained(self) -> None:
         channel = self._channel
-        if self._draining and channel is not None and not self._slots and not channel.pending_bytes:
+        if self._draining and channel is not None and not self._order.places and not channel.pending_bytes:
             self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "draining" if self._draining else "open"
-        return f"<ServerConnection {self.peer} {state}, {len(self._slots)} outstanding>"
+        return f"<ServerConnection {self.peer} {state}, {self.outstanding} outstanding>"

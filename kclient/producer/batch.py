@@ -4,51 +4,55 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kclient.errors import IllegalStateError, KafkaError
+from kclient.producer.states import BATCH_TABLE, EVIDENCE_TABLE, AttemptOutcome, BatchEvent, BatchState, Evidence
+from kclient.records import BatchBuilder, CompressionType, decode_records
+from kclient.state_tables import next_state
 from kclient.types import RecordMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
+    from kclient.errors import KafkaError
     from kclient.producer.interfaces import DeliveryCallback
-    from kclient.producer.outcomes import Outcomes
-    from kclient.records import BatchBuilder
     from kclient.types import Buffer, TopicPartition
 
 
-class BatchState(Enum):
-    """Where a batch stands."""
-
-    OPEN = auto()
-    """Records may be appended."""
-    CLOSED = auto()
-    """Complete; waits for its turn, or is on its way."""
-    SUCCEEDED = auto()
-    """The broker acknowledged it."""
-    FAILED = auto()
-    """Given up; every record has the same error, or its own."""
-    SPLIT = auto()
-    """Was too large for the broker; its records are in smaller batches now."""
-
-
-_TRANSITIONS = {
-    BatchState.OPEN: {BatchState.CLOSED, BatchState.FAILED},
-    BatchState.CLOSED: {BatchState.SUCCEEDED, BatchState.FAILED, BatchState.SPLIT},
-    BatchState.SUCCEEDED: set[BatchState](),
-    BatchState.FAILED: set[BatchState](),
-    BatchState.SPLIT: set[BatchState](),
-}
 _DONE = frozenset({BatchState.SUCCEEDED, BatchState.FAILED})
+
+
+class BatchReports(Protocol):
+    """Where batches report, and who waits for them finds what it needs: one for each producer."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Guards the change of a batch's state against those who begin to wait for it."""
+        ...
+
+    def add(self, batch: ProducerBatch) -> None:
+        """A batch succeeded or failed."""
+        ...
+
+    def run_callbacks(self) -> None:
+        """Call what is due now, in the caller's thread."""
+        ...
+
+    def check_loop(self) -> None:
+        """Raise in another event loop than the one where batches are completed."""
+        ...
+
+    def block_on(self, batch: ProducerBatch, index: int, timeout: float | None) -> None:
+        """Wait in this thread until the fate of a record is known."""
+        ...
 
 
 class ProducerBatch:
     """Records for one partition that travel together.
 
-    Appending and closing happen under the accumulator's lock; the rest in the sender's task, except the wait for
-    the outcome, which has a lock of its own (`outcomes.lock`).
+    Appending and closing happen under the buffer's lock; the rest in the sender's task, except the wait for
+    the outcome, which has a lock of its own (`reports.lock`).
     """
 
     __slots__ = (
@@ -61,17 +65,15 @@ class ProducerBatch:
         "count",
         "created",
         "data",
-        "doubtful",
-        "drained",
         "error",
+        "evidence",
         "full",
         "log_append_time",
         "observed",
-        "outcomes",
         "producer_epoch",
         "producer_id",
         "record_errors",
-        "refused",
+        "reports",
         "reserved",
         "retry_at",
         "runs",
@@ -84,19 +86,18 @@ class ProducerBatch:
     )
 
     def __init__(
-        self, tp: TopicPartition, builder: BatchBuilder, created: float, reserved: int, outcomes: Outcomes
+        self, tp: TopicPartition, builder: BatchBuilder, created: float, reserved: int, reports: BatchReports
     ) -> None:
         self.tp: TopicPartition = tp
         self.builder: BatchBuilder | None = builder
         self.created: float = created
         self.reserved: int = reserved
-        self.outcomes: Outcomes = outcomes
+        self.reports: BatchReports = reports
         self.full: bool = False
         self.state: BatchState = BatchState.OPEN
         self.count: int = 0
         self.size: int = 0
         self.data: Buffer | None = None
-        self.drained: float = 0.0
         self.runs: array[int] = array("q")
         self.attempts: int = 0
         self.retry_at: float = 0.0
@@ -105,8 +106,7 @@ class ProducerBatch:
         self.producer_epoch: int = -1
         self.base_sequence: int = -1
         self.sequence_reset: bool = False
-        self.doubtful: bool = False
-        self.refused: bool = False
+        self.evidence: Evidence = Evidence.NONE
         self.base_offset: int = -1
         self.log_append_time: int = -1
         self.error: KafkaError | None = None
@@ -119,19 +119,17 @@ class ProducerBatch:
     def __repr__(self) -> str:
         return f"<ProducerBatch {self.tp} {self.state.name} {self.count} records>"
 
-    def _move(self, state: BatchState) -> None:
-        if state not in _TRANSITIONS[self.state]:
-            raise IllegalStateError(f"batch of {self.tp}: {self.state.name} -> {state.name}")
-        self.state = state
+    def _on(self, event: BatchEvent) -> None:
+        self.state = next_state(BATCH_TABLE, self.state, event, self)
 
     # ------------------------------------------------------------------ filling
 
     def close(self) -> None:
-        """No more records; called under the accumulator's lock."""
+        """No more records; called under the buffer's lock."""
         if self.state is not BatchState.OPEN:
             return
         assert self.builder is not None
-        self._move(BatchState.CLOSED)
+        self._on(BatchEvent.COMPLETED)
         self.count = self.builder.count
         self.size = self.builder.size
         self.runs = self.builder.timestamp_runs
@@ -179,17 +177,31 @@ class ProducerBatch:
         self.set_producer_state(producer_id, epoch, sequence)
         self.sequence_reset = True
 
-    def attempt_failed(self, *, stored: bool) -> None:
-        """An attempt to send it failed; `stored`: it may have been stored all the same."""
-        if stored:
-            self.doubtful = True
-        elif not self.doubtful:
-            self.refused = True
+    def attempt_failed(self, outcome: AttemptOutcome) -> None:
+        """What is known now of whether it is stored."""
+        self.evidence = next_state(EVIDENCE_TABLE, self.evidence, outcome, self)
 
     @property
     def must_be_stored(self) -> bool:
         """Whether it is stored if the leader took a later one: nothing says that an attempt was refused first."""
-        return self.doubtful and not self.refused
+        return self.evidence is Evidence.MAYBE_STORED
+
+    # ------------------------------------------------------------------ on its way
+
+    def send(self, leader_epoch: int | None) -> None:
+        """It leaves in a request to the leader of this epoch."""
+        self._on(BatchEvent.SENT)
+        self.attempt_leader_epoch = leader_epoch
+
+    def retry(self, at: float) -> None:
+        """The attempt failed; another follows.
+
+        Args:
+            at: When, at the earliest.
+        """
+        self._on(BatchEvent.RETRIED)
+        self.attempts += 1
+        self.retry_at = at
 
     # ------------------------------------------------------------------ outcome
 
@@ -203,13 +215,13 @@ class ProducerBatch:
     def succeed(self, base_offset: int, log_append_time: int) -> None:
         """The broker has the batch."""
         self.base_offset, self.log_append_time = base_offset, log_append_time
-        self._finish(BatchState.SUCCEEDED)
+        self._finish(BatchEvent.ACKNOWLEDGED)
 
     def fail(self, error: KafkaError, record_errors: dict[int, KafkaError] | None = None) -> None:
         """Give the batch up."""
         self.count = self.records
         self.error, self.record_errors = error, record_errors
-        self._finish(BatchState.FAILED)
+        self._finish(BatchEvent.GIVEN_UP)
 
     def split(self, children: list[ProducerBatch]) -> None:
         """The records travel in smaller batches from now on, in the same order."""
@@ -217,25 +229,25 @@ class ProducerBatch:
         for child in children:
             self.splits.append((start, child))
             start += child.count
-        self._finish(BatchState.SPLIT)
+        self._finish(BatchEvent.REFUSED_AS_TOO_LARGE)
         for index, callback in self.callbacks or ():
             child, inner = self.locate(index)
             child.add_callback(inner, callback)
         self.callbacks = None
 
-    def _finish(self, state: BatchState) -> None:
-        with self.outcomes.lock:
-            self._move(state)
+    def _finish(self, event: BatchEvent) -> None:
+        with self.reports.lock:
+            self._on(event)
             waiters, self.waiters = self.waiters, None
         self.builder = self.data = None  # handles may live long; the payload must not
-        if state is not BatchState.SPLIT:
-            self.outcomes.add(self)
+        if self.state is not BatchState.SPLIT:
+            self.reports.add(self)
         for waiter in waiters or ():
             waiter()
 
     def add_waiter(self, waiter: Callable[[], object]) -> bool:
         """Have `waiter` called at the next change of state; False if there will be none."""
-        with self.outcomes.lock:
+        with self.reports.lock:
             if self.state in _DONE or self.state is BatchState.SPLIT:
                 return False
             if self.waiters is None:
@@ -245,7 +257,7 @@ class ProducerBatch:
 
     def remove_waiter(self, waiter: Callable[[], object]) -> None:
         """Undo `add_waiter`, if it still stands."""
-        with self.outcomes.lock:
+        with self.reports.lock:
             if self.waiters is not None and waiter in self.waiters:
                 self.waiters.remove(waiter)
 
@@ -274,7 +286,7 @@ class ProducerBatch:
         return RecordMetadata(self.tp.topic, self.tp.partition, offset, timestamp)
 
     def add_callback(self, index: int, callback: DeliveryCallback) -> None:
-        """Have `callback` called with the record's outcome; under the accumulator's lock."""
+        """Have `callback` called with the record's outcome; under the buffer's lock."""
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append((index, callback))
@@ -285,6 +297,11 @@ class ProducerBatch:
             self.observed = set()
         self.observed.add(index)
 
+    def unobserve(self, index: int) -> None:
+        """Nobody was told of it after all."""
+        if self.observed is not None:
+            self.observed.discard(index)
+
 
 def increment_sequence(sequence: int, increment: int) -> int:
     """Sequence numbers count to 2^31 - 1 and start again at 0."""
@@ -294,3 +311,31 @@ def increment_sequence(sequence: int, increment: int) -> int:
 def is_later(one: int, other: int) -> bool:
     """Whether sequence number `one` comes after `other`, across the wrap-around."""
     return 0 < ((one - other) & 0x7FFFFFFF) < 0x40000000
+
+
+def split_batch(
+    batch: ProducerBatch, limit: int, compression: CompressionType, level: int | None
+) -> list[ProducerBatch]:
+    """The records of an encoded batch in batches of at most `limit` bytes, each with at least one record.
+
+    They share out its sequence numbers, since they hold the same records in the same order.
+    """
+    assert batch.data is not None
+    children: list[ProducerBatch] = []
+    builder: BatchBuilder | None = None
+    for record in decode_records(batch.data, *batch.tp, check_crcs=False):
+        fields = (record.timestamp, record.key, record.value, record.headers)
+        if builder is None or builder.append(*fields) < 0:
+            builder = BatchBuilder(limit=limit, compression=compression, level=level)
+            builder.append(*fields)
+            children.append(ProducerBatch(batch.tp, builder, batch.created, 0, batch.reports))
+    sequence = batch.base_sequence
+    for child in children:
+        child.close()
+        child.full = True
+        child.reserved = child.size
+        child.evidence = batch.evidence
+        if batch.has_sequence:
+            child.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
+            sequence = increment_sequence(sequence, child.count)
+    return children

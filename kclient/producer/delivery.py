@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.producer.batch import BatchState
+from kclient.producer.batch import ProducerBatch
+from kclient.producer.states import BatchState
 from kclient.records import LazyDelivery
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator
 
     from kclient.errors import KafkaError
-    from kclient.producer.batch import ProducerBatch
+    from kclient.records import Appended
     from kclient.types import RecordMetadata
 
 
@@ -43,7 +46,7 @@ class Delivery(LazyDelivery):
 
     async def _wait(self) -> RecordMetadata:
         await wait_for_batch(self.batch, self.index)
-        self.batch.outcomes.run_callbacks()
+        self.batch.reports.run_callbacks()
         return self.outcome()
 
     def done(self) -> bool:
@@ -71,8 +74,8 @@ class Delivery(LazyDelivery):
         """
         if timeout is not None:
             check_timeout(timeout, AS_LONG_AS_IT_TAKES)
-        self.batch.outcomes.block_on(self.batch, self.index, timeout)
-        self.batch.outcomes.run_callbacks()
+        self.batch.reports.block_on(self.batch, self.index, timeout)
+        self.batch.reports.run_callbacks()
         return self.outcome()
 
     def outcome(self) -> RecordMetadata:
@@ -86,28 +89,40 @@ class Delivery(LazyDelivery):
         return batch.metadata(index)
 
 
+_Segment: TypeAlias = tuple[Sequence[ProducerBatch], Sequence[int], bytes | None]
+"""Values in order: their batches, the index of the first in each, and which batch each is in (None: the only one)."""
+
+
 class Deliveries:
-    """The deliveries of `send_batch`, in the order of the values: a sequence of `Delivery`, and awaitable."""
+    """The deliveries of `send_batch` or `send_arrow`, in their order: a sequence of `Delivery`, and awaitable."""
 
     __slots__ = ("_length", "_segments", "_starts")
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._segments: list[tuple[ProducerBatch, int]] = []
+        self._segments: list[_Segment] = []
         self._length = 0
 
     def add(self, batch: ProducerBatch, first: int, count: int) -> None:
         """The next `count` values went into this batch, from index `first` on."""
+        if self._segments:
+            batches, indexes, owners = self._segments[-1]
+            if owners is None and batches[0] is batch and indexes[0] + self._length - self._starts[-1] == first:
+                self._length += count
+                return
         self._starts.append(self._length)
-        self._segments.append((batch, first))
+        self._segments.append(((batch,), (first,), None))
         self._length += count
 
-    def extend(self, more: Deliveries) -> None:
-        """Those of another call follow."""
-        for start, (batch, first) in zip(more._starts, more._segments, strict=True):
-            self._starts.append(self._length + start)
-            self._segments.append((batch, first))
-        self._length += more._length
+    def add_rows(self, appended: Appended) -> None:
+        """The next values went into several batches, as `Appender.append_rows` tells."""
+        batches, indexes, owners = appended
+        if len(batches) == 1:
+            self.add(batches[0], indexes[0], len(owners))
+        elif batches:
+            self._starts.append(self._length)
+            self._segments.append((batches, indexes, owners))
+            self._length += len(owners)
 
     def __len__(self) -> int:
         return self._length
@@ -118,24 +133,36 @@ class Deliveries:
         if not 0 <= position < self._length:
             raise IndexError(position)
         segment = bisect_right(self._starts, position) - 1
-        batch, first = self._segments[segment]
-        return Delivery(batch, first + position - self._starts[segment])
+        batches, indexes, owners = self._segments[segment]
+        position -= self._starts[segment]
+        if owners is None:
+            return Delivery(batches[0], indexes[0] + position)
+        owner = owners[position]
+        return Delivery(batches[owner], indexes[owner] + owners.count(owner, 0, position))
 
     def __iter__(self) -> Iterator[Delivery]:
-        return (self[position] for position in range(self._length))
+        ends = [*self._starts[1:], self._length]
+        for start, end, (batches, indexes, owners) in zip(self._starts, ends, self._segments, strict=False):
+            places = list(indexes)
+            for owner in owners or bytes(end - start):
+                yield Delivery(batches[owner], places[owner])
+                places[owner] += 1
 
     def __await__(self) -> Generator[Any, Any, list[RecordMetadata]]:
         return self._wait().__await__()
 
     async def _wait(self) -> list[RecordMetadata]:
-        await wait_for_batches([batch for batch, _ in self._segments])
-        for batch, _ in self._segments[:1]:
-            batch.outcomes.run_callbacks()
+        await wait_for_batches(list(self._batches()))
+        for batch in islice(self._batches(), 1):  # all are of one producer
+            batch.reports.run_callbacks()
         return [delivery.outcome() for delivery in self]
 
     def done(self) -> bool:
         """Whether the fate of every record is known."""
-        return all(batch.done for batch, _ in self._segments)
+        return all(batch.done for batch in self._batches())
+
+    def _batches(self) -> Iterator[ProducerBatch]:
+        return (batch for batches, _, _ in self._segments for batch in batches)
 
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
         """Wait for all outcomes, in blocking code; see `Delivery.result`."""
@@ -163,8 +190,8 @@ async def wait_for_batches(batches: Sequence[ProducerBatch]) -> None:
 
 
 async def _wait_for_change(batch: ProducerBatch) -> None:
-    if batch.outcomes.check_loop is not None:
-        batch.outcomes.check_loop()
+    if batch.reports.check_loop is not None:
+        batch.reports.check_loop()
     event = anyio.Event()
     if batch.add_waiter(event.set):
         try:

@@ -211,7 +211,7 @@ class Dispatcher:
             # the connection would hold requests back too, but in the accumulator batches can still fill up
             self._sender.throttle(request.node_id, now + pause)
         self._learn_leaders(response, request)
-        self._sender.on_response(request, outcomes(response, request), now)
+        self._sender.on_response(request, partition_outcomes(response, request), now)
 
     def _learn_leaders(self, response: ProduceResponse, request: InFlight) -> None:
         """A broker that no longer leads says who does (KIP-951)."""
@@ -228,7 +228,7 @@ class Dispatcher:
             self._cluster.metadata.update_leaders(leaders, nodes)
 
 
-def outcomes(response: ProduceResponse, request: InFlight) -> dict[TopicPartition, PartitionOutcome]:
+def partition_outcomes(response: ProduceResponse, request: InFlight) -> dict[TopicPartition, PartitionOutcome]:
     """What the broker says of each partition of a request."""
     found: dict[TopicPartition, PartitionOutcome] = {}
     for topic in response.responses:

@@ -128,7 +128,7 @@ class StickyChoice:
             choice = partitions[(position + 1) % len(partitions)]
         return choice
 
-    def drained(self, size: int) -> bool:
+    def batch_left(self, size: int) -> bool:
         """A batch of the current partition left before it was full; True if it is another one's turn."""
         self.produced += size
         return self.produced >= self.switch_bytes

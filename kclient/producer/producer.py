@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 import anyio.lowlevel
 
-from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout
-from kclient.concurrency import current_backend
-from kclient.config import ProducerConfig
-from kclient.errors import DeliveryError, IllegalStateError, SerializationError
-from kclient.producer.answers import FULL, NO_METADATA
-from kclient.producer.arrow import rows_of
-from kclient.producer.core import ProducerCore, as_headers
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
+from kclient.concurrency import current_backend, drive_async
+from kclient.errors import DeliveryError, IllegalStateError
+from kclient.producer.base import ProducerBase
 from kclient.producer.delivery import Deliveries, Delivery
-from kclient.producer.interfaces import ProducerRecord
-from kclient.unclosed import finalizer
+from kclient.producer.lifecycle import ProducerLifecycle
+from kclient.producer.record_arguments import as_values_and_keys
+from kclient.producer.sending import LetOthersRun, LoadTopic, WaitForRoom
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from kclient.config import ConfigSource
+    from kclient.config import ConfigSource, ProducerConfig
     from kclient.producer.interfaces import DeliveryCallback
+    from kclient.producer.sending import Wait
     from kclient.types import Headers, PartitionInfo
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
+
+T = TypeVar("T")
 
 PATIENCE: float = 0.001
 """Seconds for which a loop of `send` may keep the event loop to itself."""
 
 
-class Producer:
+class Producer(ProducerBase):
     """Sends records to Kafka, or to a kclient gateway, from asyncio or trio code.
 
     Use it with `async with`: a normal exit flushes; leaving by cancellation or KeyboardInterrupt gives up what was
@@ -54,22 +55,19 @@ class Producer:
         NotYetSupportedError: A setting asks for what kclient cannot do yet.
     """
 
+    _remedy = "`async with`, or `await producer.close()`"
+
     def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
-        self._core = ProducerCore(ProducerConfig.parse(config, **settings))
-        self._fast = self._core.accumulator.appender.append if self._core.plain else None
-        self._yielded = 0.0
+        super().__init__(config, **settings)
+        self._fast = self._life.buffer.appender.append if self._life.plain else None
         self._nested = False
         """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
-    def __repr__(self) -> str:
-        core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
-        return f"<Producer {core!r}>" if core is not None else "<Producer, not made>"
-
-    @finalizer
-    def __del__(self) -> None:
-        core = getattr(self, "_core", None)
-        if core is not None:
-            core.forgotten(self, "`async with`, or `await producer.close()`")
+    def _make(self, config: ProducerConfig, clock: Callable[[], float]) -> ProducerLifecycle:
+        self._clock = clock
+        self._yielded = 0.0
+        self._sender_turn = _SenderTurn()
+        return ProducerLifecycle(config, clock, on_wake=self._sender_turn.sender_woken)
 
     # ------------------------------------------------------------------ life
 
@@ -83,10 +81,10 @@ class Producer:
         """
         if current_backend() == "trio":  # whose tasks cannot outlive a block
             raise IllegalStateError("On trio a producer is started by its block: use `async with`, not `start`")
-        await self._core.start()
+        await self._life.start()
 
     async def __aenter__(self) -> Self:
-        await self._core.start()
+        await self._life.start()
         self._nested = current_backend() == "trio"
         return self
 
@@ -96,20 +94,19 @@ class Producer:
         try:
             await self._leave(error)
         finally:
-            await self._core.supervisor.aclose()
+            await self._life.supervisor.aclose()
 
     async def _leave(self, error: BaseException | None) -> None:
         if error is None:
             await self.close()
             return
+        failed = None
         try:
             # an ordinary exception is no reason to lose records; leaving at once is
             await self.close(timeout=None if isinstance(error, Exception) else 0)
-        except DeliveryError as failed:
-            if failed.count > self._core.unsent:
-                error.add_note(f"kclient: {failed}")
-        if self._core.unsent:
-            error.add_note(f"kclient: {self._core.unsent} records were not sent")
+        except DeliveryError as told:
+            failed = told
+        self._note_losses(error, failed)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is there, then end the background tasks. May be called again.
@@ -127,23 +124,21 @@ class Producer:
             IllegalStateError: It was started in another event loop.
         """
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
-        core = self._core
-        core.supervisor.check_loop()
+        life = self._life
+        life.supervisor.check_loop()
         try:
             with anyio.CancelScope(shield=timeout == 0):
-                await core.finish(timeout)
+                await life.finish(timeout)
         finally:
             try:
                 if not self._nested:
-                    await core.supervisor.aclose()
+                    await life.supervisor.aclose()
             finally:
                 try:
-                    core.outcomes.run_callbacks()
+                    life.reports.run_callbacks()
                 finally:
-                    core.close_plugins()
-        failures = core.outcomes.take_failures()
-        if failures is not None:
-            raise failures
+                    life.close_plugins()
+        self._raise_failures()
 
     # ------------------------------------------------------------------ sending
 
@@ -183,11 +178,11 @@ class Producer:
             RecordTooLargeError: The record exceeds `max.request.size`.
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
-            TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called.
+            TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called or would have to
+                be awaited.
             ValueError: The partition or the timestamp is negative, or larger than Kafka's numbers are.
         """
-        core = self._core
-        if self._fast is not None and on_delivery is None and not core.woken:
+        if self._fast is not None and on_delivery is None and not self._sender_turn.due:
             try:
                 delivery: Delivery | None = self._fast(topic, value, key, partition, timestamp, headers)
             except (TypeError, ValueError):
@@ -205,58 +200,19 @@ class Producer:
         timestamp: int | None,
         headers: Headers,
         on_delivery: DeliveryCallback | None = None,
-        *,
-        serialized: bool = False,
     ) -> Delivery:
-        """`send` without the fast path; `serialized`: key and value are bytes already."""
-        core = self._core
-        if on_delivery is not None:
-            check_callback(on_delivery, "on_delivery")
-        if core.woken or core.clock() - self._yielded > PATIENCE:
+        """`send` without the fast path."""
+        if self._sender_turn.due or self._clock() - self._yielded > PATIENCE:
             # the sender has something to do: a loop that only sends must not starve it
-            core.supervisor.check_loop()
-            core.woken = False
-            await anyio.lowlevel.checkpoint()
-            self._yielded = core.clock()
-        if core.outcomes.callbacks_due:
-            core.outcomes.run_callbacks()
-        headers = as_headers(headers)
-        if not core.plan.interceptors:
-            return await self._append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
-        record = core.intercept(ProducerRecord(topic, value, key, partition, timestamp, headers))
-        with core.intercepted():
-            return await self._append(
-                record.topic,
-                record.value,
-                record.key,
-                record.partition,
-                record.timestamp,
-                as_headers(record.headers),
-                core.acknowledgement(on_delivery),
-                serialized,
-            )
+            await self._let_others_run()
+        made = self._life.sending.send(topic, value, key, partition, timestamp, headers, on_delivery)
+        return made if isinstance(made, Delivery) else await drive_async(made, self._carry_out)
 
-    async def _append(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp: int | None,
-        headers: Headers,
-        on_delivery: DeliveryCallback | None,
-        serialized: bool,
-    ) -> Delivery:
-        """Append a record; waits while that is not possible."""
-        core = self._core
-        result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
-        if isinstance(result, Delivery):
-            return result
-        deadline = core.clock() + core.max_block
-        while not isinstance(result, Delivery):
-            await self._until_possible(result, topic, partition, deadline)
-            result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
-        return result
+    async def _let_others_run(self) -> None:
+        self._life.supervisor.check_loop()
+        self._sender_turn.due = False
+        await anyio.lowlevel.checkpoint()
+        self._yielded = self._clock()
 
     async def send_batch(
         self,
@@ -283,87 +239,60 @@ class Producer:
             TypeError: Values or keys are no collection.
             KafkaError: As for `send`.
         """
-        values, keys = self._core.columns(values, keys)
-        return await self._send_batch(topic, values, keys, partition)
-
-    async def _send_batch(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None,
-        partition: int | None,
-        *,
-        serialized: bool = False,
-    ) -> Deliveries:
-        core = self._core
-        deliveries = Deliveries()
-        if core.plan.interceptors:
-            for position, value in enumerate(values):
-                key = None if keys is None else keys[position]
-                delivery = await self._send(topic, value, key, partition, None, (), serialized=serialized)
-                deliveries.add(delivery.batch, delivery.index, 1)
-            return deliveries
-        core.supervisor.check_loop()
-        await anyio.lowlevel.checkpoint()
-        if core.outcomes.callbacks_due:
-            core.outcomes.run_callbacks()
-        deadline = core.clock() + core.max_block
-        while (why := core.append_many(topic, values, keys, partition, deliveries, serialized)) is not None:
-            await self._until_possible(why, topic, partition, deadline)
-        return deliveries
+        values, keys = as_values_and_keys(values, keys)
+        await self._let_others_run()
+        return await drive_async(self._life.sending.send_batch(topic, values, keys, partition), self._carry_out)
 
     async def send_arrow(self, topic: str | None, data: Any) -> Deliveries:
-        """Append the rows of Arrow data, whose columns are those of Spark's Kafka sink.
+        """Append the rows of Arrow data, whose columns are those of Spark's Kafka sink, as columns.
 
-        Columns: `value` (binary or string), and where wanted `key`, `headers` (list of key and value), `partition`,
-        `timestamp` (milliseconds, or a timestamp) and `topic`. Serializers are not applied. Waits as `send_batch` does.
+        Columns: `value`, and where wanted `key` (both of any kind of binary or string), `headers` (lists of structs of
+        key and value, or maps), `partition` (integers; null leaves it to the partitioner), `timestamp` (timestamps, or
+        integers: milliseconds; null is now) and `topic`. Serializers are not applied.
+
+        It is as if `send` were called for each row, in order, but no Python objects are made of them, unless
+        interceptors or a partitioner of your own look at each. It waits for a row as `send` does, up to `max.block.ms`.
+        If it is cancelled or fails, the rows before the one it came to are appended, and none behind; a note on
+        the error says how many. However much it is given, it takes no more than `buffer.memory`.
 
         Args:
             topic: Topic of all rows; None takes the column `topic`.
-            data: A pyarrow Table or RecordBatch, or an iterable of RecordBatches.
+            data: A pyarrow Table or RecordBatch, an iterable of RecordBatches, or what offers an Arrow stream, such as
+                the data frames of other libraries.
 
         Returns:
             The deliveries, in order.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            SerializationError: A column is missing, unknown, or of a wrong type.
-            KafkaError: As for `send`.
+            SerializationError: A column is missing, unknown, there twice, or of a wrong type, or a row has no topic.
+            TypeError: It is no Arrow data, or the topic is no text.
+            KafkaError, ValueError: As for `send`.
         """
-        deliveries = Deliveries()
-        for rows in rows_of(topic, data):
-            if rows.uniform and topic is not None:
-                deliveries.extend(await self._send_batch(topic, rows.values, rows.keys, None, serialized=True))
-                continue
-            for position, value in enumerate(rows.values):
-                name = topic if rows.topics is None else rows.topics[position]
-                if name is None:
-                    raise SerializationError(f"send_arrow: row {position} has no topic")
-                key = None if rows.keys is None else rows.keys[position]
-                delivery = await self._send(name, value, key, **rows.rest(position), serialized=True)
-                deliveries.add(delivery.batch, delivery.index, 1)
-        return deliveries
+        await self._let_others_run()
+        return await drive_async(self._life.sending.send_arrow(topic, data), self._carry_out)
 
-    async def _until_possible(self, why: Any, topic: str, partition: int | None, deadline: float) -> None:
-        """Wait until an append may succeed that did not."""
-        core = self._core
-        core.supervisor.check_loop()
-        left = deadline - core.clock()
-        if why is NO_METADATA:
-            await core.load_topic(topic, max(left, 0.0), partition)
-            return
-        assert why is FULL
-        if left <= 0:
-            core.check()
-            raise core.exhausted()
+    async def _carry_out(self, wait: Wait) -> None:
+        match wait:
+            case LoadTopic(topic, partition, timeout):
+                self._life.supervisor.check_loop()
+                await self._life.loader.load(topic, timeout, partition)
+            case WaitForRoom(timeout):
+                self._life.supervisor.check_loop()
+                await self._wait_for_room(timeout)
+            case LetOthersRun():
+                await self._let_others_run()
+
+    async def _wait_for_room(self, timeout: float) -> None:
+        buffer = self._life.buffer
         event = anyio.Event()
-        if not core.accumulator.add_waiter(event.set):
+        if not buffer.add_waiter(event.set):
             return
         try:
-            with anyio.move_on_after(left):
+            with anyio.move_on_after(timeout):
                 await event.wait()
         finally:
-            core.accumulator.remove_waiter(event.set)
+            buffer.remove_waiter(event.set)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything at once and wait until the fate of what was sent so far is known.
@@ -376,13 +305,11 @@ class Producer:
             KafkaTimeoutError: Not everything is through in time; it goes on in the background.
             TypeError, ValueError: The timeout is no number of seconds.
         """
-        core = self._core
-        core.supervisor.check_loop()
-        await core.wait_flushed(timeout)
-        core.outcomes.run_callbacks()
-        failures = core.outcomes.take_failures()
-        if failures is not None:
-            raise failures
+        life = self._life
+        life.supervisor.check_loop()
+        await life.wait_flushed(timeout)
+        life.reports.run_callbacks()
+        self._raise_failures()
 
     # ------------------------------------------------------------------ looking
 
@@ -393,9 +320,19 @@ class Producer:
             KafkaTimeoutError: Nothing is known within `max.block.ms`.
             InvalidTopicError: The name is empty.
         """
-        self._core.supervisor.check_loop()
-        return await self._core.partitions_for(topic)
+        self._life.supervisor.check_loop()
+        self._life.status.check()
+        return await self._life.loader.partitions_for(topic)
 
-    def metrics(self) -> dict[str, float]:
-        """Figures since the start under the names of Java's metrics; times in milliseconds, sizes in bytes."""
-        return self._core.figures()
+
+class _SenderTurn:
+    """Tells a call that would not wait that the sender is to have its turn. It knows no face, which may be dropped."""
+
+    __slots__ = ("due",)
+
+    def __init__(self) -> None:
+        self.due: bool = False
+        """Whether the sender was woken, and has not had its turn since."""
+
+    def sender_woken(self) -> None:
+        self.due = True

@@ -1,4 +1,4 @@
-"""The queues of batches, per topic and partition; all of it is guarded by the accumulator's lock."""
+"""The queues of batches, per topic and partition; all of it is guarded by the batch buffer's lock."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kclient.producer.batch import is_later
+from kclient.producer.states import BatchState
 from kclient.records import TopicSlots
 from kclient.types import TopicPartition
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from kclient.cluster import ClusterSnapshot
     from kclient.producer.batch import ProducerBatch
     from kclient.producer.partitioner import StickyChoice
+    from kclient.records import BatchBuilder
 
 
 class PartitionQueue:
@@ -37,22 +39,27 @@ class PartitionQueue:
         self.leader = snapshot.leader_id(self.tp)
         self.leader_epoch = snapshot.leader_epoch(self.tp)
 
-    def due(self, linger: float, hurry: bool, busy: bool = False) -> float:
+    def due(self, linger: float, flushing: bool, busy: bool = False) -> float:
         """When the first batch may leave; 0 if it need not wait.
 
         Args:
             linger: How long a batch may wait for more records, in seconds.
-            hurry: Whether nothing is to linger.
+            flushing: Whether nothing is to linger.
             busy: Whether a request is on its way to the leader: then `linger` is used to the full even by a batch
                 that has its size, because fewer and larger requests are cheaper for both sides.
         """
         first = self.batches[0]
-        if first.attempts:
+        if first.state is BatchState.RETRYING:
             # a new leader is tried at once (KIP-951)
             return first.retry_at if first.attempt_leader_epoch == self.leader_epoch else 0.0
-        if hurry or len(self.batches) > 1 or (first.full and not busy):
+        if flushing or len(self.batches) > 1 or (first.full and not busy):
             return 0.0
         return first.created + linger
+
+    def begin(self, batch: ProducerBatch, builder: BatchBuilder) -> None:
+        """A batch is open now: records go there."""
+        self.open = batch
+        self.topic.slots.open(self.tp.partition, batch, builder)
 
     def close_open(self) -> None:
         """The open batch, if any, takes no more records."""

@@ -22,16 +22,17 @@ from kclient.errors import (
     error_for,
 )
 from kclient.producer.metrics import ProducerMetrics
-from kclient.producer.transactions import State
+from kclient.producer.states import ProducerIdPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kclient.cluster import Backoff, ClusterSnapshot, MetadataCache
-    from kclient.producer.accumulator import Accumulator
     from kclient.producer.batch import ProducerBatch
+    from kclient.producer.batch_buffer import BatchBuffer
+    from kclient.producer.drain import BatchDrain
+    from kclient.producer.producer_id import ProducerIdState
     from kclient.producer.settings import SenderSettings
-    from kclient.producer.transactions import TransactionManager
     from kclient.types import TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
@@ -81,8 +82,9 @@ class Sender:
     """Decides for one producer.
 
     Args:
-        accumulator: Where records gather.
-        transactions: Sequence numbers; None if the producer is not idempotent.
+        buffer: Where batches are.
+        drain: Takes them out, and puts them back.
+        producer_id_state: Sequence numbers; None if the producer is not idempotent.
         metadata: Leaders.
         settings: Limits and times.
         backoff: Delay before a batch is sent again (`retry.backoff.ms`).
@@ -91,15 +93,17 @@ class Sender:
 
     def __init__(
         self,
-        accumulator: Accumulator,
-        transactions: TransactionManager | None,
+        buffer: BatchBuffer,
+        drain: BatchDrain,
+        producer_id_state: ProducerIdState | None,
         metadata: MetadataCache,
         settings: SenderSettings,
         backoff: Backoff,
         metrics: ProducerMetrics | None = None,
     ) -> None:
-        self.accumulator = accumulator
-        self.transactions = transactions
+        self._buffer = buffer
+        self._drain = drain
+        self._producer_id_state = producer_id_state
         self.metrics: ProducerMetrics = metrics or ProducerMetrics()
         self._metadata = metadata
         self._settings = settings
@@ -113,8 +117,6 @@ class Sender:
         self._init_failures = 0
         self._init_at = 0.0
         self._init_error: KafkaError | None = None
-        # without sequence numbers only one batch at a time keeps a partition's order
-        self._mute = transactions is None and settings.max_in_flight == 1
 
     # ------------------------------------------------------------------ what to do
 
@@ -133,7 +135,7 @@ class Sender:
         actions.wake_at = min(actions.wake_at, self._next_expiry)
         snapshot = self._metadata.snapshot
         busy = {node for node, requests in self._in_flight.items() if requests}
-        ready = self.accumulator.ready(snapshot, now, busy)
+        ready = self._drain.ready(snapshot, now, busy)
         actions.wake_at = min(actions.wake_at, ready.next_at)
         actions.leaderless = ready.unknown_leaders
         actions.refresh = self._refresh or bool(ready.unknown_leaders)
@@ -141,7 +143,7 @@ class Sender:
         more = bool(ready.nodes)
         while more:
             nodes = self._sendable(ready.nodes, now, connected, actions)
-            drained = self.accumulator.drain(snapshot, nodes, now, self.transactions, mute=self._mute)
+            drained = self._drain.drain(snapshot, nodes, now)
             for node, batches in drained.batches.items():
                 actions.requests.append(self._begin(node, batches, now))
             more = drained.more and bool(nodes)
@@ -155,22 +157,22 @@ class Sender:
 
     def _producer_id_ready(self, now: float, actions: Actions) -> bool:
         """Keep the producer id in order; False if it is lost for good and everything with it."""
-        transactions = self.transactions
-        if transactions is None:
+        producer_id_state = self._producer_id_state
+        if producer_id_state is None:
             return True
-        if transactions.state is State.FATAL_ERROR:
-            assert transactions.error is not None
-            self.accumulator.close(transactions.error)
-            self.abort(transactions.error)
+        if producer_id_state.phase is ProducerIdPhase.FATAL_ERROR:
+            assert producer_id_state.error is not None
+            self._buffer.close(producer_id_state.error)
+            self.abort(producer_id_state.error)
             return False
         if self._metadata.snapshot is not self._seen:
             self._seen = self._metadata.snapshot
-            transactions.go_by(self._seen)
-        transactions.resolve()
-        transactions.bump_if_required()
-        if transactions.needs_producer_id and self.accumulator.queued:
+            producer_id_state.go_by(self._seen)
+        producer_id_state.resolve()
+        producer_id_state.bump_if_required()
+        if producer_id_state.needs_producer_id and self._buffer.queued:
             if now >= self._init_at:
-                transactions.initializing()
+                producer_id_state.initializing()
                 actions.init_producer_id = True
             else:
                 actions.wake_at = min(actions.wake_at, self._init_at)
@@ -194,10 +196,10 @@ class Sender:
     def _expire(self, now: float) -> None:
         """Give up what is too old, queued or in flight. (Requests time out in the connection.)"""
         timeout = self._settings.delivery_timeout
-        for batch in self.accumulator.take_expired(now):
+        for batch in self._drain.take_expired(now):
             self._fail(batch, self._expired(batch), refused=False)
         # what comes later cannot expire before this
-        self._next_expiry = min(now + timeout, self.accumulator.oldest + timeout)
+        self._next_expiry = min(now + timeout, self._drain.oldest + timeout)
         for requests in self._in_flight.values():
             for request in requests:
                 for batch in request.batches.values():
@@ -212,9 +214,12 @@ class Sender:
         seconds = self._settings.delivery_timeout
         text = f"{batch.count} records for {batch.tp} were not delivered within delivery.timeout.ms ({seconds:g} s)"
         cause: KafkaError | None = batch.error
+        topic = self._metadata.snapshot.topics.get(batch.tp.topic)
+        if leader is None and topic is not None and topic.partitions and batch.tp.partition not in topic.partitions:
+            return KafkaTimeoutError(f"{text}: the topic has no such partition any more, it was created again")
         if cause is None and leader is None:
             return KafkaTimeoutError(f"{text}: the partition has no leader that is known")
-        if cause is None and self.transactions is not None and not self.transactions.identity.valid:
+        if cause is None and self._producer_id_state is not None and not self._producer_id_state.identity.valid:
             cause = self._init_error
         if cause is None and leader is not None:
             cause = self._unreachable.get(leader)
@@ -226,18 +231,18 @@ class Sender:
 
     def on_producer_id(self, producer_id: int, epoch: int) -> None:
         """InitProducerId succeeded."""
-        assert self.transactions is not None
+        assert self._producer_id_state is not None
         self._init_failures = 0
         self._init_error = None
-        self.transactions.initialized(producer_id, epoch)
+        self._producer_id_state.initialized(producer_id, epoch)
 
     def on_producer_id_failed(self, error: KafkaError, now: float) -> None:
         """InitProducerId failed; asked for again unless the error is final."""
-        assert self.transactions is not None
+        assert self._producer_id_state is not None
         self._init_failures += 1
         self._init_error = error
         self._init_at = now + self._backoff.seconds(self._init_failures)
-        self.transactions.initialization_failed(error)
+        self._producer_id_state.initialization_failed(error)
 
     # ------------------------------------------------------------------ answers
 
@@ -263,7 +268,7 @@ class Sender:
         self._remove(request)
         for batch in request.batches.values():
             self._succeed(batch, PartitionOutcome())
-            self._unmute(batch)
+            self._drain.landed(batch.tp)
 
     def on_response(self, request: InFlight, outcomes: dict[TopicPartition, PartitionOutcome], now: float) -> None:
         """The broker answered."""
@@ -272,7 +277,7 @@ class Sender:
         missing = PartitionOutcome(ErrorCode.UNKNOWN_SERVER_ERROR, message="The broker's answer left it out")
         for tp, batch in request.batches.items():
             self._complete(batch, outcomes.get(tp, missing), now)
-            self._unmute(batch)
+            self._drain.landed(batch.tp)
 
     def on_failure(self, request: InFlight, error: KafkaError, now: float) -> None:
         """The connection broke, or the answer makes no sense: nobody knows whether the batches were stored."""
@@ -280,19 +285,15 @@ class Sender:
         self._refresh = True  # others may lead by now
         for batch in request.batches.values():
             self._handle_error(batch, error, PartitionOutcome(error.code or 0), now, answered=False)
-            self._unmute(batch)
+            self._drain.landed(batch.tp)
 
     def _remove(self, request: InFlight) -> None:
         requests = self._in_flight.get(request.node_id, [])
         if request in requests:
             requests.remove(request)
-        if self.transactions is not None:
+        if self._producer_id_state is not None:
             for tp in request.batches:
-                self.transactions.landed(tp)
-
-    def _unmute(self, batch: ProducerBatch) -> None:
-        if self._mute:
-            self.accumulator.unmute(batch.tp)
+                self._producer_id_state.landed(tp)
 
     def _complete(self, batch: ProducerBatch, outcome: PartitionOutcome, now: float) -> None:
         if outcome.code == ErrorCode.NONE or self._is_duplicate(batch, outcome.code):
@@ -311,30 +312,30 @@ class Sender:
         return out_of_order and batch.must_be_stored and self._overtaken(batch)
 
     def _overtaken(self, batch: ProducerBatch) -> bool:
-        return self.transactions is not None and self.transactions.overtaken(batch)
+        return self._producer_id_state is not None and self._producer_id_state.overtaken(batch)
 
     def _succeed(self, batch: ProducerBatch, outcome: PartitionOutcome) -> None:
         base_offset = -1 if outcome.code else outcome.base_offset
-        if self.transactions is not None:
-            self.transactions.completed(batch, base_offset)
+        if self._producer_id_state is not None:
+            self._producer_id_state.completed(batch, base_offset)
         if not batch.done:
             self.metrics.sent(batch)
             batch.succeed(base_offset, outcome.log_append_time)
-        self.accumulator.finished(batch)
+        self._buffer.finished(batch)
 
     def _split(self, batch: ProducerBatch) -> None:
-        if self.transactions is not None:
-            self.transactions.split(batch)
-        children = self.accumulator.split(batch)
+        if self._producer_id_state is not None:
+            self._producer_id_state.split(batch)
+        children = self._drain.split(batch)
         logger.info(
             "The broker refused a batch of %d bytes for %s as too large (max.message.bytes): split into %d",
             batch.size, batch.tp, len(children),
         )  # fmt: skip
         self.metrics.split()
-        if self.transactions is not None:
+        if self._producer_id_state is not None:
             for child in children:
                 if child.has_sequence:
-                    self.transactions.adopt(child)
+                    self._producer_id_state.adopt(child)
 
     def _handle_error(
         self, batch: ProducerBatch, error: KafkaError, outcome: PartitionOutcome, now: float, *, answered: bool
@@ -343,15 +344,15 @@ class Sender:
             self._refresh = True
         if batch.done:
             return  # given up meanwhile
-        if self.transactions is not None:
-            self.transactions.attempt_failed(batch, error.code, answered=answered)
+        if self._producer_id_state is not None:
+            self._producer_id_state.attempt_failed(batch, error.code, answered=answered)
         in_time = now < batch.created + self._settings.delivery_timeout
         retries_left = batch.attempts < self._settings.retries
         if in_time and retries_left and self._may_retry(batch, error, outcome):
             logger.debug("%s: attempt %d failed, again: %s", batch.tp, batch.attempts + 1, error)
             self.metrics.retried(batch)
             batch.error = error
-            self.accumulator.reenqueue(batch, now + self._backoff.seconds(batch.attempts + 1))
+            self._drain.reenqueue(batch, now + self._backoff.seconds(batch.attempts + 1))
             return
         # a batch that was sent before may have been stored then, and only the answer went astray
         refused = answered and not error.retriable and not batch.attempts
@@ -367,9 +368,9 @@ class Sender:
         self._fail(batch, error, refused=refused, records=records)
 
     def _may_retry(self, batch: ProducerBatch, error: KafkaError, outcome: PartitionOutcome) -> bool:
-        if self.transactions is None or error.code is None:
+        if self._producer_id_state is None or error.code is None:
             return error.retriable
-        return self.transactions.may_retry(batch, error, outcome.log_start_offset)
+        return self._producer_id_state.may_retry(batch, error, outcome.log_start_offset)
 
     def _fail(
         self,
@@ -380,19 +381,19 @@ class Sender:
         records: dict[int, KafkaError] | None = None,
     ) -> None:
         """Give a batch up; `refused`: the broker surely did not store it, else nobody knows."""
-        if self.transactions is not None:
+        if self._producer_id_state is not None:
             if not refused:
-                self.transactions.lost(batch)
-            self.transactions.failed(batch, error, refused=refused)
+                self._producer_id_state.lost(batch)
+            self._producer_id_state.failed(batch, error, refused=refused)
         self.metrics.failed(batch)
         logger.debug("%s: %d records failed: %s", batch.tp, batch.count, error)
         batch.fail(error, records)
-        self.accumulator.finished(batch)
+        self._buffer.finished(batch)
 
     def abort(self, error: KafkaError) -> int:
         """Give everything up; returns the number of records that were not sent or not acknowledged."""
         self._in_flight.clear()
-        batches = self.accumulator.abort(error)
+        batches = self._buffer.abort(error)
         for batch in batches:
             self.metrics.failed(batch)
         return sum(batch.count for batch in batches)

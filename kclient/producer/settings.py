@@ -50,7 +50,7 @@ class SenderSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerPlan:
+class ProducerSettings:
     """What a `ProducerConfig` comes down to."""
 
     accumulator: AccumulatorSettings
@@ -63,7 +63,7 @@ class ProducerPlan:
     interceptors: tuple[ProducerInterceptor, ...]
 
     @classmethod
-    def of(cls, config: ProducerConfig) -> ProducerPlan:
+    def of(cls, config: ProducerConfig) -> ProducerSettings:
         """Read a configuration.
 
         Raises:
@@ -93,9 +93,10 @@ def _accumulator(config: ProducerConfig) -> AccumulatorSettings:
         CompressionType.ZSTD: config.compression_zstd_level,
     }
     # a small `max.request.size` bounds the batches too
-    growth = min(max(config.batch_size, GROWTH), config.max_request_size)
+    batch_size = min(config.batch_size, config.max_request_size)
+    growth = min(max(batch_size, GROWTH), config.max_request_size)
     return AccumulatorSettings(
-        batch_size=config.batch_size,
+        batch_size=batch_size,
         linger=config.linger_ms / 1000,
         buffer_memory=config.buffer_memory,
         max_request_size=config.max_request_size,

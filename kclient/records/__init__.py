@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kclient.records._implementation import choose
 from kclient.records.arguments import MAX_BATCH_SIZE
 from kclient.records.arrow import ArrowChunk, ArrowDecoder, arrow_schema
 from kclient.records.arrow_source import ArrowEncoder, record_columns
 from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, BatchHeader, CompressionType
 from kclient.records.checksum import crc32c
-from kclient.records.chooser import choose
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, check_level
-from kclient.records.contract import BinaryColumn, Deserialize, RecordColumns
+from kclient.records.contract import Appended, BinaryColumn, Deserialize, Destinations, HeaderColumn, RecordColumns
 from kclient.records.control import ABORT, COMMIT, decode_control_type, encode_end_marker
 from kclient.records.conversion import Magic, RecordConverter
 from kclient.records.framing import BatchInfo, RecordBatchFraming
@@ -27,7 +27,7 @@ from kclient.records.reader import RecordReader
 from kclient.records.restamping import restamp
 from kclient.records.sizes import size_of_record
 
-IMPLEMENTATION, _implementation = choose()
+IMPLEMENTATION, _chosen = choose()
 
 if TYPE_CHECKING:
     # The checkers read the twin in Python; that the compiled one has the same face is tested.
@@ -36,30 +36,32 @@ if TYPE_CHECKING:
         BatchBuilder,
         ConsumerRecord,
         LazyDelivery,
+        RecordSource,
         TopicSlots,
         murmur2,
         partition_for_key,
     )
     from kclient.records._interpreted import RecordScan as RecordScan  # for the gateway
 else:
-    Appender = _implementation.Appender
-    BatchBuilder = _implementation.BatchBuilder
-    ConsumerRecord = _implementation.ConsumerRecord
-    LazyDelivery = _implementation.LazyDelivery
-    RecordScan = _implementation.RecordScan
-    TopicSlots = _implementation.TopicSlots
-    murmur2 = _implementation.murmur2
-    partition_for_key = _implementation.partition_for_key
+    Appender = _chosen.Appender
+    BatchBuilder = _chosen.BatchBuilder
+    ConsumerRecord = _chosen.ConsumerRecord
+    LazyDelivery = _chosen.LazyDelivery
+    RecordScan = _chosen.RecordScan
+    RecordSource = _chosen.RecordSource
+    TopicSlots = _chosen.TopicSlots
+    murmur2 = _chosen.murmur2
+    partition_for_key = _chosen.partition_for_key
 
-_reader = RecordReader(_implementation)
+_reader = RecordReader(_chosen)
 decode_records: Final = _reader.decode_records
 decode_some: Final = _reader.decode_some
 iter_batches: Final = _reader.iter_batches
-_columns = ArrowDecoder(_implementation)
+_columns = ArrowDecoder(_chosen)
 decode_arrow: Final = _columns.decode_arrow
 decode_arrow_some: Final = _columns.decode_arrow_some
 encode_arrow: Final = ArrowEncoder(BatchBuilder).encode_arrow
-_converter = RecordConverter(_implementation)
+_converter = RecordConverter(_chosen)
 down_convert: Final = _converter.down_convert
 up_convert: Final = _converter.up_convert
 
@@ -71,6 +73,7 @@ __all__ = [
     "HEADER_SIZE",
     "IMPLEMENTATION",
     "MAX_BATCH_SIZE",
+    "Appended",
     "Appender",
     "ArrowChunk",
     "BatchBuilder",
@@ -80,11 +83,14 @@ __all__ = [
     "CompressionType",
     "ConsumerRecord",
     "Deserialize",
+    "Destinations",
+    "HeaderColumn",
     "LazyDelivery",
     "Magic",
     "MessageSetBuilder",
     "RecordBatchFraming",
     "RecordColumns",
+    "RecordSource",
     "TopicSlots",
     "arrow_schema",
     "check_batch",

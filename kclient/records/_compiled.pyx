@@ -42,6 +42,8 @@ from kclient.records.arguments import (
     check_builder,
     check_columns,
     check_delete_horizon,
+    check_destinations,
+    check_enough,
     check_handle,
     check_last_delta,
     check_limit,
@@ -50,6 +52,7 @@ from kclient.records.arguments import (
     check_partition,
     check_partitions,
     check_record,
+    check_source,
     check_stamps,
     check_start,
     check_topic,
@@ -71,8 +74,8 @@ from kclient.records.batch_header import (
     write_header,
 )
 from kclient.records.compression import check_compression, check_level, compress
-from kclient.records.contract import Columns
-from kclient.records.flaws import deserialization_error, record_error
+from kclient.records.contract import Appended, Columns
+from kclient.records.corruption import deserialization_error, record_error
 from kclient.records.restoring import restore_record
 from kclient.records.signatures import TwinSignature
 from kclient.types import TimestampType
@@ -118,14 +121,20 @@ cdef extern from *:
 cdef enum:
     HEADER_BYTES = 61
     FIRST_CAPACITY = 1024
+    # A builder that needs more than the first is given its limit at once, or so much.
+    MODEST_CAPACITY = 8192
+    MOST_AT_ONCE = 1048576
     MIN_RECORD_BYTES = 7
     # What is read in front of a key without looking, at most: four numbers of three bytes, and the attributes.
     PLAIN_BYTES = 13
     # Below this much work another thread would hardly start before the GIL is wanted back.
     RELEASE_GIL_BYTES = 65536
+    # What one call of `append_rows` takes at most: which batch a row is in has to fit into a byte.
+    MOST_ROWS = 16384
+    MOST_BATCHES = 256
 
 
-# The numbers of `kclient.records.flaws.Flaw`.
+# The numbers of `kclient.records.corruption.Corruption`.
 cdef enum:
     FLAW_NONE = 0
     FLAW_TRUNCATED = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kclient.errors import MissingExtraError, SerializationError
@@ -10,8 +11,8 @@ from kclient.records.arguments import check_limit, integer, milliseconds, shown
 from kclient.records.batch_header import CompressionType
 from kclient.records.bounds import INT64_MAX
 from kclient.records.compression import check_compression, check_level
-from kclient.records.contract import BinaryColumn, RecordColumns
-from kclient.types import Buffer, Headers
+from kclient.records.contract import BinaryColumn, HeaderColumn, RecordColumns
+from kclient.types import Buffer
 
 if TYPE_CHECKING:
     from kclient.records.contract import BatchBuilderType
@@ -37,13 +38,14 @@ class BuilderFactory(Protocol):
 def record_columns(data: Any, *, timestamp: int = -1) -> Iterator[RecordColumns]:
     """The rows of Arrow data as columns for `BatchBuilder.append_columns`, one piece for each chunk of memory.
 
-    Keys and values are not copied if they are binary or string columns with 32-bit positions; other kinds of binary
-    are converted first. Headers are made Python objects of.
+    Keys, values and headers are not copied if they are binary or string columns, large or not; other kinds of binary
+    are converted first.
 
     Args:
         data: A pyarrow Table or RecordBatch, or an iterable of RecordBatches, with the columns of Spark's Kafka schema:
             `value`, and where wanted `key`, `timestamp` (a timestamp, or milliseconds as integers) and `headers`
-            (lists of key and value). `topic`, `partition`, `offset` and `timestampType` may be there and are left out.
+            (lists of structs of key and value, or maps). `topic`, `partition`, `offset` and `timestampType` may be
+            there and are left out.
         timestamp: Milliseconds since the epoch for rows without one; -1 for none.
 
     Raises:
@@ -172,56 +174,191 @@ def _check_names(names: list[str]) -> None:
 
 def _columns(pa: Any, batch: Any, timestamp: int) -> RecordColumns:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    stamps = columns.get("timestamp")
     return RecordColumns(
         rows=batch.num_rows,
-        keys=_binary(pa, "key", columns.get("key")),
-        values=_binary(pa, "value", columns["value"]),
-        timestamps=_milliseconds(pa, columns.get("timestamp"), timestamp),
+        keys=binary_column(columns.get("key"), "key"),
+        values=binary_column(columns["value"], "value"),
+        timestamps=None if stamps is None else _timestamps(pa, stamps, timestamp),
         timestamp=timestamp,
-        headers=_headers(pa, columns.get("headers")),
+        headers=header_column(columns.get("headers")),
     )
 
 
-def _binary(pa: Any, name: str, column: Any) -> BinaryColumn | None:
+def binary_column(column: Any, name: str) -> BinaryColumn | None:
+    """A column of bytes or text in Arrow's memory layout; None if there is none, or every row is null.
+
+    Binary and string columns are not copied, be their positions of 32 or 64 bits; other kinds of binary are converted.
+
+    Args:
+        column: The `pyarrow.Array`, or None.
+        name: Name of the column, for the error.
+
+    Raises:
+        SerializationError: The column is of another type.
+    """
     if column is None or column.null_count == len(column):
         return None
-    try:
-        array = column.cast(pa.binary())  # copies nothing of binary and string columns
-    except pa.ArrowException as error:
-        raise SerializationError(f"column {name!r} of type {column.type} cannot be taken as binary: {error}") from error
+    array = _plain_binary(_pyarrow(), column, name)
+    wide = array.type.id in _ids("large_binary", "large_string")
     validity, ends, data = array.buffers()
-    return BinaryColumn(array.offset, validity if array.null_count else None, ends, b"" if data is None else data)
+    return BinaryColumn(array.offset, validity if array.null_count else None, ends, b"" if data is None else data, wide)
 
 
-def _milliseconds(pa: Any, column: Any, timestamp: int) -> Buffer | None:
-    if column is None or column.null_count == len(column):
-        return None
-    if not pa.types.is_integer(column.type) and not pa.types.is_timestamp(column.type):
-        raise SerializationError(f"column 'timestamp' of type {column.type} is neither a timestamp nor an integer")
+def _plain_binary(pa: Any, column: Any, name: str) -> Any:
+    """The column as binary or string, large or not."""
+    if column.type.id in _ids("dictionary"):
+        return _plain_binary(pa, column.dictionary_decode(), name)
+    if column.type.id in _ids("binary", "string", "large_binary", "large_string"):
+        return column
     try:
-        if pa.types.is_timestamp(column.type):
-            coarser = column.type.unit == "s"  # may be too many for milliseconds; the finer ones are cut off
-            column = column.cast(pa.timestamp("ms", column.type.tz), safe=coarser)
-        array = column.cast(pa.int64())
+        return column.cast(pa.binary())
+    except pa.ArrowException as error:  # not only ArrowInvalid: some casts are "not implemented"
+        raise SerializationError(f"column {name!r} of type {column.type} cannot be taken as binary: {error}") from error
+
+
+@cache
+def _ids(*names: str) -> frozenset[int]:
+    """What the types of these names are called in `pyarrow.DataType.id`."""
+    pa = _pyarrow()
+    return frozenset(getattr(pa.lib, f"Type_{name.upper()}") for name in names)
+
+
+def copied_bytes(column: Any) -> int:
+    """How many bytes `binary_column` has to copy of this column."""
+    kind = column.type
+    if kind.id in _ids("fixed_size_binary"):
+        return int(kind.byte_width) * len(column)
+    if kind.id in _ids("binary_view", "string_view"):
+        return _viewed_bytes(column)
+    if kind.id in _ids("dictionary") and column.null_count < len(column):
+        return _indexed_bytes(column)
+    return 0
+
+
+def _viewed_bytes(column: Any) -> int:
+    # a view is 16 bytes, and its length the first four; what a null one holds counts too, which does no harm
+    views = memoryview(column.buffers()[1]).cast("B")[column.offset * 16 : (column.offset + len(column)) * 16]
+    return sum(views.cast("i")[::4])
+
+
+def _indexed_bytes(column: Any) -> int:
+    import pyarrow.compute as compute
+
+    try:
+        lengths = compute.binary_length(_plain_binary(_pyarrow(), column.dictionary, ""))
+    except SerializationError:
+        return 0  # it is refused later
+    return compute.sum(lengths.take(column.indices)).as_py() or 0
+
+
+def milliseconds_column(column: Any) -> Any:
+    """A column of timestamps as a `pyarrow.Array` of int64, milliseconds since the epoch, with its nulls.
+
+    Raises:
+        SerializationError: It is neither a timestamp nor an integer, or does not fit.
+    """
+    pa = _pyarrow()
+    kind = column.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.int64())
+    if not pa.types.is_integer(kind) and not pa.types.is_timestamp(kind):
+        raise SerializationError(f"column 'timestamp' of type {kind} is neither a timestamp nor an integer")
+    try:
+        if pa.types.is_timestamp(kind):
+            coarser = kind.unit == "s"  # may be too many for milliseconds; the finer ones are cut off
+            column = column.cast(pa.timestamp("ms", kind.tz), safe=coarser)
+        return column.cast(pa.int64())
     except pa.ArrowException as error:
         raise SerializationError(
-            f"column 'timestamp' of type {column.type} cannot be taken as milliseconds: {error}"
+            f"column 'timestamp' of type {kind} cannot be taken as milliseconds: {error}"
         ) from error
-    if array.null_count:
-        array = array.fill_null(timestamp)
-    stamps = memoryview(array.buffers()[1]).cast("B")
-    return stamps[array.offset * _INT64_SIZE : (array.offset + len(array)) * _INT64_SIZE]
 
 
-def _headers(pa: Any, column: Any) -> list[Headers] | None:
+def numbers_of(array: Any, size: int) -> Buffer:
+    """The memory of an array of numbers without nulls, each of so many bytes."""
+    return memoryview(array.buffers()[1]).cast("B")[array.offset * size : (array.offset + len(array)) * size]
+
+
+def _timestamps(pa: Any, column: Any, timestamp: int) -> Buffer | None:
+    if column.null_count == len(column):
+        return None
+    array = milliseconds_column(column)
+    return numbers_of(array.fill_null(timestamp) if array.null_count else array, _INT64_SIZE)
+
+
+def header_column(column: Any) -> HeaderColumn | None:
+    """A column of headers in Arrow's memory layout; None if there is none, or no row has any.
+
+    Args:
+        column: The `pyarrow.Array`, lists of structs of key and value or maps; or None.
+
+    Raises:
+        SerializationError: The column is of another type, or a key is null or no text.
+    """
     if column is None or column.null_count == len(column):
         return None
+    pa = _pyarrow()
+    column = _plain_list(pa, column)
+    wide = pa.types.is_large_list(column.type)
+    validity, ends = column.buffers()[:2]
+    starts = memoryview(ends).cast("B")[column.offset * (8 if wide else 4) :].cast("q" if wide else "i")
+    begin, end = starts[0], starts[len(column)]
+    if begin == end:
+        return None
+    keys, values = (part.slice(begin, end - begin) for part in _key_and_value(pa, column))
+    _check_keys(pa, column, keys)
+    return HeaderColumn(
+        column.offset,
+        validity if column.null_count else None,
+        ends,
+        begin,
+        end - begin,
+        binary_column(keys, "headers"),
+        binary_column(values, "headers"),
+        wide,
+    )
+
+
+def _plain_list(pa: Any, column: Any) -> Any:
+    """The column as lists or maps whose items lie one behind the other."""
+    kind = column.type
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return column
+    if not (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or pa.types.is_fixed_size_list(kind)):
+        raise SerializationError(f"column 'headers' of type {kind} is no list of keys and values")
+    import pyarrow.compute as compute
+
+    # Arrow's own cast makes wrong lists of views, where some are null
+    lengths = compute.list_value_length(column).fill_null(0).cast(pa.int64())
+    ends = pa.concat_arrays([pa.array([0], pa.int64()), compute.cumulative_sum(lengths)])
+    return pa.LargeListArray.from_arrays(ends, column.flatten())
+
+
+def _key_and_value(pa: Any, column: Any) -> tuple[Any, Any]:
+    """All keys and values of a column of headers, also those that no row has."""
     kind = column.type
     if pa.types.is_map(kind):
-        return [row or () for row in column.to_pylist()]
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return column.keys, column.items
+    items = column.values
+    if not pa.types.is_struct(items.type) or items.type.get_field_index("key") < 0:
         raise SerializationError(f"column 'headers' of type {kind} is no list of keys and values")
+    if items.type.get_field_index("value") < 0:
+        raise SerializationError(f"column 'headers' of type {kind} is no list of keys and values")
+    return items.field("key"), items.field("value")
+
+
+def _check_keys(pa: Any, column: Any, keys: Any) -> None:
+    kind = column.type
+    text = keys.type.value_type if pa.types.is_dictionary(keys.type) else keys.type
+    if text.id not in _ids("string", "large_string", "string_view"):
+        raise SerializationError(f"column 'headers' of type {kind}: the key of a header is text")
     try:
-        return [[(header["key"], header["value"]) for header in row or ()] for row in column.to_pylist()]
-    except (KeyError, TypeError) as error:
-        raise SerializationError(f"column 'headers' of type {kind} is no list of keys and values") from error
+        keys.validate(full=True)  # whether it is UTF-8, which nobody has looked at so far
+    except pa.ArrowException as error:
+        raise SerializationError(f"column 'headers' of type {kind}: the key of a header is no text: {error}") from error
+    if pa.types.is_map(kind):
+        return
+    items = column.flatten()  # the items that rows have, without those behind a null row
+    if items.null_count or items.field("key").null_count:
+        raise SerializationError(f"column 'headers' of type {kind}: a header, or the key of one, is null")

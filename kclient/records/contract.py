@@ -45,9 +45,32 @@ class BinaryColumn(NamedTuple):
     validity: Buffer | None
     """The bitmap of rows that are not null; None where no row is."""
     ends: Buffer
-    """Positions in `data`, int32 in native byte order: row n is from number `first + n` to the next."""
+    """Positions in `data`, in native byte order: row n is from number `first + n` to the next."""
     data: Buffer
     """The bytes of all rows."""
+    wide: bool = False
+    """Whether the positions are int64 (Arrow's large types); else they are int32."""
+
+
+class HeaderColumn(NamedTuple):
+    """The headers of each row in Arrow's memory layout: a list of keys and values."""
+
+    first: int
+    """Where row 0 is: the Arrow array's offset."""
+    validity: Buffer | None
+    """The bitmap of rows that are not null; None where no row is. A row that is null has no headers."""
+    ends: Buffer
+    """Positions among all headers, in native byte order: row n is from number `first + n` to the next."""
+    base: int
+    """The position of the first header in `keys` and `values`."""
+    total: int
+    """How many headers there are in `keys` and `values`."""
+    keys: BinaryColumn | None
+    """None where there are no headers; none of those of a row may be null."""
+    values: BinaryColumn | None
+    """None where no header has a value."""
+    wide: bool = False
+    """Whether the positions are int64 (Arrow's large lists); else they are int32."""
 
 
 class RecordColumns(NamedTuple):
@@ -63,8 +86,26 @@ class RecordColumns(NamedTuple):
     """int64 in native byte order, milliseconds since the epoch; None where all have `timestamp`."""
     timestamp: int
     """Milliseconds since the epoch, of all records where there is no column; -1 for none."""
-    headers: list[Headers] | None
+    headers: HeaderColumn | None
     """None where no record has headers."""
+
+
+class Destinations(NamedTuple):
+    """Where the rows of `RecordColumns` are to go."""
+
+    topics: Sequence[str]
+    """The topics by number."""
+    numbers: Buffer | None = None
+    """The number of each row's topic, int32 in native byte order; None where all go to the first."""
+    partitions: Buffer | None = None
+    """The partition of each row, int32 in native byte order, -1 for the partitioner's choice; None for that of all."""
+
+
+Appended: TypeAlias = tuple[list[Any], list[int], bytes]
+"""Rows that were appended: their batches, the index of the first one in each, and for each row which batch it is in.
+
+In a batch the rows are one behind the other.
+"""
 
 
 class ConsumerRecordType(Protocol):
@@ -157,6 +198,7 @@ class AppenderType(Protocol):
         timestamp: int | None = None,
         headers: Headers = (),
     ) -> Any: ...
+    def append_rows(self, source: Any, start: int = 0, enough: int = 1048576) -> Appended: ...
 
 
 class BatchBuilderType(Protocol):
@@ -208,6 +250,16 @@ class BatchBuilderType(Protocol):
         partition_leader_epoch: int = -1,
         last_offset_delta: int | None = None,
     ) -> bytearray: ...
+
+
+class RecordSourceType(Protocol):
+    """Records to be appended, read from columns row by row."""
+
+    def __init__(self, columns: RecordColumns, destinations: Destinations | None = None) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def has_destinations(self) -> bool: ...
 
 
 class ColumnBuilderType(Protocol):
@@ -283,6 +335,7 @@ class Implementation(Protocol):
     ConsumerRecord: type[ConsumerRecordType]
     LazyDelivery: type[LazyDeliveryType]
     RecordScan: type[RecordScanType]
+    RecordSource: type[RecordSourceType]
     TopicSlots: type[TopicSlotsType]
 
     @property

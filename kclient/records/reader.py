@@ -25,7 +25,7 @@ from kclient.records.batch_header import (
 from kclient.records.bounds import INT32_MAX, INT64_MAX
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
 from kclient.records.control import AbortedFilter, check_aborted, decode_control_type
-from kclient.records.flaws import deserialization_error
+from kclient.records.corruption import deserialization_error
 from kclient.records.headers import next_header
 from kclient.records.message_set import MessageRuns, OpenBatch, Rows
 from kclient.types import Buffer

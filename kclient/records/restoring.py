@@ -7,6 +7,6 @@ from typing import Any
 
 def restore_record(*fields: Any) -> Any:
     """Make a record of the loaded implementation from the fields of one that was pickled."""
-    from kclient.records import _implementation
+    from kclient.records import _chosen
 
-    return _implementation.made_record(*fields)
+    return _chosen.made_record(*fields)

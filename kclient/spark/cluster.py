@@ -35,7 +35,7 @@ class KnownTopic:
     partitions: tuple[int, ...]
 
 
-class Cluster(Protocol):
+class TopicView(Protocol):
     """What planning asks."""
 
     def names(self) -> list[str]:

@@ -73,7 +73,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class OffsetSpec:
+class RangeBound:
     """Where a read begins or ends.
 
     `everywhere` is `EARLIEST` or `LATEST`; the others, where given, replace it: `offsets` per partition (−2
@@ -91,8 +91,8 @@ class ReadOptions:
     """A batch read, fully described; `settings` are the client's, by their Java names."""
 
     selection: Selection
-    starting: OffsetSpec
-    ending: OffsetSpec
+    starting: RangeBound
+    ending: RangeBound
     settings: Mapping[str, str] = field(repr=False)  # some are passwords
     no_offset_strategy: Literal["error", "latest"] = "error"
     include_headers: bool = False
@@ -346,38 +346,38 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
     return partitions
 
 
-def _starting(reader: _Reader) -> OffsetSpec:
-    spec = _offset_spec(reader, "starting", default=EARLIEST)
+def _starting(reader: _Reader) -> RangeBound:
+    spec = _range_bound(reader, "starting", default=EARLIEST)
     if spec.everywhere == LATEST or LATEST in spec.offsets.values():
         raise ConfigError("startingOffsets cannot be latest (-1) in a batch read: there would be nothing to read")
     return spec
 
 
-def _ending(reader: _Reader) -> OffsetSpec:
-    spec = _offset_spec(reader, "ending", default=LATEST)
+def _ending(reader: _Reader) -> RangeBound:
+    spec = _range_bound(reader, "ending", default=LATEST)
     if spec.everywhere == EARLIEST or EARLIEST in spec.offsets.values():
         raise ConfigError("endingOffsets cannot be earliest (-2): there would be nothing to read")
     return spec
 
 
-def _offset_spec(reader: _Reader, side: str, default: int) -> OffsetSpec:
+def _range_bound(reader: _Reader, side: str, default: int) -> RangeBound:
     """Spark's order: one timestamp for all, then timestamps per partition, then offsets."""
     timestamp = reader.timestamp(f"{side}Timestamp")
     if timestamp is not None:
-        return OffsetSpec(default, timestamp=timestamp)
+        return RangeBound(default, timestamp=timestamp)
     timestamps = reader.per_partition(f"{side}OffsetsByTimestamp")
     if timestamps is not None:
         _check_least(f"{side}OffsetsByTimestamp", timestamps, 0, "a time of 1970")
-        return OffsetSpec(default, timestamps=timestamps)
+        return RangeBound(default, timestamps=timestamps)
     name = f"{side}Offsets"
     value = reader.text(name)
     if value is None:
-        return OffsetSpec(default)
+        return RangeBound(default)
     if value.lower() in ("earliest", "latest"):
-        return OffsetSpec(EARLIEST if value.lower() == "earliest" else LATEST)
+        return RangeBound(EARLIEST if value.lower() == "earliest" else LATEST)
     offsets = _per_partition(name, value)
     _check_least(name, offsets, EARLIEST, "earliest")
-    return OffsetSpec(default, offsets=offsets)
+    return RangeBound(default, offsets=offsets)
 
 
 def _check_least(name: str, given: Mapping[TopicPartition, int], least: int, meaning: str) -> None:

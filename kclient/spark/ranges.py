@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kclient.errors import ConfigError, KafkaError, UnknownTopicOrPartitionError
-from kclient.spark.cluster import Cluster, KnownTopic
-from kclient.spark.options import EARLIEST, LATEST, OffsetSpec, ReadOptions, Selection
+from kclient.spark.cluster import KnownTopic, TopicView
+from kclient.spark.options import EARLIEST, LATEST, RangeBound, ReadOptions, Selection
 from kclient.types import TopicPartition
 
 
@@ -39,7 +39,7 @@ class OffsetRange:
         return self.end - self.start
 
 
-def resolve_ranges(cluster: Cluster, options: ReadOptions) -> list[OffsetRange]:
+def resolve_ranges(cluster: TopicView, options: ReadOptions) -> list[OffsetRange]:
     """Asks the cluster for the bounds and returns the ranges to read, sorted, without empty ones.
 
     Raises:
@@ -63,13 +63,13 @@ def resolve_ranges(cluster: Cluster, options: ReadOptions) -> list[OffsetRange]:
         time.sleep(options.offset_retry_interval_ms / 1000)
 
 
-def _unchanged(cluster: Cluster, topics: Mapping[str, KnownTopic], names: Collection[str]) -> bool:
+def _unchanged(cluster: TopicView, topics: Mapping[str, KnownTopic], names: Collection[str]) -> bool:
     """Whether the offsets that were found meanwhile belong to the topics as they were before."""
     now = cluster.topics(names)
     return all(name in now and now[name].topic_id == topics[name].topic_id for name in names)
 
 
-def _resolve_ranges(cluster: Cluster, options: ReadOptions, topics: Mapping[str, KnownTopic]) -> list[OffsetRange]:
+def _resolve_ranges(cluster: TopicView, options: ReadOptions, topics: Mapping[str, KnownTopic]) -> list[OffsetRange]:
     partitions = selected_partitions(topics, options.selection)
     beginnings = cluster.beginning_offsets(partitions)
     ends = cluster.end_offsets(partitions)
@@ -104,7 +104,7 @@ def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
     return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(edges)]
 
 
-def selected_topics(cluster: Cluster, selection: Selection) -> dict[str, KnownTopic]:
+def selected_topics(cluster: TopicView, selection: Selection) -> dict[str, KnownTopic]:
     """The topics that are meant, as they are now.
 
     Raises:
@@ -135,18 +135,18 @@ def selected_partitions(topics: Mapping[str, KnownTopic], selection: Selection) 
     return list(selection.partitions)
 
 
-def _matching(cluster: Cluster, pattern: str) -> list[str]:
+def _matching(cluster: TopicView, pattern: str) -> list[str]:
     expression = re.compile(pattern)
     return [name for name in cluster.names() if expression.fullmatch(name)]
 
 
-def _explicit(spec: OffsetSpec) -> bool:
+def _explicit(spec: RangeBound) -> bool:
     return bool(spec.offsets or spec.timestamps or spec.timestamp is not None)
 
 
 def _resolve(
-    cluster: Cluster,
-    spec: OffsetSpec,
+    cluster: TopicView,
+    spec: RangeBound,
     partitions: Collection[TopicPartition],
     side: str,
     beginnings: Mapping[TopicPartition, int],
@@ -176,7 +176,7 @@ def _check_covered(option: str, given: Mapping[TopicPartition, int], partitions:
 
 
 def _by_timestamp(
-    cluster: Cluster,
+    cluster: TopicView,
     wanted: Mapping[TopicPartition, int],
     side: str,
     ends: Mapping[TopicPartition, int],

@@ -14,9 +14,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kclient.arguments import as_partition, as_partitions
-from kclient.consumer import polling
-from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, chosen_offsets, close_timeout, deadline_of
-from kclient.consumer.polling import Await, Call, Script, Wait
+from kclient.concurrency import drive
+from kclient.consumer.actions import Action, Await, Call, Wait
+from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
@@ -79,7 +79,7 @@ class Consumer(ConsumerBase):
         """The thread that polls."""
         self._ready = threading.Event()
         super().__init__(*topics, config=config, **settings)
-        self._core.notify = self._ready.set
+        self._readiness.signal = self._ready.set
         self._beginning = Beginning("consumer", self._core.start)
 
     def __repr__(self) -> str:
@@ -138,14 +138,15 @@ class Consumer(ConsumerBase):
             try:
                 if seconds and self._poller not in {None, me}:
                     self._poll_over(seconds)
-                self._hand_out.settle()
-                self._drive(polling.close(core, max(deadline - core.clock(), 0)))
+                self._collector.settle()
+                drive(core.departure.close(max(deadline - core.clock(), 0)), self._carry_out)
             finally:
                 self._beginning.begun().call(self._shut)
-        elif not core.closure.is_by(me):
+        elif not core.life.closure.is_by(me):
             if portal is not None:
                 portal.call(self._closed_by_another, seconds)
-            self._drive(polling.run_callbacks(core))  # what is left of them if the other call was interrupted
+            # what is left of them if the other call was interrupted
+            drive(core.notices.run_callbacks(), self._carry_out)
 
     def _poll_over(self, timeout: float) -> None:
         """Wait until the thread that polls has noticed that the consumer closes: its rebalance goes on no more then."""
@@ -159,7 +160,7 @@ class Consumer(ConsumerBase):
             try:
                 await self._core.supervisor.aclose()
             finally:
-                self._core.closure.end()
+                self._core.life.closure.end()
 
     async def _closed_by_another(self, timeout: float) -> None:
         try:
@@ -167,21 +168,7 @@ class Consumer(ConsumerBase):
         finally:
             await self._core.supervisor.aclose()
 
-    def _drive(self, script: Script) -> Any:
-        """Carry out what a script says."""
-        try:
-            action = next(script)
-            while True:
-                try:
-                    result = self._carry_out(action)
-                except BaseException as error:  # noqa: BLE001 - the script decides what to do about it
-                    action = script.throw(error)
-                else:
-                    action = script.send(result)
-        except StopIteration as end:
-            return end.value
-
-    def _carry_out(self, action: polling.Action) -> Any:
+    def _carry_out(self, action: Action) -> Any:
         match action:
             case Wait(until):
                 return self._wait(until)
@@ -209,8 +196,8 @@ class Consumer(ConsumerBase):
     def unsubscribe(self) -> None:
         """Give up all partitions and leave the group; waits a second at most until the coordinator knows."""
         self._check()
-        self._hand_out.settle()
-        self._drive(polling.unsubscribe(self._core))
+        self._collector.settle()
+        drive(self._core.departure.unsubscribe(), self._carry_out)
 
     # ------------------------------------------------------------------ records
 
@@ -235,7 +222,7 @@ class Consumer(ConsumerBase):
             CorruptRecordError: A batch is damaged; seek past it to go on.
             KafkaError: The group refused this member, or a background task failed.
         """
-        records: ConsumerRecords | None = self._poll(timeout, self._hand_out.take)
+        records: ConsumerRecords | None = self._poll(timeout, self._collector.take)
         return ConsumerRecords() if records is None else records
 
     def poll_arrow(self, timeout: float = 0.0, *, include_headers: bool = False) -> Any:
@@ -255,19 +242,19 @@ class Consumer(ConsumerBase):
             MissingExtraError: pyarrow is not installed.
             KafkaError: As for `poll`.
         """
-        batch = self._poll(timeout, lambda: self._hand_out.take_arrow(include_headers))
+        batch = self._poll(timeout, lambda: self._collector.take_arrow(include_headers))
         return decode_arrow([], include_headers) if batch is None else batch
 
     def _poll(self, timeout: float, take: Any) -> Any:
         if not self._polling.acquire(blocking=False):
-            self._core.check(polling=True)
+            self._core.life.check_polling()
             raise IllegalStateError("Another thread is polling this consumer: one thread polls at a time")
         self._poller = threading.get_ident()
         try:
             self._running()
-            self._core.check(polling=True)
-            self._hand_out.settle()
-            return self._drive(polling.poll(self._core, deadline_of(self._core, timeout), take))
+            self._core.life.check_polling()
+            self._collector.settle()
+            return drive(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
         finally:
             self._poller = None
             self._polling.release()
@@ -277,14 +264,14 @@ class Consumer(ConsumerBase):
 
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for it. A record counts as processed when the next one is asked for."""
-        core = self._core
-        if not core.attention and core.clock() < core.poll_due:
-            record = self._hand_out.next_record()
+        readiness = self._readiness
+        if not readiness.poll_needed and readiness.clock() < readiness.poll_due:
+            record = self._collector.next_record()
             if record is not None:
                 return record
         while True:
-            self._poll(LONG, self._hand_out.refill)
-            record = self._hand_out.next_record()
+            self._poll(LONG, self._collector.refill)
+            record = self._collector.next_record()
             if record is not None:
                 return record
 
@@ -306,8 +293,8 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: It did not succeed in time.
         """
         self._check()
-        self._hand_out.settle()
-        self._drive(polling.commit(self._core, chosen_offsets(offsets), self._seconds(timeout)))
+        self._collector.settle()
+        drive(self._commit_script(offsets, timeout), self._carry_out)
 
     def committed(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -319,9 +306,9 @@ class Consumer(ConsumerBase):
             InvalidGroupIdError: There is no `group.id`.
         """
         self._check()
-        self._core.group()
+        committed = self._core.group().committed
         wanted = as_partitions(partitions)
-        return self._wait_for(self._core.lookups.committed, wanted, self._seconds(timeout))
+        return self._wait_for(committed.fetch, wanted, self._seconds(timeout))
 
     # ------------------------------------------------------------------ positions
 
@@ -333,8 +320,8 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: It did not become known in time.
         """
         self._check()
-        self._hand_out.settle()
-        return self._wait_for(self._core.position, as_partition(partition), self._seconds(timeout))
+        self._collector.settle()
+        return self._wait_for(self._core.positions.position, as_partition(partition), self._seconds(timeout))
 
     # ------------------------------------------------------------------ looking
 
@@ -350,7 +337,7 @@ class Consumer(ConsumerBase):
         Raises:
             KafkaTimeoutError: Not every leader answered in time.
         """
-        return self._wait_for(self._core.offsets_for_times, timestamps, self._seconds(timeout))
+        return self._wait_for(self._core.queries.offsets_for_times, timestamps, self._seconds(timeout))
 
     def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -361,7 +348,7 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: Not every leader answered in time.
         """
         wanted = as_partitions(partitions)
-        return self._wait_for(self._core.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
+        return self._wait_for(self._core.queries.offsets_at, wanted, EARLIEST_TIMESTAMP, self._seconds(timeout))
 
     def end_offsets(self, partitions: Iterable[Partition], timeout: float | None = None) -> dict[TopicPartition, int]:
         """The offset behind the newest record of each partition (with `read_committed`: the last stable one).
@@ -370,7 +357,7 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: Not every leader answered in time.
         """
         wanted = as_partitions(partitions)
-        return self._wait_for(self._core.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
+        return self._wait_for(self._core.queries.offsets_at, wanted, LATEST_TIMESTAMP, self._seconds(timeout))
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of a topic.
@@ -380,7 +367,7 @@ class Consumer(ConsumerBase):
             InvalidTopicError: The name is empty.
         """
         self._check()
-        return self._wait_for(self._core.lookups.partitions_for, topic, self._seconds(timeout))
+        return self._wait_for(self._core.queries.partitions_for, topic, self._seconds(timeout))
 
     def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that may be described, with their partitions.
@@ -389,7 +376,7 @@ class Consumer(ConsumerBase):
             KafkaTimeoutError: No broker answered in time.
         """
         self._check()
-        return self._wait_for(self._core.lookups.list_topics, self._seconds(timeout))
+        return self._wait_for(self._core.queries.list_topics, self._seconds(timeout))
 
 
 def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
@@ -405,7 +392,8 @@ _open_consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for consumer in list(_open_consumers):
-        consumer._core.disable(orphaned("consumer"))
+        consumer._core.life.fail(orphaned("consumer"))
+        consumer._readiness.poll_needed = True  # also where records are at hand: they are the parent's
     _open_consumers.clear()
 
 

@@ -10,38 +10,35 @@ import logging
 import os
 import threading
 import weakref
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kclient.arguments import AS_LONG_AS_IT_TAKES, check_callback, check_timeout, in_seconds
-from kclient.cluster.client_state import ClientState
-from kclient.config import ProducerConfig
-from kclient.errors import ClosedError, DeliveryError, KafkaTimeoutError, SerializationError
-from kclient.producer.answers import NO_METADATA
-from kclient.producer.arrow import rows_of
-from kclient.producer.core import ProducerCore, as_headers
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, in_seconds
+from kclient.concurrency import drive
+from kclient.errors import ClosedError, DeliveryError, KafkaTimeoutError
+from kclient.producer.base import ProducerBase
 from kclient.producer.delivery import Deliveries, Delivery
-from kclient.producer.interfaces import ProducerRecord
+from kclient.producer.lifecycle import ProducerLifecycle
+from kclient.producer.record_arguments import as_values_and_keys
+from kclient.producer.sending import LetOthersRun, LoadTopic, WaitForRoom
 from kclient.sync.beginning import Beginning, orphaned
-from kclient.sync.portal import get_portal
-from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from kclient.config import ConfigSource
+    from kclient.config import ConfigSource, ProducerConfig
     from kclient.producer.interfaces import DeliveryCallback
+    from kclient.producer.sending import Wait
     from kclient.sync.portal import Portal
     from kclient.types import Headers, PartitionInfo
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
 
-_REMEDY = "`with`, or `producer.close()`"
+T = TypeVar("T")
 
 
-class Producer:
+class Producer(ProducerBase):
     """Sends records to Kafka, or to a kclient gateway, from blocking code. Thread-safe.
 
     Use it with `with`: a normal exit flushes; leaving by KeyboardInterrupt gives up what was not acknowledged yet, and
@@ -62,24 +59,28 @@ class Producer:
         NotYetSupportedError: A setting asks for what kclient cannot do yet.
     """
 
+    _label = "sync.Producer"
+    _remedy = "`with`, or `producer.close()`"
+
     def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
-        self._core = ProducerCore(ProducerConfig.parse(config, **settings))
-        if self._core.plain:
-            # for the object, `send` is the compiled append itself; what it cannot do it leaves to `_send`
-            appender = self._core.accumulator.appender
+        super().__init__(config, **settings)
+        self._fast: Callable[..., Delivery] | None = None
+        """The compiled append; what it cannot do it leaves to `_send`."""
+        if self._life.plain:
+            appender = self._life.buffer.appender
             appender.fallback = _weakly(self)
-            self.send = appender.send  # type: ignore[method-assign]
-        self._beginning = Beginning("producer", partial(_start, self._core))
+            self._fast = appender.send
+            if type(self).send is Producer.send:
+                # for the object `send` is that itself, so that a record costs no call of a Python function
+                self.send = appender.send  # type: ignore[method-assign]
 
-    def __repr__(self) -> str:
-        core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
-        return f"<sync.Producer {core!r}>" if core is not None else "<sync.Producer, not made>"
+    def _make(self, config: ProducerConfig, clock: Callable[[], float]) -> ProducerLifecycle:
+        async def start() -> None:
+            await life.start()
 
-    @finalizer
-    def __del__(self) -> None:
-        core = getattr(self, "_core", None)
-        if core is not None:
-            core.forgotten(self, _REMEDY)
+        beginning = self._beginning = Beginning("producer", start)
+        life = ProducerLifecycle(config, clock, lazy=True, check_alive=beginning.begun)
+        return life
 
     # ------------------------------------------------------------------ life
 
@@ -110,14 +111,13 @@ class Producer:
         if error is None:
             self.close()
             return
+        failed = None
         try:
             # an ordinary exception is no reason to lose records; leaving at once is
             self.close(timeout=None if isinstance(error, Exception) else 0)
-        except DeliveryError as failed:
-            if failed.count > self._core.unsent:
-                error.add_note(f"kclient: {failed}")
-        if self._core.unsent:
-            error.add_note(f"kclient: {self._core.unsent} records were not sent")
+        except DeliveryError as told:
+            failed = told
+        self._note_losses(error, failed)
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is there, then end the background tasks. May be called again.
@@ -135,7 +135,7 @@ class Producer:
         """
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         deadline = None if timeout is None else monotonic() + timeout
-        core = self._core
+        life = self._life
         if self._beginning.elsewhere:
             return  # the parent's producer goes on there
         portal = self._beginning.end()
@@ -145,22 +145,20 @@ class Producer:
                 portal.call(self._finish, timeout)
             except KeyboardInterrupt:  # it gives up what is on its way, and that is told too
                 portal.call(self._finish, 0)
-                core.outcomes.run_callbacks()
-                core.outcomes.after_callbacks(core.close_plugins)
+                life.reports.run_callbacks()
+                life.reports.after_callbacks(life.close_plugins)
                 raise
         else:
-            core.state = ClientState.NEW.to(ClientState.CLOSED, "producer")
-        core.outcomes.settle(deadline)
-        core.outcomes.after_callbacks(core.close_plugins)  # a callback may have called this
-        failures = core.outcomes.take_failures()
-        if failures is not None:
-            raise failures
+            life.close_unstarted()
+        life.reports.settle(deadline)
+        life.reports.after_callbacks(life.close_plugins)  # a callback may have called this
+        self._raise_failures()
 
     async def _finish(self, timeout: float | None) -> None:
         try:
-            await self._core.finish(timeout)
+            await self._life.finish(timeout)
         finally:
-            await self._core.supervisor.aclose()
+            await self._life.supervisor.aclose()
 
     # ------------------------------------------------------------------ sending
 
@@ -200,10 +198,16 @@ class Producer:
             RecordTooLargeError: The record exceeds `max.request.size`.
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
-            TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called.
+            TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called or would have to
+                be awaited.
             ValueError: The partition or the timestamp is negative, or larger than Kafka's numbers are.
         """
-        return self._send(topic, value, key, partition, timestamp, headers, on_delivery)
+        if self._fast is None:
+            return self._send(topic, value, key, partition, timestamp, headers, on_delivery)
+        # a subclass calls this
+        return self._fast(
+            topic, value, key, partition=partition, timestamp=timestamp, headers=headers, on_delivery=on_delivery
+        )
 
     def _send(
         self,
@@ -214,54 +218,10 @@ class Producer:
         timestamp: int | None,
         headers: Headers,
         on_delivery: DeliveryCallback | None = None,
-        *,
-        serialized: bool = False,
     ) -> Delivery:
-        """`send` without the fast path; `serialized`: key and value are bytes already."""
-        core = self._core
-        if on_delivery is not None:
-            check_callback(on_delivery, "on_delivery")
-        if core.outcomes.callbacks_due:
-            core.outcomes.run_callbacks()
-        headers = as_headers(headers)
-        if not core.plan.interceptors:
-            return self._append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
-        record = core.intercept(ProducerRecord(topic, value, key, partition, timestamp, headers))
-        with core.intercepted():
-            return self._append(
-                record.topic,
-                record.value,
-                record.key,
-                record.partition,
-                record.timestamp,
-                as_headers(record.headers),
-                core.acknowledgement(on_delivery),
-                serialized,
-            )
-
-    def _append(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp: int | None,
-        headers: Headers,
-        on_delivery: DeliveryCallback | None,
-        serialized: bool,
-    ) -> Delivery:
-        """Append a record; waits while that is not possible."""
-        core = self._core
-        if self._beginning.portal is None:
-            self.start()
-        result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
-        if isinstance(result, Delivery):
-            return result
-        deadline = core.clock() + core.max_block
-        while not isinstance(result, Delivery):
-            self._until_possible(result, topic, partition, deadline)
-            result = core.append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
-        return result
+        """`send` without the fast path."""
+        made = self._life.sending.send(topic, value, key, partition, timestamp, headers, on_delivery)
+        return made if isinstance(made, Delivery) else drive(made, self._carry_out)
 
     def send_batch(
         self,
@@ -288,85 +248,57 @@ class Producer:
             TypeError: Values or keys are no collection.
             KafkaError: As for `send`.
         """
-        values, keys = self._core.columns(values, keys)
-        return self._send_batch(topic, values, keys, partition)
-
-    def _send_batch(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None,
-        partition: int | None,
-        *,
-        serialized: bool = False,
-    ) -> Deliveries:
-        core = self._core
-        deliveries = Deliveries()
-        if core.plan.interceptors:
-            for position, value in enumerate(values):
-                key = None if keys is None else keys[position]
-                delivery = self._send(topic, value, key, partition, None, (), serialized=serialized)
-                deliveries.add(delivery.batch, delivery.index, 1)
-            return deliveries
-        if core.outcomes.callbacks_due:
-            core.outcomes.run_callbacks()
-        self._running()
-        deadline = core.clock() + core.max_block
-        while (why := core.append_many(topic, values, keys, partition, deliveries, serialized)) is not None:
-            self._until_possible(why, topic, partition, deadline)
-        return deliveries
+        values, keys = as_values_and_keys(values, keys)
+        return drive(self._life.sending.send_batch(topic, values, keys, partition), self._carry_out)
 
     def send_arrow(self, topic: str | None, data: Any) -> Deliveries:
-        """Append the rows of Arrow data, whose columns are those of Spark's Kafka sink.
+        """Append the rows of Arrow data, whose columns are those of Spark's Kafka sink, as columns.
 
-        Columns: `value` (binary or string), and where wanted `key`, `headers` (list of key and value), `partition`,
-        `timestamp` (milliseconds, or a timestamp) and `topic`. Serializers are not applied. Waits as `send_batch` does.
+        Columns: `value`, and where wanted `key` (both of any kind of binary or string), `headers` (lists of structs of
+        key and value, or maps), `partition` (integers; null leaves it to the partitioner), `timestamp` (timestamps, or
+        integers: milliseconds; null is now) and `topic`. Serializers are not applied.
+
+        It is as if `send` were called for each row, in order, but no Python objects are made of them, unless
+        interceptors or a partitioner of your own look at each. It waits for a row as `send` does, up to `max.block.ms`.
+        If it is interrupted or fails, the rows before the one it came to are appended, and none behind; a note on
+        the error says how many. However much it is given, it takes no more than `buffer.memory`.
 
         Args:
             topic: Topic of all rows; None takes the column `topic`.
-            data: A pyarrow Table or RecordBatch, or an iterable of RecordBatches.
+            data: A pyarrow Table or RecordBatch, an iterable of RecordBatches, or what offers an Arrow stream, such as
+                the data frames of other libraries.
 
         Returns:
             The deliveries, in order.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            SerializationError: A column is missing, unknown, or of a wrong type.
-            KafkaError: As for `send`.
+            SerializationError: A column is missing, unknown, there twice, or of a wrong type, or a row has no topic.
+            TypeError: It is no Arrow data, or the topic is no text.
+            KafkaError, ValueError: As for `send`.
         """
-        deliveries = Deliveries()
-        for rows in rows_of(topic, data):
-            if rows.uniform and topic is not None:
-                deliveries.extend(self._send_batch(topic, rows.values, rows.keys, None, serialized=True))
-                continue
-            for position, value in enumerate(rows.values):
-                name = topic if rows.topics is None else rows.topics[position]
-                if name is None:
-                    raise SerializationError(f"send_arrow: row {position} has no topic")
-                key = None if rows.keys is None else rows.keys[position]
-                delivery = self._send(name, value, key, **rows.rest(position), serialized=True)
-                deliveries.add(delivery.batch, delivery.index, 1)
-        return deliveries
+        return drive(self._life.sending.send_arrow(topic, data), self._carry_out)
 
-    def _until_possible(self, why: Any, topic: str, partition: int | None, deadline: float) -> None:
-        """Wait until an append may succeed that did not."""
-        core = self._core
-        portal = self._running()
-        left = deadline - core.clock()
-        if why is NO_METADATA:
-            portal.call(core.load_topic, topic, max(left, 0.0), partition)
-            return
-        if left <= 0:
-            core.check()
-            raise core.exhausted()
+    def _carry_out(self, wait: Wait) -> None:
+        match wait:
+            case LoadTopic(topic, partition, timeout):
+                self._running().call(self._life.loader.load, topic, timeout, partition)
+            case WaitForRoom(timeout):
+                self._running()
+                self._wait_for_room(timeout)
+            case LetOthersRun():
+                pass  # other threads run anyway
+
+    def _wait_for_room(self, timeout: float) -> None:
+        buffer = self._life.buffer
         event = threading.Event()
-        if not core.accumulator.add_waiter(event.set):
+        if not buffer.add_waiter(event.set):
             return
         try:
             # in slices, because a thread that died frees nothing
-            event.wait(min(left, 1.0))
+            event.wait(min(timeout, 1.0))
         finally:
-            core.accumulator.remove_waiter(event.set)
+            buffer.remove_waiter(event.set)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything at once; wait until the fate of what was sent so far is known, and its callbacks are called.
@@ -382,15 +314,13 @@ class Producer:
                 calls the callbacks.
             TypeError, ValueError: The timeout is no number of seconds.
         """
-        core = self._core
+        life = self._life
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         deadline = None if timeout is None else monotonic() + timeout
-        self._running().call(core.wait_flushed, timeout)
-        if not core.outcomes.settle(deadline):
+        self._running().call(life.wait_flushed, timeout)
+        if not life.reports.settle(deadline):
             raise KafkaTimeoutError(f"Another thread was still calling callbacks after {in_seconds(timeout or 0.0)}")
-        failures = core.outcomes.take_failures()
-        if failures is not None:
-            raise failures
+        self._raise_failures()
 
     # ------------------------------------------------------------------ looking
 
@@ -401,16 +331,7 @@ class Producer:
             KafkaTimeoutError: Nothing is known within `max.block.ms`.
             InvalidTopicError: The name is empty.
         """
-        return self._running().call(self._core.partitions_for, topic)
-
-    def metrics(self) -> dict[str, float]:
-        """Figures since the start under the names of Java's metrics; times in milliseconds, sizes in bytes."""
-        return self._core.figures()
-
-
-async def _start(core: ProducerCore) -> None:
-    await core.start()
-    core.outcomes.check_alive = get_portal().check
+        return self._running().call(self._life.loader.partitions_for, topic)
 
 
 def _weakly(producer: Producer) -> Callable[..., Delivery]:
@@ -431,7 +352,7 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for producer in list(_open_producers):
-        producer._core.disable(orphaned("producer"))
+        producer._life.disable(orphaned("producer"))
     _open_producers.clear()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kclient.consumer.assignors import (
+from kclient.consumer.group.assignors import (
     Assignor,
     CooperativeStickyAssignor,
     RangeAssignor,

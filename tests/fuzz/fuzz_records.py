@@ -21,8 +21,8 @@ from kclient.records import (
     encode_end_marker,
     iter_headers,
 )
+from kclient.records._implementation import load
 from kclient.records.arrow import ArrowChunk, ArrowDecoder
-from kclient.records.chooser import load
 from kclient.records.conversion import RecordConverter
 from kclient.records.message_header import encode_message
 from kclient.records.reader import RecordReader

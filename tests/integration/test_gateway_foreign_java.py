@@ -123,4 +123,4 @@ def test_a_transactional_java_client_is_told_clearly(served: str, tools: JavaToo
     )  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode != 0
-    assert "InitProducerIdResponse" in result.stderr
+    assert "TransactionalIdAuthorizationException" in result.stderr

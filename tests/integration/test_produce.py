@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import pyarrow as pa
 import pytest
 
 import kclient
@@ -74,6 +75,50 @@ async def test_too_large_for_the_topic(broker: str, topic: str) -> None:
         assert (await (await producer.send(topic, b"after"))).offset == 100
     records = await stored_records(broker, TopicPartition(topic, 0))
     assert [record.value for record in records] == [*values, b"after"]
+
+
+async def test_columns_come_back_as_they_were_sent(broker: str, topic: str) -> None:
+    count = 20_000
+    keys = [None if n % 5 == 0 else b"key-%d" % (n % 97) for n in range(count)]
+    stamps = [1_700_000_000_000 + n // 3 for n in range(count)]
+    headers = [[{"key": "n", "value": b"%d" % n}] if n % 3 == 0 else None for n in range(count)]
+    table = pa.table(
+        {
+            "key": pa.array(keys, pa.large_binary()),
+            "value": pa.array([b"%d" % n + b"." * (n % 200) for n in range(count)], pa.binary_view()),
+            "timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")),
+            "headers": headers,
+        }
+    )
+    async with kclient.Producer(bootstrap_servers=broker, compression_type="lz4") as producer:
+        metadata = await (await producer.send_arrow(topic, table))
+        partitions = len(await producer.partitions_for(topic))
+    found = await contents(broker, topic, range(partitions))
+    for n in range(count):
+        record = found[metadata[n].partition][metadata[n].offset]
+        assert record.value.split(b".")[0] == b"%d" % n
+        assert (record.key, record.timestamp) == (keys[n], stamps[n])
+        assert list(record.headers) == ([("n", b"%d" % n)] if n % 3 == 0 else [])
+        assert keys[n] is None or record.partition == partition_for_key(keys[n], partitions)
+    assert sum(map(len, found.values())) == count
+    for records in found.values():
+        numbers = [int(record.value.split(b".")[0]) for record in records]
+        assert numbers == sorted(numbers)
+
+
+async def test_columns_too_large_for_the_topic(broker: str, topic: str) -> None:
+    """Batches that the broker refuses are split, and each delivery finds its record in the pieces."""
+    from kclient.admin import Admin, NewTopic
+
+    async with Admin(bootstrap_servers=broker) as admin:
+        await admin.create_topics([NewTopic(topic, 2, 1, configs={"max.message.bytes": "9000"})])
+    values = [b"%05d" % n * 20 for n in range(3000)]
+    async with kclient.Producer(bootstrap_servers=broker) as producer:
+        table = pa.table({"value": values, "partition": [n % 2 for n in range(3000)]})
+        metadata = await (await producer.send_arrow(topic, table))
+    assert [(m.partition, m.offset) for m in metadata] == [(n % 2, n // 2) for n in range(3000)]
+    found = await contents(broker, topic, [0, 1])
+    assert [[record.value for record in found[number]] for number in (0, 1)] == [values[::2], values[1::2]]
 
 
 async def test_a_topic_name_that_cannot_be(broker: str) -> None:

@@ -372,7 +372,7 @@ async def test_who_does_not_authenticate_again_is_closed(kafka: KafkaServer) -> 
         connection = await Connection.open(
             kafka.addresses["SASL_SHORT"], supervisor=supervisor, login=login("PLAIN", supervisor)
         )
-        connection._turns.session_end = float("inf")
+        connection._send_queue.session_end = float("inf")
         with anyio.fail_after(30), pytest.raises(BrokerConnectionError):
             while True:
                 await connection.request(MetadataRequest(topics=[]), 9)
@@ -424,7 +424,7 @@ async def test_no_credential_is_shown(
         plain = {name: value for name, value in settings.items() if name != "default.api.timeout.ms"}
         async with kclient.Admin(settings) as admin, kclient.Producer(plain) as producer:
             await admin.list_topics()
-            shown += f"{admin!r} {producer!r} {vars(admin)!r} {producer._core.config!r}"
+            shown += f"{admin!r} {producer!r} {vars(admin)!r} {producer._life.config!r}"
             cluster = admin._cluster
             shown += f"{cluster._login!r} {[vars(link) for link in cluster._links]!r}"
             connection = await cluster.connection()

@@ -17,8 +17,7 @@ import kclient
 import kclient.sync
 from kclient.concurrency import Supervisor
 from kclient.errors import SaslAuthenticationError
-from kclient.gateway.core import Advertised
-from kclient.gateway.server import RequestServer
+from kclient.gateway.contexts import Advertised
 from kclient.net.sasl.plain import fixed_passwords
 from kclient.net.sasl.scram import ScramCredential
 from kclient.net.sasl.server import SaslHandler
@@ -54,7 +53,7 @@ class SecuredGateway:
             kclient.Gateway("memory:sasl-foreign", None, config=CONFIG) as gateway,
             Supervisor("secured") as supervisor,
         ):
-            inner = RequestServer(gateway.core)
+            inner = gateway.parts.requests
             servers = []
             addresses = []
             for lifetime in (0, SESSION_MS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kclient.consumer.group import RequestKind
+from kclient.consumer.group.model import RequestKind
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import Join, JoinResult, Sync
 from kclient.protocol.messages import (

@@ -58,6 +58,8 @@ class Loop:
 
     def __init__(self, dice: Random) -> None:
         self.dice = dice
+        self.sync_s = 0.05
+        """Within so many seconds what was written is synced."""
         self.nursery: trio.Nursery
 
     def later(self, function: Callable[[], object], most: float) -> None:
@@ -140,7 +142,7 @@ def _inline_syncer(loop: Loop) -> type[Syncer]:
             super().request(plans)
             if not self._scheduled:
                 self._scheduled = True
-                loop.later(self._sync_all, 0.05)
+                loop.later(self._sync_all, loop.sync_s)
 
         def _sync_all(self) -> None:
             self._scheduled = False

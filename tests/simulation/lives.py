@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from kclient.concurrency import first_leaf
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.htp import LeaseHeldError, StorageError, memory, open_store
+from kclient.htp.port import CAP_NOWAIT
 from kclient.records import decode_records
 from tests.gateway_wire import connect
 from tests.simulation.inline_threads import START_S, Loop, run
@@ -37,11 +39,20 @@ from tests.unit.htp.disks import PowerCutFiles
 class Fallible(SlowStore):
     """A store whose calls take a while, and fail at times before they do anything."""
 
-    FAILING = frozenset({"commit", "open", "trim", "delete", "create_topic", "delete_domain", "roll", "get", "scan"})
+    FAILING = frozenset(
+        {"commit", "open", "trim", "delete", "create_topic", "delete_domain", "roll", "get", "scan", "send"}
+    )
 
     def __init__(self, store: Any, world: World) -> None:
         super().__init__(store, self._slowly)
         self.world = world
+
+    @property
+    def broker(self) -> Any:
+        broker = super().broker
+        if not self.world.at_once:
+            broker.capabilities = broker.capabilities - {CAP_NOWAIT}
+        return broker
 
     @asynccontextmanager
     async def _slowly(self, name: str) -> AsyncIterator[None]:
@@ -67,9 +78,10 @@ class World:
         seed: Decides everything.
         backend: `memory` or `embedded`.
         folder: For the disks of the embedded one.
+        loop: Where HTP does its work.
     """
 
-    def __init__(self, seed: int, backend: str, folder: Path) -> None:
+    def __init__(self, seed: int, backend: str, folder: Path, loop: Loop) -> None:
         self.seed = seed
         self.backend = backend
         self.folder = folder
@@ -78,11 +90,19 @@ class World:
         self.turns = self.dice.choice([0, 2, 6])
         self.slowness = self.dice.choice([0.02, 0.2, 0.5])
         self.faults = self.dice.choice([0.0, 0.0, 0.0, 0.03])
-        self.durability = "synced"
+        self.at_once = self.dice.choice([True, False])
+        """Whether the store takes appends at once; else they take their time, as any other call."""
+        loop.sync_s = self.dice.choice([0.05, 0.05, 2.0])
         self.model = Model()
         self.gateway: Gateway
         self.store: Any
         self.running = False
+        self.due: trio.Event = trio.Event()
+        """The power goes off."""
+        self.answers = 0
+        """So many acknowledgements are heard before it does, at most; none if it is below 0."""
+        self.repeats = False
+        """Whether only those of what was sent more than once count."""
         self.cut = False
         """The power is off: what is answered from now on was not heard by anybody."""
         self.lives = 0
@@ -172,12 +192,16 @@ class World:
             for client in self.members:
                 nursery.start_soon(client.live, self.dice.choice([5, 15, 30]))
             if crash:
+                self.due = trio.Event()
+                self.answers = self.dice.choice([-1, -1, 1, 5, 20])
+                self.repeats = self.dice.random() < 0.5
                 nursery.start_soon(self._crash_after, self.dice.random() * self.dice.choice([0.3, 3, 60]), scope)
                 # whoever has ended before is not waited for
                 nursery.start_soon(trio.sleep, 100)
 
     async def _crash_after(self, delay: float, scope: trio.CancelScope) -> None:
-        await trio.sleep(delay)
+        with trio.move_on_after(delay if self.answers < 0 else 60):
+            await self.due.wait()
         self.running = False
         self.cut = True
         self.lives += 1
@@ -191,6 +215,13 @@ class World:
             if sent.acks == 1:
                 sent.sure = False  # it was written, and perhaps not synced
         scope.cancel()
+
+    def heard(self, *, again: bool) -> None:
+        """Something was acknowledged: `again` if it had been sent before."""
+        if again or not self.repeats:
+            self.answers -= 1
+            if self.answers == 0:
+                self.due.set()
 
     def after(self) -> None:
         """What the next life finds."""
@@ -276,18 +307,17 @@ class World:
         self, topic: Incarnation, partition: int, found: list[tuple[int, int]], start: int, end: int
     ) -> None:
         where = f"{topic.name}-{partition}"
-        serials = [serial for _, serial in found]
-        promise(len(serials) == len(set(serials)), f"{where}: something is there twice: {found}")
-        there = {serial: offset for offset, serial in found}
+        there: dict[int, list[int]] = defaultdict(list)
         last: dict[int, tuple[int, int]] = {}
         for offset, serial in found:
-            client = self.model.sent[serial].client
-            if self.model.sent[serial].attempts > 1:
-                continue
-            promise(
-                last.get(client, (0, 0))[0] < serial, f"{where}: client {client}: {serial} after {last.get(client)}"
-            )
-            last[client] = serial, offset
+            there[serial].append(offset)
+            sent = self.model.sent[serial]
+            most = 1 if sent.once else sent.attempts
+            promise(len(there[serial]) <= most, f"{where}: {sent} is there more than {most} times: {there[serial]}")
+            if sent.once or sent.attempts == 1:
+                before = last.get(sent.line, (0, 0))
+                promise(before[0] < serial, f"{where}: {sent} at {offset} comes after {before} of the same line")
+                last[sent.line] = serial, offset
         if not topic.jumps and not self.faults:
             offsets = [offset for offset, _ in found]
             expected = list(range(min([start, *offsets[:1]]), end))
@@ -299,8 +329,8 @@ class World:
                 continue
             if sent.offset >= start:
                 promise(
-                    there.get(sent.serial) == sent.offset,
-                    f"{where}: {sent} is {'at ' + str(there[sent.serial]) if sent.serial in there else 'lost'}; "
+                    sent.offset in there[sent.serial],
+                    f"{where}: {sent} is {f'at {there[sent.serial]}' if there[sent.serial] else 'lost'}; "
                     f"the log begins at {start}",
                 )
             elif sent.offset >= topic.trimmed[partition]:
@@ -321,7 +351,7 @@ def live(seed: int, backend: str | None = None) -> World:
 
     async def main(loop: Loop) -> World:
         with tempfile.TemporaryDirectory() as folder:
-            world = World(seed, chosen, Path(folder))
+            world = World(seed, chosen, Path(folder), loop)
             await world.run()
         return world
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from copy import copy
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,11 @@ from kclient.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kclient.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kclient.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
-from tests.gateway_wire import Wire, batch_of, connect
+from tests.gateway_wire import Wire, connect
 from tests.simulation.inline_threads import START_S
-from tests.simulation.lives_model import NAMES, Committed, Incarnation, Sent, Violated, promise
+from tests.simulation.lives_model import NAMES, Committed, Incarnation, Violated, promise, within
+from tests.simulation.lives_producer import Producer
 
 if TYPE_CHECKING:
     from tests.simulation.lives import World
@@ -35,8 +36,6 @@ TOPIC, BROKER = 2, 4
 RETENTIONS_MS = (20_000, 120_000, -1)
 OFFSETS_KEPT_S = 20 * 60
 """How long committed offsets are kept."""
-PATIENCE_S = 3000.0
-"""No request takes longer than this, in simulated time."""
 TOPIC_SETTINGS = ("max.message.bytes", "segment.bytes", "flush.ms", "min.insync.replicas", "segment.index.bytes")
 """Each client changes one of them, so that it knows what must be there."""
 BROKER_SETTINGS = (
@@ -57,12 +56,9 @@ class Client:
         self.wire: Wire
         self.only: Incarnation | None = None
         """The one topic that it is to work with, if there is one."""
-        self.sequences: dict[tuple[bytes, int], int] = {}
-        self.producer_id = -1
+        self.producer = Producer(world, number, Random(self.dice.getrandbits(40)))
         self.seen: dict[tuple[bytes, int], tuple[int, int]] = {}
         """Log start and end of a partition as this one has seen them last: they never fall."""
-        self.unanswered: tuple[Sent, bytearray] | None = None
-        """An idempotent batch whose answer never came: it is sent again."""
 
     async def live(self, count: int) -> None:
         self.wire = connect(self.world.gateway)
@@ -74,16 +70,13 @@ class Client:
         await self.wire.aclose()
 
     async def ask(self, request: Any, version: int) -> Any:
-        with trio.move_on_after(PATIENCE_S) as patience:
-            return await self.wire(request, version)
-        promise(not patience.cancelled_caught, f"no answer to {request} after {PATIENCE_S} s")
-        raise AssertionError
+        return await within(self.wire(request, version))
 
     async def step(self) -> None:
         choices: list[tuple[int, Callable[[], Any]]] = [
             (30, self.produce), (10, self.fetch), (6, self.commit), (4, self.fetch_committed), (4, self.alter_topic),
             (3, self.alter_broker), (5, self.delete_records), (3, self.retention), (3, self.look), (2, self.intrude),
-            (2, self.wait),
+            (2, self.wait), (2, self.outdate),
         ]  # fmt: skip
         if self.names:
             choices += [(10, self.make_or_delete), (4, self.grow), (6, self.make_anew)]
@@ -109,16 +102,15 @@ class Client:
             return
         work = [Client.commit, Client.delete_records, Client.alter_topic, Client.fetch, Client.retention]
         async with trio.open_nursery() as nursery:
-            for action in self.dice.sample(work, 3):
+            for action in (Client.outdate, *self.dice.sample(work, 2)):
                 nursery.start_soon(self._aside, action, self.model.live[name])
             await trio.sleep(self.dice.choice([0.0, 0.1, 1.0]) * self.dice.random())
             await self.delete(name)
             if name not in self.model.live:
                 await self.make(name)
             topic = self.model.live.get(name)
-            for partition in range(topic.partitions if topic is not None else 0):
-                if topic is not None and self.unanswered is None:
-                    await self.produce_to(topic, partition)
+            if topic is not None:
+                await self.producer.produce(topic, range(topic.partitions))
 
     async def _aside(self, action: Callable[[Client], Awaitable[None]], topic: Incarnation) -> None:
         """Do something with a topic on another connection, while this one does something else."""
@@ -133,7 +125,7 @@ class Client:
         retention_ms = self.dice.choice(RETENTIONS_MS)
         configs = {"retention_ms": str(retention_ms), "segment_ms": str(self.dice.choice([1, 10_000, 10**9]))}
         self.model.changing[name] += 1
-        row = await self.within(self.wire.create(name, partitions, **configs))
+        row = await within(self.wire.create(name, partitions, **configs))
         if row.error_code:
             promise(self.world.faults or name in self.model.unsure, f"{name} could not be created: {row}")
             await self.find_out(name)
@@ -143,7 +135,7 @@ class Client:
 
     async def find_out(self, name: str) -> None:
         """What a name stands for, where a request failed or was not answered."""
-        topic = (await self.within(self.wire.metadata(name))).topics[0]
+        topic = (await within(self.wire.metadata(name))).topics[0]
         known, topic_id = self.model.live.get(name), bytes(topic.topic_id)
         if topic.error_code:
             promise(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}")
@@ -158,7 +150,7 @@ class Client:
             known.partitions = len(topic.partitions)
             self.model.changing[name] += 1
         else:
-            retention = (await self.within(self.wire.configs(TOPIC, name)))["retention.ms"][0]
+            retention = (await within(self.wire.configs(TOPIC, name)))["retention.ms"][0]
             self.model.born(name, topic_id, len(topic.partitions), int(retention or -1))
             self.model.live[name].jumps = True  # who knows what it has seen
         self.model.unsure.discard(name)
@@ -166,7 +158,7 @@ class Client:
     async def check_born(self, name: str) -> None:
         """A new topic begins with nothing, whatever others have sent to it and had removed since."""
         new = self.model.live[name]
-        found = await self.within(self.wire.configs(TOPIC, name))
+        found = await within(self.wire.configs(TOPIC, name))
         own = {key for key, (_, source) in found.items() if source == 1}
         foreign = own - {"retention.ms", "segment.ms", *TOPIC_SETTINGS}
         promise(not foreign, f"{name} was born with the settings {foreign}")
@@ -179,20 +171,15 @@ class Client:
             )
 
     async def offset(self, name: str, timestamp: int, partition: int) -> int | None:
-        row = await self.within(self.wire.offset(name, timestamp, partition))
+        row = await within(self.wire.offset(name, timestamp, partition))
         if row.error_code:
             promise(self.world.faults, f"{name}-{partition}: {row}")
             return None
         return int(row.offset)
 
-    async def within(self, call: Any) -> Any:
-        with trio.move_on_after(PATIENCE_S):
-            return await call
-        raise Violated(f"no answer after {PATIENCE_S} s")
-
     async def delete(self, name: str) -> None:
         self.model.dies(name)
-        error = await self.within(self.wire.delete(name))
+        error = await within(self.wire.delete(name))
         if error:
             promise(self.world.faults or name in self.model.unsure, f"{name} could not be deleted: {error}")
             await self.find_out(name)
@@ -225,85 +212,14 @@ class Client:
         return topic, self.dice.randrange(topic.partitions)
 
     async def produce(self) -> None:
-        if self.unanswered is not None and self.dice.random() < 0.9:
-            sent, batch = self.unanswered
-            await self.send(sent, bytearray(batch), idempotent=True)
-            return
-        chosen = self.choose()
+        unfinished = self.producer.unfinished()
+        chosen = unfinished or self.choose()
         if chosen is None:
             return
-        for _ in range(self.dice.choice([1, 1, 3])):
-            await self.produce_to(*chosen)
-            if self.unanswered is not None:
-                return
-
-    async def produce_to(self, topic: Incarnation, partition: int) -> None:
-        acks = self.dice.choice([-1, -1, 1])
-        idempotent = acks == -1 and self.dice.random() < 0.4
-        by_id = idempotent or self.dice.random() < 0.5
-        stamp = self.now_ms() - self.dice.choice([0, 0, 15_000, 200_000])
-        sent = Sent(next(self.model.serials), self.number, topic.name, partition, topic.topic_id if by_id else None,
-                    stamp, acks)  # fmt: skip
-        self.model.sent[sent.serial] = sent
-        if idempotent and self.producer_id < 0:
-            self.producer_id = await self.within(self.wire.producer_id())
-            idempotent = self.producer_id >= 0
-        await self.send(sent, self.batch(sent, topic, idempotent=idempotent), idempotent=idempotent)
-
-    def batch(self, sent: Sent, topic: Incarnation, *, idempotent: bool) -> bytearray:
-        value = b"%d" % sent.serial
-        if not idempotent:
-            return batch_of(value, timestamp=sent.stamp_ms)
-        key = topic.topic_id, sent.partition
-        sequence = self.sequences.get(key, 0)
-        self.sequences[key] = sequence + 1
-        return batch_of(
-            value, timestamp=sent.stamp_ms, producer_id=self.producer_id, producer_epoch=0, sequence=sequence
-        )
-
-    async def send(self, sent: Sent, batch: bytearray, *, idempotent: bool) -> None:
-        kept = bytearray(batch)
-        sent.attempts += 1
-        if idempotent:
-            self.unanswered = sent, kept
-        before = self.model.changing[sent.name]
-        data = PartitionProduceData(index=sent.partition, records=batch)
-        request = ProduceRequest(
-            acks=sent.acks,
-            timeout_ms=int(PATIENCE_S * 1000),
-            transactional_id=None,
-            topic_data=[TopicProduceData(name=sent.name, topic_id=sent.topic_id or bytes(16), partition_data=[data])],
-        )
-        response = await self.ask(request, 9 if sent.topic_id is None else 13)
-        row = response.responses[0].partition_responses[0]
-        if self.world.cut:
-            return
-        if row.error_code:
-            self.refused(sent, row, idempotent=idempotent)
-            return
-        self.unanswered = None if idempotent else self.unanswered
-        sent.offset = row.base_offset
-        if sent.topic_id is None and before == self.model.changing[sent.name]:
-            live = self.model.live.get(sent.name)
-            sent.topic_id = live.topic_id if live is not None else None
-        if sent.topic_id is not None:
-            sent.sure = True
-            topic = self.model.all[sent.topic_id]
-            if sent.acks == -1:
-                topic.ends[sent.partition] = max(topic.ends[sent.partition], sent.offset + 1)
-
-    def refused(self, sent: Sent, row: Any, *, idempotent: bool) -> None:
-        gone = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if row.error_code in gone:
-            live = self.model.live.get(sent.name)
-            alive = live is not None and live.topic_id == sent.topic_id and sent.partition < live.partitions
-            promise(
-                not alive or self.world.faults or row.error_code != gone[0], f"{sent} to a topic that is there: {row}"
-            )
-            if not alive:
-                self.unanswered = None if idempotent else self.unanswered
-            return
-        promise(row.error_code == ErrorCode.KAFKA_STORAGE_ERROR and self.world.faults, f"{sent} was refused: {row}")
+        topic, partition = chosen
+        others = self.dice.sample(range(topic.partitions), min(topic.partitions, self.dice.choice([0, 0, 1, 3])))
+        partitions = [partition, *(each for each in others if each != partition)]
+        await self.producer.produce(topic, partitions, again=unfinished is not None)
 
     async def fetch(self) -> None:
         chosen = self.choose()
@@ -334,7 +250,7 @@ class Client:
         self.world.check_records(topic, partition, row, at_least=offset)
 
     async def offset_of(self, topic: Incarnation, partition: int, timestamp: int) -> int | None:
-        row = await self.within(self.wire.offset(topic.name, timestamp, partition))
+        row = await within(self.wire.offset(topic.name, timestamp, partition))
         return None if row.error_code else int(row.offset)
 
     async def fetch_at(self, topic: Incarnation, partition: int, offset: int, *, wait_ms: int = 0) -> Any:
@@ -365,7 +281,7 @@ class Client:
         offset = self.dice.choice([end, end // 2, max(0, end - 1)])
         for each in [topic, *([self.model.live[topic.name]] if topic.name in self.model.live else [])]:
             each.trimmed[partition] = max(each.trimmed[partition], offset)  # by name: whichever it is by then
-        row = await self.within(self.wire.delete_records(topic.name, offset, partition))
+        row = await within(self.wire.delete_records(topic.name, offset, partition))
         now = self.model.live.get(topic.name)
         if now is not None and now is not topic:
             now.trimmed[partition] = max(now.trimmed[partition], offset)
@@ -376,7 +292,19 @@ class Client:
             topic.starts[partition] = max(topic.starts[partition], offset)
 
     async def retention(self) -> None:
-        await self.within(self.world.gateway.apply_retention())
+        await within(self.world.gateway.apply_retention())
+
+    async def outdate(self) -> None:
+        """Send records that are old, while retention looks for such."""
+        chosen = self.choose()
+        if chosen is None:
+            return
+        topic, partition = chosen
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(self.producer.produce, topic, [partition], old=True))
+            for _ in range(self.dice.choice([1, 3])):
+                await trio.sleep(self.dice.choice([0.0, 0.1, 2.0]) * self.dice.random())
+                await self.retention()
 
     async def wait(self) -> None:
         await trio.sleep(self.dice.choice([5, 40, 400]))
@@ -441,7 +369,7 @@ class Client:
         now = [topic]
         for each in now:
             each.settings.setdefault(name, {None}).add(value)
-        error = await self.within(self.wire.alter(TOPIC, topic.name, (name, 0, value)))
+        error = await within(self.wire.alter(TOPIC, topic.name, (name, 0, value)))
         live_now = self.model.live.get(topic.name)
         if live_now is not None and live_now is not topic:  # it may have been that one
             live_now.settings.setdefault(name, {None}).add(value)
@@ -453,7 +381,7 @@ class Client:
         before = self.model.changing[topic.name]
         if self.model.live.get(topic.name) is not topic:
             return
-        found = await self.within(self.wire.configs(TOPIC, topic.name))
+        found = await within(self.wire.configs(TOPIC, topic.name))
         if before != self.model.changing[topic.name]:
             return
         name = TOPIC_SETTINGS[self.number % len(TOPIC_SETTINGS)]
@@ -467,13 +395,13 @@ class Client:
         value = str(self.dice.randrange(2_000_000, 2_001_000))
         allowed = self.model.broker.setdefault(name, {None})
         allowed.add(value)
-        error = await self.within(self.wire.alter(BROKER, "", (name, 0, value)))
+        error = await within(self.wire.alter(BROKER, "", (name, 0, value)))
         if not error and not self.world.cut:
             self.model.broker[name] = {value}
             await self.check_broker()
 
     async def check_broker(self) -> None:
-        found = await self.within(self.wire.configs(BROKER, ""))
+        found = await within(self.wire.configs(BROKER, ""))
         name = BROKER_SETTINGS[self.number % len(BROKER_SETTINGS)]
         value, source = found[name]
         shown = value if source == 2 else None
@@ -483,7 +411,7 @@ class Client:
     # --- others ---
 
     async def look(self) -> None:
-        response = await self.within(self.wire.metadata(*NAMES))
+        response = await within(self.wire.metadata(*NAMES))
         for topic in response.topics:
             for partition in topic.partitions:
                 promise(partition.leader_epoch >= self.model.epoch, "the leader epoch went backwards")

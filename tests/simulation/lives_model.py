@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+T = TypeVar("T")
 
 NAMES = ("a", "b", "c")
 """Every topic's."""
+PATIENCE_S = 3000.0
+"""No request takes longer than this, in simulated time."""
 
 
 class Violated(AssertionError):
@@ -17,6 +25,13 @@ class Violated(AssertionError):
 def promise(condition: object, text: str) -> None:
     if not condition:
         raise Violated(text)
+
+
+async def within(call: Awaitable[T]) -> T:
+    """What a call returns; it has to come in time."""
+    with trio.move_on_after(PATIENCE_S):
+        return await call
+    raise Violated(f"no answer after {PATIENCE_S} s")
 
 
 @dataclass(eq=False)
@@ -31,12 +46,16 @@ class Sent:
     """The incarnation that it was sent to; None if only the name was told and that may have changed meanwhile."""
     stamp_ms: int
     acks: int
+    line: int = 0
+    """What is sent on one line is stored in the order of its serial numbers: a connection, or an idempotent lane."""
+    once: bool = False
+    """Whether its producer is idempotent: however often it was sent, it is there once."""
     offset: int = -1
     """Where it was acknowledged to be; -1 if it was not."""
     sure: bool = False
     """Whether it has to be there: acknowledged, and nothing has happened that may take it away."""
     attempts: int = 0
-    """How often it was sent; if more than once, others of its client may be before it."""
+    """How often it was sent; if more than once, and not by an idempotent producer, it may be there as often."""
 
 
 @dataclass(eq=False)
@@ -73,6 +92,7 @@ class Model:
 
     def __init__(self) -> None:
         self.serials = itertools.count(1)
+        self.lines = itertools.count(1)
         self.sent: dict[int, Sent] = {}
         self.live: dict[str, Incarnation] = {}
         """The topics that are there for sure."""
@@ -94,9 +114,12 @@ class Model:
     def outlived(self, topic: Incarnation, partition: int, now_ms: int) -> int:
         """How many records, that may be in a partition, retention may have removed: some are old when they are sent."""
         return sum(
-            (sent.name, sent.partition) == (topic.name, partition)
-            and sent.topic_id in (None, topic.topic_id)
-            and 0 <= topic.retention_ms < now_ms - sent.stamp_ms
+            sent.attempts
+            * (
+                (sent.name, sent.partition) == (topic.name, partition)
+                and sent.topic_id in (None, topic.topic_id)
+                and 0 <= topic.retention_ms < now_ms - sent.stamp_ms
+            )
             for sent in self.sent.values()
         )
 

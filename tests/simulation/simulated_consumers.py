@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kclient.cluster import Backoff
-from kclient.consumer.assignors import Assignor, RebalanceProtocol
-from kclient.consumer.coordinator import GroupCoordinator
-from kclient.consumer.group import GroupRequest, GroupSettings, Prepare, RequestKind
-from kclient.consumer.states import MemberState
+from kclient.consumer.group.assignors import Assignor, RebalanceProtocol
+from kclient.consumer.group.member import GroupMember
+from kclient.consumer.group.model import GroupRequest, MemberSettings, Prepare, RequestKind
+from kclient.consumer.group.states import MemberState
 from kclient.errors import BrokerConnectionError, ErrorCode, KafkaError
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.events import GroupSettings as BrokerSettings
-from kclient.gateway.groups.events import GroupSnapshot, Leave, Reply, Store, Token
+from kclient.gateway.groups.events import Leave, Reply, Store, Token
+from kclient.gateway.rows.groups import GroupSnapshot
 from kclient.protocol.messages import FindCoordinatorResponse, HeartbeatResponse, LeaveGroupResponse
 from kclient.types import TopicPartition
 from tests.simulation.group_messages import NOT_COORDINATOR, join_event, join_response, sync_event, sync_response
@@ -48,7 +49,7 @@ class SimulatedConsumer:
         self.beats = 0
         self.joins = 0
         self.pattern = pattern
-        settings = GroupSettings(
+        settings = MemberSettings(
             "g",
             instance_id,
             session_timeout=10.0,
@@ -57,7 +58,7 @@ class SimulatedConsumer:
             request_timeout=5.0,
             retry_backoff=Backoff(100, 1000, random=world.random),
         )
-        self.machine = GroupCoordinator(settings, assignors)
+        self.machine = GroupMember(settings, assignors)
         self._turn = 0
         if not pattern:
             self.subscribe(topics)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kclient.cluster import Backoff, ClusterSnapshot, PartitionMetadata, TopicMetadata
-from kclient.consumer.fetcher import LANES, Fetcher, FetchPlan, FetchSettings
+from kclient.consumer.fetch.fetcher import LANES, Fetcher, FetchSettings, PlannedFetch
 from kclient.consumer.reset import ResetPolicy
 from kclient.consumer.subscription import SubscriptionState
 from kclient.protocol.messages import FetchableTopicResponse, FetchResponse, FetchResponsePartitionData
@@ -72,9 +72,9 @@ class Broker:
         self.session: dict[int, tuple[int, int]] = {}
         self.session_id = 0
         self.epoch = 0
-        self.parked: list[tuple[FetchPlan, dict[int, tuple[int, int]]]] = []
+        self.parked: list[tuple[PlannedFetch, dict[int, tuple[int, int]]]] = []
 
-    def asked(self, plan: FetchPlan) -> dict[int, tuple[int, int]]:
+    def asked(self, plan: PlannedFetch) -> dict[int, tuple[int, int]]:
         request = plan.request
         named = {
             item.partition: (item.fetch_offset, item.partition_max_bytes)
@@ -133,7 +133,7 @@ class World:
         self.snapshot = self._snapshot()
         self.rounds = 0
         self._refreshing = False
-        self._answers: dict[FetchPlan, Callable[[FetchResponse], None]] = {}
+        self._answers: dict[PlannedFetch, Callable[[FetchResponse], None]] = {}
         self._produce()
         self._poll()
         self._look()
@@ -159,10 +159,14 @@ class World:
         return (crowd + 6) * (MAX_WAIT + 2 * LATENCY + POLL)
 
     def _check(self) -> None:
-        held = {id(chunk.frame): chunk.frame for chunk in self.fetcher._ready if chunk.frame is not None}
-        assert sum(frame.size for frame in held.values()) == self.fetcher.buffered
+        held = {
+            id(completed.frame): completed.frame
+            for completed in self.fetcher.buffer._ready
+            if completed.frame is not None
+        }
+        assert sum(frame.size for frame in held.values()) == self.fetcher.buffer.size
         overdraft = LANES * len(self.brokers) * self.batch  # one batch is returned whatever its size
-        assert self.fetcher.buffered <= self.settings.max_bytes + overdraft
+        assert self.fetcher.buffer.size <= self.settings.max_bytes + overdraft
 
     def starving(self) -> list[Log]:
         """The partitions that could have been read for too long, and were not."""
@@ -229,7 +233,7 @@ class World:
         if due is not None:
             self.after(due - self.now + 1e-6, self._look)
 
-    def _send(self, plan: FetchPlan) -> None:
+    def _send(self, plan: PlannedFetch) -> None:
         self.rounds += 1
         done = [False]
 
@@ -256,7 +260,7 @@ class World:
 
     # ---- a broker's side ----
 
-    def _arrive(self, plan: FetchPlan) -> None:
+    def _arrive(self, plan: PlannedFetch) -> None:
         broker = self.brokers[plan.node_id]
         if broker.hung:
             return
@@ -265,7 +269,7 @@ class World:
             broker.parked.append((plan, asked))
             self.after(MAX_WAIT, lambda: self._give_up(broker, plan))
 
-    def _give_up(self, broker: Broker, plan: FetchPlan) -> None:
+    def _give_up(self, broker: Broker, plan: PlannedFetch) -> None:
         for parked in broker.parked:
             if parked[0] is plan:
                 broker.parked.remove(parked)
@@ -277,7 +281,7 @@ class World:
             if self._serve(broker, *parked, at_last=False):
                 broker.parked.remove(parked)
 
-    def _serve(self, broker: Broker, plan: FetchPlan, asked: dict[int, tuple[int, int]], *, at_last: bool) -> bool:
+    def _serve(self, broker: Broker, plan: PlannedFetch, asked: dict[int, tuple[int, int]], *, at_last: bool) -> bool:
         left = plan.request.max_bytes
         answers: list[Any] = []
         found = False
@@ -305,8 +309,8 @@ class World:
     # ---- the user ----
 
     def _poll(self) -> None:
-        if self.fetcher.crowded:
-            self.fetcher.drop_paused()
+        if self.fetcher.buffer.crowded:
+            self.fetcher.buffer.drop_paused()
         most = self.random.choice([1, 10, 10**9]) if self.settings.max_bytes < 1 << 24 else 10**9
         self.take(most)
         self._meddle()
@@ -314,20 +318,20 @@ class World:
         self.after(self.random.uniform(0, POLL), self._poll)
 
     def take(self, most: int) -> None:
-        # a user who takes little drains one chunk each time
-        while most > 0 and (chunk := self.fetcher.head()) is not None:
-            assert chunk.error is None, chunk.error
-            if chunk.records is None:
-                chunk.decode(decode_some)
-            assert chunk.records is not None
-            part = chunk.records[chunk.index : chunk.index + most]
-            log = self.logs[chunk.state.tp.partition]
+        # a user who takes little drains one completed fetch each time
+        while most > 0 and (completed := self.fetcher.buffer.head()) is not None:
+            assert completed.error is None, completed.error
+            if completed.records is None:
+                completed.decode(decode_some)
+            assert completed.records is not None
+            part = completed.records[completed.index : completed.index + most]
+            log = self.logs[completed.state.tp.partition]
             for record in part:
                 assert record.offset == log.seen, f"{log.tp}: {record.offset} instead of {log.seen}"
                 log.seen += 1
             log.moved_at = max(log.moved_at, self.now)
             most -= max(len(part), 1)
-            self.fetcher.advance(chunk, len(part))
+            self.fetcher.buffer.advance(completed, len(part))
 
     def _meddle(self) -> None:
         log = self.random.choice(self.logs)
@@ -341,6 +345,6 @@ class World:
         if self.random.random() < self.pauses / 10:
             log.seen = self.random.randint(0, state.position)
             self.subscriptions.seek(log.tp, log.seen)
-            self.fetcher.drop_stale()
+            self.fetcher.buffer.drop_stale()
         if self.random.random() < self.hangs:
             self.hang(self.random.choice(list(self.brokers.values())))

@@ -21,8 +21,8 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.types import TopicPartition
+from tests.simulation.seeds import blocks
 from tests.simulation.trouble import (
-    BLOCK,
     BROKERS,
     PARTITIONS,
     REQUEST_TIMEOUT,
@@ -219,6 +219,6 @@ def test_trouble(seed: int, backend: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("first", range(1000, 3000, BLOCK))
-def test_much_trouble(first: int, backend: str) -> None:
-    sweep(backend, administer, range(first, first + BLOCK))
+@pytest.mark.parametrize("seeds", blocks(4), ids=str)
+def test_much_trouble(seeds: range, backend: str) -> None:
+    sweep(backend, administer, seeds)

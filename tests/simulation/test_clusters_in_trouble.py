@@ -19,8 +19,8 @@ from kclient.concurrency import Supervisor, loop_clock
 from kclient.config import AdminConfig
 from kclient.protocol.messages import InitProducerIdRequest
 from kclient.types import TopicPartition
+from tests.simulation.seeds import blocks
 from tests.simulation.trouble import (
-    BLOCK,
     BROKERS,
     PARTITIONS,
     REQUEST_TIMEOUT,
@@ -165,6 +165,6 @@ def test_trouble(seed: int, scenario: Scenario, backend: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scenario", [produce, ask])
-@pytest.mark.parametrize("first", range(1000, 3000, BLOCK))
-def test_much_trouble(first: int, scenario: Scenario, backend: str) -> None:
-    sweep(backend, scenario, range(first, first + BLOCK))
+@pytest.mark.parametrize("seeds", blocks(4), ids=str)
+def test_much_trouble(seeds: range, scenario: Scenario, backend: str) -> None:
+    sweep(backend, scenario, seeds)

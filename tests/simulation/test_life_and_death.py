@@ -1,30 +1,57 @@
-"""Topics that are made, deleted and made again while everything else goes on: see `lives`."""
+"""Topics that are made, deleted and made again while everything else goes on, and producers that do not hear what
+becomes of what they send: see `lives`."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
 import pytest
 
+from kclient.concurrency import first_leaf
+from kclient.errors import KafkaError
+from kclient.gateway import log as log_module
+from kclient.gateway.append import Append, AppendState
+from kclient.gateway.log import Checkpoint, PartitionLog
+from kclient.gateway.partition import Partition
 from tests.simulation.lives import live
+from tests.simulation.lives_coverage import counted
+from tests.simulation.lives_model import Violated
+from tests.simulation.seeds import blocks
 
-BLOCK = 10
-LONG = 100
+BLOCKS = {"memory": 10, "embedded": 6}
+"""How many lives are tried in one go: those on disks take three times as long."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 3 * BLOCK, BLOCK))
+@pytest.mark.parametrize("block", range(3))
 @pytest.mark.parametrize("backend", ["memory", "embedded"])
-def test_lives(backend: str, first: int) -> None:
-    for seed in range(first, first + BLOCK):
-        live(seed, backend)
+def test_lives(backend: str, block: int) -> None:
+    count = BLOCKS[backend]
+    with counted() as seen:
+        for seed in range(block * count, (block + 1) * count):
+            live(seed, backend)
+    assert seen["idempotent"] > 300, seen
+    assert seen["duplicates"] > 100, seen
+    assert seen["queued"] > 10, seen
+    assert seen["on their way"] > 10, seen
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("first", range(1000, 5000, LONG))
+@pytest.mark.parametrize("seeds", blocks(5), ids=str)
 @pytest.mark.parametrize("backend", ["memory", "embedded"])
-def test_thousands_of_lives(backend: str, first: int) -> None:
-    for seed in range(first, first + LONG):
-        live(seed, backend)
+def test_hundreds_of_lives(backend: str, seeds: range) -> None:
+    with counted() as seen:
+        for seed in seeds:
+            live(seed, backend)
+    assert seen["duplicates"] > 10 * len(seeds), seen
+    assert seen["on their way"] > len(seeds), seen
+    assert seen["queued twice"] > len(seeds) / 5, seen
+    assert seen["left behind"], seen
 
 
 def test_a_seed_gives_the_same_life() -> None:
@@ -34,3 +61,100 @@ def test_a_seed_gives_the_same_life() -> None:
     )
     assert first == second
     assert first
+
+
+# --- what is broken on purpose is found ---
+
+
+def _nothing_is_a_duplicate() -> AbstractContextManager[Any]:
+    check = PartitionLog._check
+
+    def forgetful(log: PartitionLog, *args: Any) -> None:
+        check(log, *args)
+
+    return mock.patch.object(PartitionLog, "_check", forgetful)
+
+
+def _fewer_are_remembered() -> AbstractContextManager[Any]:
+    return mock.patch.object(log_module, "WINDOW", 4)
+
+
+def _queued_appends_are_reversed() -> AbstractContextManager[Any]:
+    take = Partition._take_queued
+
+    async def reversed_first(partition: Partition) -> None:
+        partition._queue.reverse()
+        await take(partition)
+
+    return mock.patch.object(Partition, "_take_queued", reversed_first)
+
+
+def _repeats_are_answered_at_once() -> AbstractContextManager[Any]:
+    return mock.patch.object(PartitionLog, "_pending_at", return_value=None)
+
+
+def _queued_repeats_are_answered_at_once() -> AbstractContextManager[Any]:
+    def follow(append: Append, first: Append) -> None:
+        append.base_offset, append.timestamp, append.error = first.base_offset, first.timestamp, first.error
+        append.move(AppendState.FAILED if first.error else AppendState.DURABLE)
+        append.tell()
+
+    return mock.patch.object(Append, "follow", follow)
+
+
+def _checkpoints_forget_producers() -> AbstractContextManager[Any]:
+    checkpoint = PartitionLog.checkpoint
+
+    def without(log: PartitionLog, **options: Any) -> Checkpoint:
+        full = checkpoint(log, **options)
+        return Checkpoint(full.next_offset, full.start_offset, {}, full.epochs)
+
+    return mock.patch.object(PartitionLog, "checkpoint", without)
+
+
+def _recovery_forgets_producers() -> AbstractContextManager[Any]:
+    recovered = PartitionLog.recovered
+
+    def without(log: PartitionLog, *args: Any) -> None:
+        before = log._windows.copy()
+        recovered(log, *args)
+        log._windows.clear()
+        for producer_id, window in before.items():
+            log._windows.put(producer_id, window)
+
+    return mock.patch.object(PartitionLog, "recovered", without)
+
+
+def _appends_of_what_has_gone_are_waited_for() -> AbstractContextManager[Any]:
+    end = Partition._end
+
+    def untold(partition: Partition, error: KafkaError) -> None:
+        pending, partition.log.pending = partition.log.pending, deque()
+        end(partition, error)
+        partition.log.pending = pending
+
+    return mock.patch.object(Partition, "_end", untold)
+
+
+SOON = [
+    _nothing_is_a_duplicate,
+    _fewer_are_remembered,
+    _queued_appends_are_reversed,
+    _repeats_are_answered_at_once,
+    _recovery_forgets_producers,
+]
+LATER = [_queued_repeats_are_answered_at_once, _checkpoints_forget_producers, _appends_of_what_has_gone_are_waited_for]
+
+
+@pytest.mark.parametrize(
+    ("breakage", "backend"),
+    [(breakage, "memory") for breakage in SOON]
+    + [pytest.param(breakage, backend, marks=pytest.mark.long)
+       for breakage, backend in zip(LATER, ["embedded", "memory", "embedded"], strict=True)],
+)  # fmt: skip
+@pytest.mark.timeout(3600)
+def test_what_is_broken_on_purpose_is_found(breakage: Callable[[], AbstractContextManager[Any]], backend: str) -> None:
+    with breakage(), pytest.raises(ExceptionGroup) as found:
+        for seed in range(300):
+            live(seed, backend)
+    assert isinstance(first_leaf(found.value), Violated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.seeds import blocks
 from tests.simulation.simulated_fetches import World
 
 SECONDS = 40.0
@@ -26,7 +27,7 @@ def test_every_partition_moves_within_the_bound_of_memory(block: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("block", range(100))
-def test_every_partition_moves_in_thousands_of_clusters(block: int) -> None:
-    for seed in range(1000 + block * 50, 1050 + block * 50):
+@pytest.mark.parametrize("seeds", blocks(4), ids=str)
+def test_every_partition_moves_in_hundreds_of_clusters(seeds: range) -> None:
+    for seed in seeds:
         live(seed)

@@ -17,7 +17,7 @@ from kclient.config import ProducerConfig
 from kclient.consumer import Consumer
 from kclient.errors import KafkaError
 from kclient.producer import Producer
-from kclient.producer.core import ProducerCore
+from kclient.producer.lifecycle import ProducerLifecycle
 from kclient.types import TopicPartition
 from tests.simulation.troubled_kafka import TroubledKafka
 from tests.simulation.virtual_time import run_virtually
@@ -31,8 +31,6 @@ SESSION = 9.0
 """How long a broker may be silent before the cluster takes its leaderships away."""
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 27))]
 """With two loops and two scenarios, about a hundred runs."""
-BLOCK = 500
-"""How many seeds a test of a sweep has."""
 
 Scenario = Callable[[int], Awaitable[None]]
 
@@ -166,18 +164,16 @@ class Watch:
 class TimedProducer(Producer):
     """A producer that goes by the loop's clock."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._core = ProducerCore(ProducerConfig.parse(**settings), loop_clock())
-        self._fast = self._core.accumulator.appender.append
+    def _make(self, config: ProducerConfig, clock: Callable[[], float]) -> ProducerLifecycle:
+        return super()._make(config, loop_clock())
 
 
 class TimedConsumer(Consumer):
     """A consumer that goes by the loop's clock."""
 
     def __init__(self, *topics: str, **settings: Any) -> None:
+        self._clock = loop_clock()
         super().__init__(*topics, **settings)
-        self._core.clock = loop_clock()
 
 
 class TimedAdmin(Admin):

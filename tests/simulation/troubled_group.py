@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from kclient.consumer.group import RequestKind
+from kclient.consumer.group.model import RequestKind
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.classic import ClassicGroup
-from kclient.gateway.groups.events import GroupSettings, GroupSnapshot, Leave, Reply, Store, Token
+from kclient.gateway.groups.events import GroupSettings, Leave, Reply, Store, Token
+from kclient.gateway.rows.groups import GroupSnapshot
 from kclient.protocol.messages import (
     HeartbeatResponse,
     LeaveGroupResponse,

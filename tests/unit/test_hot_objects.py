@@ -18,7 +18,7 @@ from kclient.testing import memory_broker
 
 MOST = 29
 EXEMPT = {
-    "kclient.consumer.coordinator.GroupCoordinator",  # is looked at a few times for each poll
+    "kclient.consumer.group.member.GroupMember",  # is looked at a few times for each poll
     "kclient.net.server_connection.ServerConnection",  # for each request
 }
 """Objects that nothing looks at for each record. (Settings are read once, when a client is made.)"""
@@ -51,12 +51,13 @@ def test_objects_have_no_more_attributes_than_are_found_at_once(consumer: kclien
             name = f"{kind.__module__}.{kind.__qualname__}"
             found[name] = max(found.get(name, 0), len(getattr(thing, "__dict__", ())))
     assert {
-        "kclient.consumer.core.ConsumerCore",
-        "kclient.consumer.handout.HandOut",
-        "kclient.gateway.partitions.Partition",
+        "kclient.consumer.readiness.PollReadiness",
+        "kclient.consumer.fetch.collector.FetchCollector",
+        "kclient.gateway.partition.Partition",
         "kclient.net.connection.Connection",
         "kclient.producer.accumulator.Accumulator",
-        "kclient.producer.core.ProducerCore",
+        "kclient.producer.batch_buffer.BatchBuffer",
+        "kclient.producer.lifecycle.ProducerLifecycle",
         "kclient.sync.consumer.Consumer",
     } <= found.keys()
     assert {name: count for name, count in found.items() if count > MOST and name not in EXEMPT} == {}
@@ -66,6 +67,6 @@ def test_objects_have_no_more_attributes_than_are_found_at_once(consumer: kclien
 @pytest.mark.skipif(sys.gettrace() is not None, reason="where lines are traced, nothing is specialised")
 def test_iterating_looks_up_nothing_in_dictionaries(consumer: kclient.sync.Consumer) -> None:
     code = dis.get_instructions(kclient.sync.Consumer.__next__, adaptive=True)
-    used = {step.argval: step.opname for step in code if step.argval in {"attention", "poll_due"}}
-    assert used.keys() == {"attention", "poll_due"}
+    used = {step.argval: step.opname for step in code if step.argval in {"poll_due", "poll_needed"}}
+    assert used.keys() == {"poll_due", "poll_needed"}
     assert set(used.values()) <= {"LOAD_ATTR_SLOT", "LOAD_ATTR_INSTANCE_VALUE"}, used

@@ -1,5 +1,7 @@
 """The project speaks of itself alone, and what it ships is complete."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -23,3 +25,11 @@ def test_every_package_has_its_init_and_the_types_are_shipped() -> None:
     folders = {path.parent for path in (ROOT / "kclient").rglob("*.py")}
     assert all((folder / "__init__.py").exists() for folder in folders)
     assert (ROOT / "kclient" / "py.typed").exists()
+
+
+def test_every_benchmark_can_be_loaded() -> None:
+    """They run for minutes, and nobody runs them after each change."""
+    names = sorted(f"benchmarks.{path.stem}" for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "__main__")
+    assert len(names) > 10
+    loaded = subprocess.run([sys.executable, "-c", f"import {', '.join(names)}"], cwd=ROOT, check=False)
+    assert loaded.returncode == 0

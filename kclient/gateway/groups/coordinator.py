@@ -11,10 +11,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from kclient.concurrency import Completion, Wakeup
-from kclient.errors import ErrorCode, error_for
+from kclient.errors import ErrorCode
 from kclient.gateway.discarding import in_slices
-from kclient.gateway.groups import rows
 from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.deleted_topics import DeletedTopics
 from kclient.gateway.groups.events import (
     NOBODY,
     UNKNOWN_MEMBER,
@@ -30,17 +30,25 @@ from kclient.gateway.groups.events import (
     SyncResult,
     Token,
 )
-from kclient.gateway.groups.offsets import CommittedOffset, Expiry, GroupOffsets, OffsetCommit
+from kclient.gateway.groups.offsets import Expiry, GroupOffsets, OffsetCommit
 from kclient.gateway.groups.parts import CommitParts, DeletionParts
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.subscriptions import CONSUMER, subscribed_topics
 from kclient.gateway.groups.timers import Timers
-from kclient.gateway.groups.writer import Write, Writer
-from kclient.net.fair_queue import SLICE
+from kclient.gateway.groups.writer import Write, Writer, to_the_end
+from kclient.gateway.rows import keys
+from kclient.gateway.rows.groups import CommittedOffset, decode_group, decode_offset, encode_group_steps
+from kclient.net.fair_queue import SLICE, Pace
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import Core
-    from kclient.htp.port import Versioned
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.config import BrokerConfig
+    from kclient.gateway.dynamic_config import DynamicConfig
+    from kclient.gateway.identity import Identity
+    from kclient.gateway.ownership import HeldLease
+    from kclient.gateway.topic_table import TopicTable
+    from kclient.htp.port import Manager, Versioned
+    from kclient.net.fair_queue import FairQueue
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -120,22 +128,50 @@ class GroupCoordinator:
     Requests come in through the plain methods, which never wait; what must wait returns an object to wait on.
 
     Args:
-        core: The gateway's services.
+        topics: Of which offsets may be committed.
+        config: The broker's settings.
+        dynamic: Tells whether those that say how long offsets are kept could be read.
+        manager: Keeps groups and offsets.
+        lease: Under which it does.
+        identity: For the log.
+        queue: Shares the event loop with others.
+        clock: What time it is.
+        spawn: Starts a task of the gateway.
     """
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self.settings: GroupSettings = _settings(core)
+    def __init__(
+        self,
+        topics: TopicTable,
+        config: BrokerConfig,
+        dynamic: DynamicConfig,
+        *,
+        manager: Manager,
+        lease: HeldLease,
+        identity: Identity,
+        queue: FairQueue,
+        clock: Clock,
+        spawn: Callable[..., object],
+    ) -> None:
+        self._topics = topics
+        self._config = config
+        self._dynamic = dynamic
+        self._manager = manager
+        self._queue = queue
+        self._clock = clock
+        self._spawn = spawn
+        self._extra = identity.log_fields()
+        self.settings: GroupSettings = _settings(config)
         self.groups: dict[str, ManagedGroup] = {}
-        self._writer = Writer(core)
-        self._flow = core.queue.flow()
+        self._writer = Writer(manager, lease, queue.flow())
+        self._flow = queue.flow()
+        self._chores = queue.flow()
+        """For retention and the offsets of deleted topics; the answers have one of their own."""
         self._answers: deque[Reply] = deque()
-        self._leaving: dict[ManagedGroup, None] = {}
-        """Groups that are deleted, and whose rows are still there."""
-        self._unforgotten: dict[str, set[str]] = {}
-        """The rows that are still there of the offsets of deleted topics."""
+        self._leaving: dict[str, deque[ManagedGroup]] = {}
+        """Groups that are deleted, and whose rows are still there, by name: the oldest first."""
+        self._deleted_topics = DeletedTopics(self._writer, self._chores)
         self._held = 0
-        self._most = core.config.get_int("connections.max.memory.bytes") // _GROUPS_SHARE
+        self._most = config.get_int("connections.max.memory.bytes") // _GROUPS_SHARE
         self._told_full = float("-inf")
         """When the log was told last that they take all of it."""
         self._timers: Timers[str | None] = Timers()
@@ -152,8 +188,8 @@ class GroupCoordinator:
         """
         await self._load()
         self._timers.schedule(_RETENTION, self._next_retention_check())
-        self.core.spawn(self._writer.run, name="group writer")
-        self.core.spawn(self._keep_time, name="group timers")
+        self._spawn(self._writer.run, name="group writer")
+        self._spawn(self._keep_time, name="group timers")
 
     async def aclose(self) -> None:
         """Answer everything that is parked, and store what is under way. Groups and offsets stay as stored."""
@@ -164,23 +200,23 @@ class GroupCoordinator:
         await self._writer.drain()
 
     async def _load(self) -> None:
-        unread = self._load_groups(await self.core.manager.scan(rows.GROUPS))
-        self._load_offsets(await self.core.manager.scan(rows.OFFSETS), unread)
+        unread = self._load_groups(await self._manager.scan(keys.GROUPS))
+        self._load_offsets(await self._manager.scan(keys.OFFSETS), unread)
         if self.groups:
-            logger.info("loaded %d groups", len(self.groups), extra=self.core.extra())
+            logger.info("loaded %d groups", len(self.groups), extra=self._extra)
 
     def _load_groups(self, found: Mapping[str, Versioned]) -> set[str]:
         """Restore the groups; those whose rows cannot be read."""
-        now, unread = self.core.now(), set()
+        now, unread = self._clock.now(), set()
         for key, value in found.items():
-            group_id = rows.parse_group_key(key)
+            group_id = keys.parse_group_key(key)
             try:
-                snapshot, since_ms = rows.decode_group(value.value, group_id)
+                snapshot, since_ms = decode_group(value.value, group_id)
             except ValueError as error:
                 logger.error(
                     "the row of group %s cannot be read: its members have to join again, which they do by themselves; "
                     "its offsets are there (%s)",
-                    key.removeprefix(rows.GROUPS), error,
+                    key.removeprefix(keys.GROUPS), error,
                 )  # fmt: skip
                 unread.add(group_id)
                 continue
@@ -190,28 +226,29 @@ class GroupCoordinator:
 
     def _load_offsets(self, found: Mapping[str, Versioned], unread: Container[str]) -> None:
         kept: Counter[str] = Counter()
-        outlived: dict[str, None] = {}
+        outlived: dict[str, dict[str, None]] = {}
         for key, value in found.items():
             try:
-                group_id, partition = rows.parse_offset_key(key)
-                committed, topic_id = rows.decode_offset(value.value)
+                group_id, partition = keys.parse_offset_key(key)
+                committed, topic_id = decode_offset(value.value)
             except ValueError as error:
                 logger.error(
                     "the committed offset %s (group, topic, partition) cannot be read and counts as not committed: "
                     "reset it, or its consumer begins where auto.offset.reset says (%s)",
-                    key.removeprefix(rows.OFFSETS), error,
+                    key.removeprefix(keys.OFFSETS), error,
                 )  # fmt: skip
                 continue
-            topics, name = self.core.topics, partition.topic
+            topics, name = self._topics, partition.topic
             record = topics.get(name)
             if topics.deleted(name, topic_id):
-                self._unforgotten.setdefault(name, set()).add(key)
+                self._deleted_topics.add(name)
+                self._deleted_topics.note(name, group_id, (partition.partition,))
             elif name in topics.damaged or (record is not None and record.topic_id == topic_id):
-                managed = self.groups.get(group_id) or self._create(group_id, self.core.wall_ms())
+                managed = self.groups.get(group_id) or self._create(group_id, self._clock.wall_ms())
                 managed.unread = group_id in unread
                 managed.offsets.put(partition, committed)
             elif topic_id == _NO_TOPIC or self._outlived(committed):
-                outlived[key] = None
+                outlived.setdefault(group_id, {})[key] = None
             else:
                 kept[name] += 1
         for name, count in kept.items():
@@ -221,13 +258,13 @@ class GroupCoordinator:
                 "offsets.retention.minutes, in case that its row is restored",
                 count, name,
             )  # fmt: skip
-        if outlived:
-            self._writer.submit(outlived, lambda _error: ())
+        for group_id, gone in outlived.items():
+            self._writer.submit(group_id, gone, lambda _error: ())
 
     def _outlived(self, committed: CommittedOffset) -> bool:
         """Whether an offset that belongs to no topic has been kept for long enough."""
-        return not self.core.dynamic.unreadable and committed.outlived(
-            self.core.wall_ms(), self.settings.offsets_retention_minutes * 60_000
+        return not self._dynamic.unreadable and committed.outlived(
+            self._clock.wall_ms(), self.settings.offsets_retention_minutes * 60_000
         )
 
     def _create(self, group_id: str, since_ms: int) -> ManagedGroup:
@@ -237,7 +274,7 @@ class GroupCoordinator:
 
     def reconfigure(self) -> None:
         """Take over changed broker settings."""
-        settings = _settings(self.core)
+        settings = _settings(self._config)
         if settings == self.settings:
             return
         self.settings = settings
@@ -255,8 +292,8 @@ class GroupCoordinator:
         if error:
             parked.set_result(JoinResult(error, join.member_id))
             return parked
-        managed = self.groups.get(group_id) or self._create(group_id, self.core.wall_ms())
-        self._perform(managed, managed.group.join(join, parked, self.core.now()))
+        managed = self.groups.get(group_id) or self._create(group_id, self._clock.wall_ms())
+        self._perform(managed, managed.group.join(join, parked, self._clock.now()))
         return parked
 
     def _check_join(self, group_id: str, join: Join) -> ErrorCode:
@@ -288,7 +325,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _tell_full(self, group_id: str) -> None:
-        now = self.core.now()
+        now = self._clock.now()
         if now - self._told_full < _TOLD_AGAIN_S:
             return
         self._told_full = now
@@ -296,7 +333,7 @@ class GroupCoordinator:
             "the members of all groups take %d of %d bytes, a quarter of connections.max.memory.bytes: a member that "
             "joins group %s is told to try again, and so is everyone until there is room. Set "
             "connections.max.memory.bytes higher, or have fewer members or less metadata",
-            self._held, self._most, group_id[:300], extra=self.core.extra(),
+            self._held, self._most, group_id[:300], extra=self._extra,
         )  # fmt: skip
 
     def sync(self, group_id: str, sync: Sync) -> Parked[SyncResult]:
@@ -309,7 +346,7 @@ class GroupCoordinator:
         if managed is None:
             parked.set_result(SyncResult(error))
         else:
-            self._perform(managed, managed.group.sync(sync, parked, self.core.now()))
+            self._perform(managed, managed.group.sync(sync, parked, self._clock.now()))
         return parked
 
     def _too_large(self, managed: ManagedGroup, sync: Sync) -> bool:
@@ -323,14 +360,14 @@ class GroupCoordinator:
         """The client of a parked request has gone."""
         managed = self.groups.get(group_id)
         if managed is not None:
-            self._perform(managed, managed.group.forsake(token, self.core.now()))
+            self._perform(managed, managed.group.forsake(token, self._clock.now()))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """A Heartbeat request."""
         error, managed = self._find(group_id)
         if managed is None:
             return error
-        return managed.group.heartbeat(member_id, instance_id, generation, self.core.now())
+        return managed.group.heartbeat(member_id, instance_id, generation, self._clock.now())
 
     def leave(self, group_id: str, leaving: list[Leave]) -> tuple[ErrorCode, list[ErrorCode]]:
         """A LeaveGroup request: the error of the whole, and one per member."""
@@ -339,7 +376,7 @@ class GroupCoordinator:
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
                 return ErrorCode.NONE, [error] * len(leaving)
             return error, []
-        errors, actions = managed.group.leave(leaving, self.core.now())
+        errors, actions = managed.group.leave(leaving, self._clock.now())
         self._perform(managed, actions)
         return ErrorCode.NONE, errors
 
@@ -361,11 +398,11 @@ class GroupCoordinator:
         managed = self.groups.get(group_id)
         if managed is None:
             return ErrorCode.NONE if generation < 0 else missing
-        return managed.group.check_commit(member_id, instance_id, generation, self.core.now())
+        return managed.group.check_commit(member_id, instance_id, generation, self._clock.now())
 
     def commit(self, group_id: str, commit: OffsetCommit) -> Write:
         """Store offsets, at once after `check_commit`; they are visible when the write is done."""
-        managed = self.groups.get(group_id) or self._create(group_id, self.core.wall_ms())
+        managed = self.groups.get(group_id) or self._create(group_id, self._clock.wall_ms())
         managed.offsets.begin(commit)
         return self._store_offsets(managed, commit, managed.offsets.end)
 
@@ -380,10 +417,11 @@ class GroupCoordinator:
                     yield from parts.stored()
             finally:
                 ended(commit)
+                self._deleted_topics.note_commit(group_id, commit)
 
         parts = CommitParts(group_id, offsets, commit)
         few = commit.size <= _MADE_AT_ONCE
-        return self._writer.submit(dict(parts) if few else parts, stored)
+        return self._writer.submit(group_id, dict(parts) if few else parts, stored)
 
     def offsets(self, group_id: str) -> GroupOffsets | None:
         """The committed offsets of a group, whatever its state; None if there is no such group."""
@@ -403,6 +441,8 @@ class GroupCoordinator:
         if group.protocol_type != CONSUMER:
             return ErrorCode.NON_EMPTY_GROUP, ()
         subscribed = yield from managed.subscribed()
+        if self.groups.get(group_id) is not managed:
+            return ErrorCode.GROUP_ID_NOT_FOUND, ()
         if subscribed is None:  # while it rebalances, or if its metadata cannot be read, all of it may be in use
             return ErrorCode.NONE, managed.offsets.topics()
         return ErrorCode.NONE, subscribed
@@ -411,13 +451,22 @@ class GroupCoordinator:
         """Forget offsets, at once after `check_offset_delete`."""
         return self._store_offsets(self.groups[group_id], gone, lambda _commit: None)
 
-    def topic_deleted(self, topic: str) -> None:
-        """A topic has gone: nobody sees its offsets any more; `forget_topic` removes them."""
-        for managed in chain(self.groups.values(), self._leaving):
-            for partition in managed.offsets.of_topic(topic):
-                key = rows.offset_key(managed.group.group_id, partition)
-                self._unforgotten.setdefault(topic, set()).add(key)
-            managed.offsets.drop_topic(topic)
+    async def topic_deleted(self, topic: str) -> None:
+        """A topic has gone: nobody sees its offsets any more when this returns; `forget_topic` removes them.
+
+        To be called in the turn in which it went; cancelled or not, it does all that it is there for.
+        """
+        self._deleted_topics.add(topic)
+        await to_the_end(self._drop_topic(topic), Pace(self._chores))
+
+    def _drop_topic(self, topic: str) -> Iterator[None]:
+        """Whatever comes to a group from now on is none of the topic: commits look at its record."""
+        for managed in [*self.groups.values(), *chain.from_iterable(self._leaving.values())]:
+            gone = managed.offsets.of_topic(topic)
+            if gone:
+                self._deleted_topics.note(topic, managed.group.group_id, gone)
+                managed.offsets.drop_topic(topic)
+            yield
 
     async def forget_topic(self, topic: str) -> None:
         """Remove the offsets of a deleted topic from the store, before another topic of that name can be made.
@@ -425,12 +474,7 @@ class GroupCoordinator:
         Raises:
             KafkaError: If the store fails; it has to be called again.
         """
-        gone = self._unforgotten.get(topic)
-        if gone:
-            error = await self._writer.submit(dict.fromkeys(gone), lambda _error: ()).wait()
-            if error:
-                raise error_for(error, f"the offsets of topic {topic} could not be removed")
-        self._unforgotten.pop(topic, None)
+        await self._deleted_topics.remove(topic)
 
     # ---- administration -----------------------------------------------------------------------------------
 
@@ -445,28 +489,38 @@ class GroupCoordinator:
         if error:
             return error
         del self.groups[group_id]
-        self._leaving[managed] = None
+        self._leaving.setdefault(group_id, deque()).append(managed)
         self._count(managed, gone=True)
         self._timers.cancel(group_id)
-        logger.info("group %s: deleted", group_id, extra=self.core.extra())
+        logger.info("group %s: deleted", group_id, extra=self._extra)
         parts = DeletionParts(group_id, managed.offsets)
-        return self._writer.submit(parts, partial(self._deleted, managed, parts))
+        return self._writer.submit(group_id, parts, partial(self._deleted, managed, parts))
 
     def _deleted(self, managed: ManagedGroup, parts: DeletionParts, error: ErrorCode) -> Iterator[None]:
-        del self._leaving[managed]
-        if not error:
-            return
+        try:
+            if error:
+                yield from self._put_back(managed, parts)
+        finally:  # not before: a topic that is deleted meanwhile has its offsets here too
+            leaving = self._leaving[managed.group.group_id]
+            leaving.popleft()  # the deletions of one name are stored in their order
+            if not leaving:
+                del self._leaving[managed.group.group_id]
+
+    def _put_back(self, managed: ManagedGroup, parts: DeletionParts) -> Iterator[None]:
+        """The store still has what is left of a group: so it stays, or who came under its name has it."""
         yield from parts.drop_removed()
-        # the store still has it: it stays
         group_id = managed.group.group_id
-        again = self.groups.get(group_id)
+        leaving = self._leaving[group_id]
+        again = leaving[1] if len(leaving) > 1 else self.groups.get(group_id)
         if again is None:
             again = self._create(group_id, managed.since_ms)
-            again.group.restore(managed.group.snapshot(), self.core.now())
-            again.offsets = managed.offsets
+            again.offsets, again.unread = managed.offsets, managed.unread
+            self._perform(again, again.group.restore(managed.group.snapshot(), self._clock.now()))
             return
-        for partition, committed in managed.offsets.items():  # those of a group that came under its name are newer
-            if again.offsets.get(*partition) is None:
+        for partition, committed in managed.offsets.items():  # its own are newer
+            if partition.topic in self._deleted_topics:
+                self._deleted_topics.note(partition.topic, group_id, (partition.partition,))
+            elif again.offsets.get(*partition) is None:
                 again.offsets.put(partition, committed)
             yield
 
@@ -501,7 +555,7 @@ class GroupCoordinator:
             self._flow.add(self._answer_some)
 
     def _answer_some(self, until: float) -> bool:
-        clock = self.core.queue.clock
+        clock = self._queue.clock
         while self._answers:
             _give(self._answers.popleft())
             if clock() >= until:
@@ -520,22 +574,22 @@ class GroupCoordinator:
     def _store(self, managed: ManagedGroup, store: Store) -> None:
         group = managed.group
         if isinstance(store.ticket, EmptyStored):
-            managed.since_ms = self.core.wall_ms()
-        row = partial(rows.encode_group_steps, store.snapshot, self.core.wall_ms())
+            managed.since_ms = self._clock.wall_ms()
+        row = partial(encode_group_steps, store.snapshot, self._clock.wall_ms())
 
         def done(error: ErrorCode) -> Iterable[None]:
-            self._perform(managed, group.stored(store.ticket, error, self.core.now()))
+            self._perform(managed, group.stored(store.ticket, error, self._clock.now()))
             return ()
 
-        self._writer.submit({rows.group_key(group.group_id): row}, done)
+        self._writer.submit(group.group_id, {keys.group_key(group.group_id): row}, done)
 
     async def _keep_time(self) -> None:
         while True:
-            self._fire(self.core.now())
+            self._fire(self._clock.now())
             deadline = self._timers.next_deadline()
             assert deadline is not None, "the retention check is always scheduled again"
             self._sleeping_until = deadline
-            await self._wake.wait(max(0.0, deadline - self.core.now()))
+            await self._wake.wait(max(0.0, deadline - self._clock.now()))
             self._sleeping_until = float("-inf")
 
     def _fire(self, now: float) -> None:
@@ -550,17 +604,17 @@ class GroupCoordinator:
     # ---- retention ----------------------------------------------------------------------------------------
 
     def _next_retention_check(self) -> float:
-        return self.core.now() + self.settings.offsets_retention_check_interval_ms / 1000
+        return self._clock.now() + self.settings.offsets_retention_check_interval_ms / 1000
 
     def expire_offsets(self) -> None:
         """Forget the offsets that have outlived `offsets.retention.minutes`, and groups that nothing is left of."""
-        if self.core.dynamic.unreadable:
+        if self._dynamic.unreadable:
             logger.error("no offset expires: the broker settings, which may say how long, cannot be read")
             return
-        clock = self.core.queue.clock
-        job = in_slices(self._expire_all(self.core.wall_ms()), clock)
+        clock = self._queue.clock
+        job = in_slices(self._expire_all(self._clock.wall_ms()), clock)
         if job(clock() + SLICE):
-            self._flow.add(job)
+            self._chores.add(job)
 
     def _expire_all(self, now_ms: int) -> Iterator[None]:
         for group_id, managed in list(self.groups.items()):
@@ -577,7 +631,7 @@ class GroupCoordinator:
             if self.groups.get(group_id) is not managed:
                 return
             expired = OffsetCommit()
-            record = self.core.topics.get(topic)
+            record = self._topics.get(topic)
             if rule is not None and record is not None and topic not in rule.keep:
                 for number in offsets.expired(topic, now_ms, rule):
                     expired.add(record, number, None)
@@ -589,7 +643,7 @@ class GroupCoordinator:
             if self.groups.get(group_id) is not managed:
                 return
         if gone:
-            logger.info("group %s: %d offsets have expired", group_id, gone, extra=self.core.extra())
+            logger.info("group %s: %d offsets have expired", group_id, gone, extra=self._extra)
         if managed.idle and not kept and not offsets.pending and offsets.commits == commits:
             self.delete(group_id)
 
@@ -616,8 +670,8 @@ def _new_member_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4()}"
 
 
-def _settings(core: Core) -> GroupSettings:
-    get: Callable[[str], int] = core.config.get_int
+def _settings(config: BrokerConfig) -> GroupSettings:
+    get: Callable[[str], int] = config.get_int
     return GroupSettings(
         group_initial_rebalance_delay_ms=get("group.initial.rebalance.delay.ms"),
         group_min_session_timeout_ms=get("group.min.session.timeout.ms"),

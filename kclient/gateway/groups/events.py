@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from kclient.errors import ErrorCode
+from kclient.gateway.rows.groups import GroupSnapshot
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """A member's protocols in its order of preference: name and opaque metadata."""
@@ -103,32 +104,6 @@ class Leave:
     member_id: str
     instance_id: str | None = None
     reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSnapshot:
-    """A member as it is stored."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: Protocols
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSnapshot:
-    """A group as it is stored: after each generation's assignment, and when it has become empty."""
-
-    group_id: str
-    generation: int
-    protocol_type: str | None
-    protocol_name: str | None
-    leader: str | None
-    members: tuple[MemberSnapshot, ...] = ()
 
 
 class Token:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from kclient.errors import ErrorCode
-from kclient.gateway.groups.events import NOBODY, Join, MemberSnapshot, Protocols, Token
+from kclient.gateway.groups.events import NOBODY, Join, Protocols, Token
+from kclient.gateway.rows.groups import MemberSnapshot
 
 
 class Member:

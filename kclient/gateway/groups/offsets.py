@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from kclient.gateway.rows.groups import CommittedOffset
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kclient.gateway.topics import TopicRecord
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A committed position."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    commit_ms: int = 0
-    """When it was committed, milliseconds since the epoch."""
-    expire_ms: int | None = None
-    """When it may be forgotten, if the client said so (OffsetCommit versions 2 to 4)."""
-
-    def outlived(self, now_ms: int, retention_ms: int, base_ms: int | None = None) -> bool:
-        """Whether it may be forgotten; the time runs from `base_ms`, or from the commit."""
-        if self.expire_ms is not None:
-            return now_ms >= self.expire_ms
-        return now_ms - (self.commit_ms if base_ms is None else base_ms) >= retention_ms
+    from kclient.gateway.topic_record import TopicRecord
 
 
 class OffsetCommit:
@@ -100,9 +81,11 @@ class GroupOffsets:
         return self._committed
 
     def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """Everything that is committed; topics may be dropped meanwhile."""
+        """Everything that is committed; topics may be dropped meanwhile, and are left out from then on."""
         for topic, partitions in list(self._committed.items()):
             for partition, committed in partitions.items():
+                if self._committed.get(topic) is not partitions:
+                    break
                 yield TopicPartition(topic, partition), committed
 
     def begin(self, commit: OffsetCommit) -> None:
@@ -133,10 +116,9 @@ class GroupOffsets:
         """Whether commits are on their way to the store."""
         return bool(self._pending)
 
-    def of_topic(self, topic: str) -> set[TopicPartition]:
+    def of_topic(self, topic: str) -> set[int]:
         """Every partition of a topic that the store has, or is about to have, an offset of."""
-        numbers = {*self._committed.get(topic, ()), *self._pending_of(topic)}
-        return {TopicPartition(topic, number) for number in numbers}
+        return {*self._committed.get(topic, ()), *self._pending_of(topic)}
 
     def expired(self, topic: str, now_ms: int, rule: Expiry) -> list[int]:
         """The partitions of a topic whose offsets have outlived their time (KIP-211)."""

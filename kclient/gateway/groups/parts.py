@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from kclient.gateway.groups import rows
+from kclient.gateway.rows.groups import encode_offset
+from kclient.gateway.rows.keys import group_key, offset_key
 
 if TYPE_CHECKING:
-    from kclient.gateway.groups.offsets import CommittedOffset, GroupOffsets, OffsetCommit
-    from kclient.gateway.groups.writer import Row
-    from kclient.gateway.topics import TopicRecord
+    from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
+    from kclient.gateway.rows.groups import CommittedOffset
+    from kclient.gateway.topic_record import TopicRecord
     from kclient.types import TopicPartition
-
-
-class Parts(Protocol):
-    """The rows of a large write, made one by one."""
-
-    def __iter__(self) -> Iterator[tuple[str, Row]]: ...
-
-    def stored(self) -> Iterable[None]:
-        """What was iterated over by now is in the store; gone through in slices."""
 
 
 class CommitParts:
@@ -41,8 +33,8 @@ class CommitParts:
     def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
         for record, partition, committed in self._commit.items():
             self._taken.append((record, partition, committed))
-            value = None if committed is None else rows.encode_offset(committed, record.topic_id)
-            yield rows.offset_key(self._group_id, partition), value
+            value = None if committed is None else encode_offset(committed, record.topic_id)
+            yield offset_key(self._group_id, partition), value
 
     def stored(self) -> Iterator[None]:
         """These are visible."""
@@ -72,8 +64,8 @@ class DeletionParts:
     def __iter__(self) -> Iterator[tuple[str, None]]:
         for partition, _ in self._offsets.items():
             self._taken.append(partition)
-            yield rows.offset_key(self._group_id, partition), None
-        yield rows.group_key(self._group_id), None
+            yield offset_key(self._group_id, partition), None
+        yield group_key(self._group_id), None
 
     def stored(self) -> Iterable[None]:
         """These are not in the store any more."""

@@ -17,7 +17,6 @@ from kclient.gateway.groups.events import (
     AssignmentStored,
     EmptyStored,
     GroupSettings,
-    GroupSnapshot,
     JoinResult,
     Reply,
     Store,
@@ -25,8 +24,10 @@ from kclient.gateway.groups.events import (
     Token,
 )
 from kclient.gateway.groups.members import Member, Roster
-from kclient.gateway.groups.states import CAN_REBALANCE, GroupState, check_transition
+from kclient.gateway.groups.states import CAN_REBALANCE, SUCCESSORS, GroupState
 from kclient.gateway.groups.timers import Timers
+from kclient.gateway.rows.groups import GroupSnapshot
+from kclient.state_tables import successor
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -338,8 +339,7 @@ class Rebalancing:
         self._expire_at(member.member_id, now + member.session_timeout_ms / 1000)
 
     def _enter(self, state: GroupState) -> None:
-        check_transition(self.group_id, self.state, state)
-        self.state = state
+        self.state = successor(SUCCESSORS, self.state, state, f"group {self.group_id!r}")
 
 
 def named(member_ids: Sequence[str]) -> str:

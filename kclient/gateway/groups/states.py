@@ -9,12 +9,10 @@ SyncGroup (`COMPLETING_REBALANCE`); once that is stored, every parked SyncGroup 
 
 from __future__ import annotations
 
-from enum import Enum
-
-from kclient.errors import IllegalStateError
+from kclient.state_tables import PlainEnum
 
 
-class GroupState(Enum):
+class GroupState(PlainEnum):
     """A state; the value is the name that DescribeGroups and ListGroups show."""
 
     EMPTY = "Empty"
@@ -29,20 +27,18 @@ class GroupState(Enum):
     """The group has been removed; whoever still holds it is told to look the coordinator up again."""
 
 
-PREDECESSORS: dict[GroupState, frozenset[GroupState]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.PREPARING_REBALANCE: frozenset({GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY}),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
-    GroupState.DEAD: frozenset(GroupState),
+SUCCESSORS: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.PREPARING_REBALANCE: frozenset(
+        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.DEAD},
+    ),
+    GroupState.COMPLETING_REBALANCE: frozenset(
+        {GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD},
+    ),
+    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.DEAD: frozenset({GroupState.DEAD}),
 }
-"""From which states each state may be entered."""
+"""Which states may follow each."""
 
-CAN_REBALANCE = PREDECESSORS[GroupState.PREPARING_REBALANCE]
+CAN_REBALANCE = frozenset(state for state, then in SUCCESSORS.items() if GroupState.PREPARING_REBALANCE in then)
 """The states in which a new rebalance may begin."""
-
-
-def check_transition(group_id: str, source: GroupState, target: GroupState) -> None:
-    """Raise `IllegalStateError` unless `source` → `target` is in the table."""
-    if source not in PREDECESSORS[target]:
-        raise IllegalStateError(f"Group {group_id!r} cannot go from {source.value} to {target.value}.")

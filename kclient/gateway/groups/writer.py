@@ -1,17 +1,18 @@
 """The one queue through which everything about groups reaches the manager.
 
-Requests enter it in the order of arrival; while one commit is under way the next ones gather, and go together. So
-commits of the same partition keep their order, and many small commits cost one sync.
+Requests enter it in the order of arrival; while one commit is under way the next ones gather, and go together. So many
+small commits cost one sync. A large write goes in parts, and between two of them small ones of other groups: what is
+written for one group keeps its order, and nobody waits for another group's parts, but for the one that is under way.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kclient.concurrency import Completion, Wakeup
 from kclient.errors import ErrorCode, KafkaError
@@ -19,18 +20,29 @@ from kclient.gateway.error_codes import Role, code_of
 from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import Core
-    from kclient.gateway.groups.parts import Parts
+    from kclient.gateway.ownership import HeldLease
+    from kclient.htp.port import Manager
+    from kclient.net.fair_queue import Flow
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
-MAX_ROWS = 5_000
+MAX_ROWS = 2_000
 """Rows that go into one commit at most: the store takes some ten milliseconds for them. A larger write goes in several,
 in the order of its rows: if one of them fails those before it are stored."""
 
-
 Row: TypeAlias = "bytes | Callable[[], Generator[None, None, bytes]] | None"
 """A new value, or what makes it in steps once it is to be stored; None deletes."""
+
+
+class Parts(Protocol):
+    """The rows of a large write, made one by one."""
+
+    def __iter__(self) -> Iterator[tuple[str, Row]]: ...
+
+    def stored(self) -> Iterable[None]:
+        """What was iterated over by now is in the store; gone through in slices."""
+
+
 Rows: TypeAlias = "Mapping[str, Row] | Parts"
 
 
@@ -38,23 +50,24 @@ class Write(Completion[ErrorCode]):
     """Rows on their way to the manager; completes with NONE or with why they were not stored.
 
     Args:
+        group_id: Whose they are: nothing of a group overtakes what was written for it before.
         rows: The new values by key; where they are very many, what gives them one by one, and is told of each part that
             is stored.
         stored: Called in the event loop, in the order of the queue, when they are stored or have failed; what it
             returns is gone through in slices.
     """
 
-    __slots__ = ("_stored", "rows")
+    __slots__ = ("_stored", "group_id", "rows", "size", "steps")
 
-    def __init__(self, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> None:
+    def __init__(self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> None:
         super().__init__()
+        self.group_id: str = group_id
         self.rows: Rows = rows
+        self.size: int | None = len(rows) if isinstance(rows, Mapping) and len(rows) <= MAX_ROWS else None
+        """How many rows there are; None for a large write, which goes in parts."""
+        self.steps: Iterator[tuple[str, Row]] = iter(rows.items() if isinstance(rows, Mapping) else rows)
+        """The rows of a large write that have not gone to the store."""
         self._stored = stored
-
-    @property
-    def size(self) -> int | None:
-        """How many rows there are; None where they are made: then it goes alone."""
-        return len(self.rows) if isinstance(self.rows, Mapping) else None
 
     def finish(self, error: ErrorCode) -> Iterator[None]:
         """It is stored (NONE) or has failed: in steps."""
@@ -65,20 +78,31 @@ class Write(Completion[ErrorCode]):
 
 
 class Writer:
-    """Stores rows one commit after the other."""
+    """Stores rows one commit after the other.
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._flow = core.queue.flow()
+    Args:
+        manager: Where they are stored.
+        lease: Under which.
+        flow: In whose turns large rows are made.
+    """
+
+    def __init__(self, manager: Manager, lease: HeldLease, flow: Flow) -> None:
+        self._manager = manager
+        self._lease = lease
+        self._flow = flow
         self._queue: deque[Write] = deque()
+        self._large: deque[Write] = deque()
+        """Large writes, whose turn has come or that wait for one another: the first is under way."""
+        self._behind: dict[str, deque[Write]] = {}
+        """What waits for a large write of its group, by group."""
         self._wake = Wakeup()
         self._busy = False
         self._idle: Completion[None] | None = None
         self._closed = False
 
-    def submit(self, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> Write:
-        """Enqueue rows; returns at once."""
-        write = Write(rows, stored)
+    def submit(self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> Write:
+        """Enqueue rows of a group; returns at once."""
+        write = Write(group_id, rows, stored)
         if self._closed:
             _exhaust(write.finish(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return write
@@ -90,9 +114,13 @@ class Writer:
         """Store what comes, for ever; a task of the gateway."""
         try:
             while True:
-                while self._queue:
+                while self._queue or self._large:
                     self._busy = True
-                    await self._store(self._take())
+                    batch = self._take()
+                    if batch:
+                        await self._store(batch, self._commit(batch))
+                    if self._large:
+                        await self._advance(self._large.popleft())
                 self._settled()
                 await self._wake.wait()
         finally:
@@ -107,8 +135,12 @@ class Writer:
     def fail_all(self) -> None:
         """Take nothing any more; what is in the queue has failed."""
         self._closed = True
-        while self._queue:
-            _exhaust(self._queue.popleft().finish(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        failed = [*self._large, *chain.from_iterable(self._behind.values()), *self._queue]  # as they would have gone
+        self._large.clear()
+        self._behind.clear()
+        self._queue.clear()
+        for write in failed:
+            _exhaust(write.finish(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._settled()
 
     def _settled(self) -> None:
@@ -118,27 +150,45 @@ class Writer:
             idle.set_result(None)
 
     def _take(self) -> list[Write]:
-        """The writes that go together."""
-        batch = [self._queue.popleft()]
-        rows = batch[0].size
-        while self._queue and rows is not None:
-            size = self._queue[0].size
-            if size is None or rows + size > MAX_ROWS:
+        """The small writes that go together; large ones, and what comes behind these, are put aside."""
+        batch: list[Write] = []
+        rows = 0
+        for _ in range(min(len(self._queue), MAX_ROWS)):
+            write = self._queue[0]
+            behind = self._behind.get(write.group_id)
+            if behind is not None:
+                behind.append(write)
+            elif (size := write.size) is None:
+                self._behind[write.group_id] = deque()
+                self._large.append(write)
+            elif batch and rows + size > MAX_ROWS:
                 break
-            batch.append(self._queue.popleft())
-            rows += size
+            else:
+                batch.append(write)
+                rows += size
+            self._queue.popleft()
         return batch
 
-    async def _store(self, batch: list[Write]) -> None:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    async def _advance(self, write: Write) -> None:
+        """Store the next part of a large write; after the last what is behind it comes first."""
+        if await self._store([write], self._commit_part(write)):
+            self._queue.extendleft(reversed(self._behind.pop(write.group_id)))
+        else:
+            self._large.appendleft(write)
+
+    async def _store(self, writes: list[Write], work: Awaitable[bool]) -> bool:
+        """Store rows of writes, and finish these if that was all or the store has failed: whether they are."""
+        error, ended = ErrorCode.COORDINATOR_NOT_AVAILABLE, True
         try:
-            await self._commit(batch)
+            ended = await work
             error = ErrorCode.NONE
         except KafkaError as failure:
             error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
             logger.error("groups and offsets could not be stored: %s", failure)
         finally:
-            await self._finish([write.finish(error) for write in batch])
+            if ended:
+                await self._finish([write.finish(error) for write in writes])
+        return ended
 
     async def _finish(self, writes: list[Iterator[None]]) -> None:
         pace = Pace(self._flow)
@@ -149,31 +199,28 @@ class Writer:
                 if pace.over:
                     await pace.pause()
 
-    async def _commit(self, batch: list[Write]) -> None:
-        """Make the rows and store them, a commit's worth at a time."""
-        parts = batch[0].rows if not isinstance(batch[0].rows, Mapping) else None  # then it is alone
+    async def _commit(self, batch: list[Write]) -> bool:
+        """Make the rows of small writes and store them."""
+        await self._commit_rows(_merged(batch), Pace(self._flow))
+        return True
+
+    async def _commit_part(self, write: Write) -> bool:
+        """Make rows of a large write and store them, a commit's worth; whether there are no more."""
         pace = Pace(self._flow)
+        count = await self._commit_rows(islice(write.steps, MAX_ROWS), pace)
+        if not isinstance(write.rows, Mapping):
+            await to_the_end(iter(write.rows.stored()), pace)  # cancelled or not: it is stored
+        return count < MAX_ROWS
+
+    async def _commit_rows(self, rows: Iterable[tuple[str, Row]], pace: Pace) -> int:
         made: dict[str, bytes | None] = {}
-        for key, row in _merged(batch) if parts is None else parts:
+        for key, row in rows:
             if pace.over:
                 await pace.pause()
             made[key] = await self._made(row, pace) if callable(row) else row
-            if len(made) == MAX_ROWS:
-                await self._store_part(made, parts, pace)
-                made = {}
         if made:
-            await self._store_part(made, parts, pace)
-
-    async def _store_part(self, made: Mapping[str, bytes | None], parts: Parts | None, pace: Pace) -> None:
-        await self._core.manager.commit(made, lease=self._core.lease)
-        if parts is None:
-            return
-        with ExitStack() as stack:
-            steps = iter(parts.stored())
-            stack.callback(_exhaust, steps)  # cancelled or not: it is stored
-            for _ in steps:
-                if pace.over:
-                    await pace.pause()
+            await self._manager.commit(made, lease=self._lease.current)
+        return len(made)
 
     @staticmethod
     async def _made(row: Callable[[], Generator[None, None, bytes]], pace: Pace) -> bytes:
@@ -184,6 +231,15 @@ class Writer:
             except StopIteration as end:
                 made: bytes = end.value
                 return made
+            if pace.over:
+                await pace.pause()
+
+
+async def to_the_end(steps: Iterator[None], pace: Pace) -> None:
+    """Go through steps in slices; at once where this is cancelled."""
+    with ExitStack() as stack:
+        stack.callback(_exhaust, steps)
+        for _ in steps:
             if pace.over:
                 await pace.pause()
 

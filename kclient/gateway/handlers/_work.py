@@ -7,10 +7,10 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from kclient.net.server_connection import Work
+from kclient.net.answers import Work
 
 if TYPE_CHECKING:
-    from kclient.gateway.handlers import Finish
+    from kclient.gateway.handlers.handler import Finish
 
 __all__ = ["FEW", "Work", "counted", "lazily", "sorted_in_steps", "started"]
 

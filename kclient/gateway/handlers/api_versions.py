@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.core import Core, RequestContext
-from kclient.gateway.handlers import Handler
+from kclient.gateway.contexts import RequestContext
+from kclient.gateway.handlers.handler import Handler, VersionRange
 from kclient.protocol.messages.connection import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kclient.protocol.registry import ApiKey
 
-API_VERSIONS: dict[ApiKey, tuple[int, int]] = {ApiKey.API_VERSIONS: (0, 4)}
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersionsHandler(Handler):
-    """Answers ApiVersions."""
+    """Answers ApiVersions.
+
+    Args:
+        versions: What is served, by API key; complete when the first request comes.
+    """
 
     API: ClassVar[ApiKey] = ApiKey.API_VERSIONS
+    VERSIONS: ClassVar[VersionRange] = (0, 4)
 
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
+    def __init__(self, versions: Mapping[int, VersionRange]) -> None:
+        self._versions = versions
         self._served: list[ApiVersion] = []
 
     def begin(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
@@ -41,9 +46,6 @@ class ApiVersionsHandler(Handler):
         if not self._served:
             self._served = [
                 ApiVersion(api_key=key, min_version=low, max_version=high)
-                for key, (low, high) in sorted(self.core.table.versions.items())
+                for key, (low, high) in sorted(self._versions.items())
             ]
         return self._served
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {ApiKey.API_VERSIONS: ApiVersionsHandler}

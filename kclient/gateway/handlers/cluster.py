@@ -8,10 +8,13 @@ from itertools import islice
 from typing import ClassVar, cast
 
 from kclient.errors import ErrorCode, KafkaError, UnknownTopicOrPartitionError, UnsupportedEndpointTypeError
-from kclient.gateway.core import RequestContext
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import FEW, Work, lazily, sorted_in_steps, started
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.identity import Identity
+from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.topics import check_name
 from kclient.protocol.messages.metadata import (
     DescribeClusterBroker,
@@ -25,10 +28,6 @@ from kclient.protocol.messages.metadata import (
 )
 from kclient.protocol.registry import ApiKey
 
-API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
-    ApiKey.DESCRIBE_CLUSTER: (0, 2),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
-}
 _BROKERS = 1
 _PER_TOPIC = 250
 _PER_NAME = 100
@@ -41,20 +40,25 @@ class DescribeClusterHandler(Handler):
     """Answers DescribeCluster."""
 
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
+    VERSIONS: ClassVar[VersionRange] = (0, 2)
+
+    def __init__(self, identity: Identity, config: BrokerConfig) -> None:
+        self._identity = identity
+        self._config = config
 
     def begin(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
         """The cluster's id and its one broker: this gateway."""
         if request.endpoint_type != _BROKERS:
             raise UnsupportedEndpointTypeError("a gateway has broker endpoints only, no controllers")
-        core, advertised = self.core, context.connection.advertised
-        rack = core.config.get("broker.rack")
+        identity, advertised = self._identity, context.connection.advertised
+        rack = self._config.get("broker.rack")
         broker = DescribeClusterBroker(
-            broker_id=core.node_id,
+            broker_id=identity.node_id,
             host=advertised.host,
             port=advertised.port,
             rack=str(rack) if rack is not None else None,
         )
-        return DescribeClusterResponse(cluster_id=core.cluster_id, controller_id=core.node_id, brokers=[broker])
+        return DescribeClusterResponse(cluster_id=identity.cluster_id, controller_id=identity.node_id, brokers=[broker])
 
 
 class DescribeTopicPartitionsHandler(Handler):
@@ -62,6 +66,11 @@ class DescribeTopicPartitionsHandler(Handler):
 
     ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    VERSIONS: ClassVar[VersionRange] = (0, 0)
+
+    def __init__(self, identity: Identity, topics: TopicTable) -> None:
+        self._identity = identity
+        self._topics = topics
 
     def begin(self, request: DescribeTopicPartitionsRequest, context: RequestContext) -> Begun:
         """The topics from the cursor on, in the order of their names, as many partitions as are allowed."""
@@ -92,7 +101,7 @@ class DescribeTopicPartitionsHandler(Handler):
     def _names(self, request: DescribeTopicPartitionsRequest, first: str) -> Work:
         """Those that are asked for, from the first on, each once and in order."""
         if not request.topics:
-            names = self.core.topics.names()
+            names = self._topics.names()
             return islice(names, bisect_left(names, first), None)
         asked: set[str] = set()
         for count, topic in enumerate(request.topics):
@@ -117,20 +126,20 @@ class DescribeTopicPartitionsHandler(Handler):
         answer = DescribeTopicPartitionsResponseTopic(name=name)
         try:
             check_name(name)
-            record = self.core.topics.get(name)
+            record = self._topics.get(name)
             if record is None:
                 raise UnknownTopicOrPartitionError(f"there is no topic {name}")
         except KafkaError as error:
             answer.error_code = code_of(error)
             return answer, 0
         answer.topic_id = record.topic_id
-        nodes = [self.core.node_id]
+        nodes = [self._identity.node_id]
         wanted = range(skip, max(skip, min(record.partitions, skip + left)))
         rows = (
             DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
-                leader_id=self.core.node_id,
-                leader_epoch=self.core.leader_epoch,
+                leader_id=self._identity.node_id,
+                leader_epoch=self._identity.leader_epoch,
                 replica_nodes=nodes,
                 isr_nodes=nodes,
                 eligible_leader_replicas=[],
@@ -140,9 +149,3 @@ class DescribeTopicPartitionsHandler(Handler):
         )
         answer.partitions = lazily(len(wanted), rows)
         return answer, record.partitions
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {
-    ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitionsHandler,
-}

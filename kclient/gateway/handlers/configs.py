@@ -13,14 +13,15 @@ from kclient.errors import (
     KafkaError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.config import SOURCE_DEFAULT, Origin
-from kclient.gateway.core import Core, RequestContext
-from kclient.gateway.dynamic_config import READ_ONLY, check_dynamic
+from kclient.gateway.config import SOURCE_DEFAULT, BrokerConfig, Origin
+from kclient.gateway.contexts import RequestContext
+from kclient.gateway.dynamic_config import READ_ONLY, DynamicConfig, check_dynamic
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import Work, counted, lazily, started
-from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, SettingType, nearest
-from kclient.gateway.topics import check_name, checked_overrides
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSetting, SettingType, as_list, did_you_mean
+from kclient.gateway.topic_table import TopicTable
+from kclient.gateway.topics import TopicCatalogue, check_name, checked_overrides
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -37,13 +38,6 @@ from kclient.protocol.messages.configs import (
     IncrementalAlterConfigsResponseResource,
 )
 from kclient.protocol.registry import ApiKey
-
-API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
-    ApiKey.DESCRIBE_CONFIGS: (1, 4),
-    ApiKey.ALTER_CONFIGS: (0, 2),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
-}
-
 
 _MOST_SETTINGS: Final = 1000
 _PER_RESOURCE: Final = 400
@@ -78,7 +72,13 @@ class DescribeConfigsHandler(Handler):
     """Answers DescribeConfigs."""
 
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
+    VERSIONS: ClassVar[VersionRange] = (1, 4)
     ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, node_id: int, config: BrokerConfig, topics: TopicTable) -> None:
+        self._node_id = node_id
+        self._config = config
+        self._topics = topics
 
     def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> Begun:
         """Every setting of the resources, with where its value comes from."""
@@ -115,17 +115,17 @@ class DescribeConfigsHandler(Handler):
 
     def _settings(
         self, resource: DescribeConfigsResource, context: RequestContext
-    ) -> Iterator[tuple[Setting, list[Origin]]]:
-        config = self.core.config
+    ) -> Iterator[tuple[BrokerSetting, list[Origin]]]:
+        config = self._config
         if resource.resource_type == Resource.TOPIC:
             check_name(resource.resource_name)
-            record = self.core.topics.get(resource.resource_name)
+            record = self._topics.get(resource.resource_name)
             if record is None:
                 raise UnknownTopicOrPartitionError(f"there is no topic {resource.resource_name}")
             for name, setting in TOPIC_SETTINGS.items():
                 yield setting, list(config.topic_origins(name, record.overrides))
         elif resource.resource_type == Resource.BROKER:
-            _check_broker(self.core, resource.resource_name)
+            _check_broker(self._node_id, resource.resource_name)
             for name, setting in BROKER_SETTINGS.items():
                 yield setting, list(config.origins(name))
         else:
@@ -137,7 +137,7 @@ def _check_number(settings: Sized) -> None:
         raise InvalidRequestError(f"{len(settings)} settings of one resource are more than there are")
 
 
-def _row(setting: Setting, origins: list[Origin], *, synonyms: bool) -> DescribeConfigsResourceResult:
+def _row(setting: BrokerSetting, origins: list[Origin], *, synonyms: bool) -> DescribeConfigsResourceResult:
     found = origins[0] if origins else Origin(setting.name, None, SOURCE_DEFAULT)
     sensitive = setting.type is SettingType.PASSWORD
     row = DescribeConfigsResourceResult(
@@ -152,11 +152,9 @@ def _row(setting: Setting, origins: list[Origin], *, synonyms: bool) -> Describe
     return row
 
 
-def _check_broker(core: Core, name: str) -> None:
-    if name not in ("", str(core.node_id)):
-        raise InvalidRequestError(
-            f"Unexpected broker id, expected {core.node_id} or empty string, but received {name!r}"
-        )
+def _check_broker(node_id: int, name: str) -> None:
+    if name not in ("", str(node_id)):
+        raise InvalidRequestError(f"Unexpected broker id, expected {node_id} or empty string, but received {name!r}")
 
 
 Row = TypeVar("Row", AlterConfigsResponseResource, IncrementalAlterConfigsResponseResource)
@@ -166,6 +164,12 @@ class _Altering(Handler):
     """What both ways of altering have in common."""
 
     ROLE: ClassVar[Role] = Role.CONTROLLER
+
+    def __init__(self, node_id: int, config: BrokerConfig, catalogue: TopicCatalogue, dynamic: DynamicConfig) -> None:
+        self._node_id = node_id
+        self._config = config
+        self._catalogue = catalogue
+        self._dynamic = dynamic
 
     async def answer(self, row: Row, name: str, changes: Sequence[Change], *, fresh: bool, dry: bool) -> Row:
         """Change the settings of a row's resource, and say in the row how that went; see `_alter`."""
@@ -177,7 +181,7 @@ class _Altering(Handler):
             put_error(row, error, self.ROLE)
         return row
 
-    async def _alter(self, resource_type: int, name: str, changes: Iterable[Change], *, fresh: bool, dry: bool) -> None:
+    async def _alter(self, resource_type: int, name: str, changes: Sequence[Change], *, fresh: bool, dry: bool) -> None:
         """Change a resource's settings; `fresh` starts from none, `dry` only checks."""
         if resource_type == Resource.TOPIC:
             check_name(name)
@@ -186,30 +190,31 @@ class _Altering(Handler):
                 changed = changed_settings({} if fresh else present, changes, TOPIC_SETTINGS, self._topic_value)
                 return checked_overrides(dict(changed))
 
-            await self.core.topics.alter(name, change_topic, validate_only=dry)
+            await self._catalogue.alter(name, change_topic, validate_only=dry)
         elif resource_type == Resource.BROKER:
-            _check_broker(self.core, name)
+            _check_broker(self._node_id, name)
 
             def change_broker(present: Mapping[str, str]) -> Mapping[str, str]:
                 changed = changed_settings({} if fresh else present, changes, BROKER_SETTINGS, self._broker_value)
                 check_dynamic(changed)
                 return changed
 
-            await self.core.dynamic.alter(change_broker, validate_only=dry)
+            names = BROKER_SETTINGS.keys() if fresh else {change.name for change in changes}
+            await self._dynamic.alter(change_broker, names, validate_only=dry)
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource_type}")
 
     def _topic_value(self, name: str) -> str | None:
-        return next(self.core.config.topic_origins(name, {})).text
+        return next(self._config.topic_origins(name, {})).text
 
     def _broker_value(self, name: str) -> str | None:
-        return next((origin.text for origin in self.core.config.origins(name)), None)
+        return next((origin.text for origin in self._config.origins(name)), None)
 
 
 def changed_settings(
     current: Mapping[str, str],
     changes: Iterable[Change],
-    table: Mapping[str, Setting],
+    table: Mapping[str, BrokerSetting],
     default: Callable[[str], str | None],
 ) -> dict[str, str]:
     """The settings after some changes; `default(name)` is the value of one that is not set.
@@ -221,7 +226,7 @@ def changed_settings(
     for change in changes:
         setting = table.get(change.name)
         if setting is None:
-            raise InvalidConfigurationError(f"Unknown config name: {change.name}{nearest(change.name, table)}")
+            raise InvalidConfigurationError(f"Unknown config name: {change.name}{did_you_mean(change.name, table)}")
         if change.name in seen:
             raise InvalidRequestError(f"Error due to duplicate config keys: {change.name}")
         seen.add(change.name)
@@ -243,19 +248,17 @@ def changed_settings(
 
 
 def _edit_list(now: str, value: str, *, append: bool) -> str:
-    items = [item for item in now.split(",") if item]
-    given = [item for item in value.split(",") if item]
+    items, given = as_list(now), as_list(value)
     if append:
-        items += [item for item in given if item not in items]
-    else:
-        items = [item for item in items if item not in given]
-    return ",".join(items)
+        return ",".join(dict.fromkeys((*items, *given)))
+    return ",".join(item for item in items if item not in given)
 
 
 class AlterConfigsHandler(_Altering):
     """Answers AlterConfigs: the settings given replace all that were set."""
 
     API: ClassVar[ApiKey] = ApiKey.ALTER_CONFIGS
+    VERSIONS: ClassVar[VersionRange] = (0, 2)
 
     def begin(self, request: AlterConfigsRequest, context: RequestContext) -> Begun:
         """Changing waits for the manager."""
@@ -276,6 +279,7 @@ class IncrementalAlterConfigsHandler(_Altering):
     """Answers IncrementalAlterConfigs."""
 
     API: ClassVar[ApiKey] = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    VERSIONS: ClassVar[VersionRange] = (0, 1)
 
     def begin(self, request: IncrementalAlterConfigsRequest, context: RequestContext) -> Begun:
         """Changing waits for the manager."""
@@ -292,10 +296,3 @@ class IncrementalAlterConfigsHandler(_Altering):
             ]
             rows.append(await self.answer(row, resource.resource_name, changes, fresh=False, dry=request.validate_only))
         return IncrementalAlterConfigsResponse(responses=rows)
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {
-    ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler,
-    ApiKey.ALTER_CONFIGS: AlterConfigsHandler,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigsHandler,
-}

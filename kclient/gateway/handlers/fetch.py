@@ -16,16 +16,21 @@ from typing import ClassVar, Final, cast
 import anyio
 
 from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
-from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.clock import Clock
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.contexts import RequestContext
 from kclient.gateway.discarding import emptied, in_slices
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchSessionCache, Key, Plan, Wanted
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
-from kclient.gateway.partitions import Partition, State, Waiter
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.partition import Partition, State, Waiter
+from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.shields import Shields
+from kclient.gateway.topic_table import TopicTable
 from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Place, Pulled
-from kclient.net.fair_queue import Pace
+from kclient.net.fair_queue import Flow, Pace
 from kclient.net.garbage import HoldOff
 from kclient.net.memory_budget import Share
 from kclient.protocol.messages.fetch import (
@@ -38,7 +43,6 @@ from kclient.protocol.registry import ApiKey
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.fetch")
 
-API_VERSIONS: dict[ApiKey, tuple[int, int]] = {ApiKey.FETCH: (4, 18)}
 TOPIC_IDS_SINCE = 13
 READ_COMMITTED = 1
 _MOST_AT_ONCE: Final = 4 << 20
@@ -132,22 +136,46 @@ class _Fetch:
 
 
 class FetchHandler(Handler):
-    """Answers Fetch."""
+    """Answers Fetch.
+
+    Args:
+        topics: All topics.
+        partitions: Their partitions.
+        config: The broker's settings.
+        clock: What time it is.
+        shields: Keep what is read from the disk from being left half done.
+        flow: In whose turns the many partitions of a session are given up.
+    """
 
     API: ClassVar[ApiKey] = ApiKey.FETCH
+    VERSIONS: ClassVar[VersionRange] = (4, 18)
     ONLY_READS: ClassVar[bool] = True
     FEW_AT_ONCE: ClassVar[bool] = True
 
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
+    def __init__(
+        self,
+        topics: TopicTable,
+        partitions: PartitionTable,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        shields: Shields,
+        flow: Flow,
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._config = config
+        self._clock = clock
+        self._shields = shields
         self.sessions: FetchSessionCache = FetchSessionCache(
-            core.config.get_int("max.incremental.fetch.session.cache.slots"),
-            core.config.get_int("connections.max.memory.bytes") // _SESSIONS_SHARE,
+            config.get_int("max.incremental.fetch.session.cache.slots"),
+            config.get_int("connections.max.memory.bytes") // _SESSIONS_SHARE,
             self._discard,
         )
-        self._flow = core.queue.flow()
+        self._flow = flow
         self._parked: set[_Fetch] = set()
-        self._memory: int = core.config.get_int("connections.max.memory.bytes")
+        self._draining = False
+        self._memory: int = config.get_int("connections.max.memory.bytes")
         self._unreadable: dict[tuple[Place, int], int] = {}
         """Where batches lie that are larger than all the memory there is, and their sizes."""
 
@@ -181,7 +209,7 @@ class FetchHandler(Handler):
                 for number in topic.partitions
             ]
             plan = self.sessions.plan(
-                session_id, epoch, wanted, forgotten, self.core.now(), by_id=by_id, owner=connection.share
+                session_id, epoch, wanted, forgotten, self._clock.now(), by_id=by_id, owner=connection.share
             )
             if plan.session is not None:
                 connection.when_gone(self._end_sessions_of(context))
@@ -204,7 +232,7 @@ class FetchHandler(Handler):
         forgotten: list[Key] = yield from _forgotten(request)
         owner = context.connection.share
         plan: Plan = yield from self.sessions.plan_steps(
-            request.session_id, request.session_epoch, wanted, forgotten, self.core.now(), by_id=by_id, owner=owner
+            request.session_id, request.session_epoch, wanted, forgotten, self._clock.now(), by_id=by_id, owner=owner
         )
         if plan.session is not None:
             context.connection.when_gone(self._end_sessions_of(context))
@@ -242,6 +270,12 @@ class FetchHandler(Handler):
         for fetch in self._parked:
             if len(fetch.plan.wanted) > FEW:
                 fetch.hurry()
+
+    def drain(self) -> None:
+        """Those that wait are answered now, and none waits from now on."""
+        self._draining = True
+        for fetch in self._parked:
+            fetch.wake()
 
     # Reading
 
@@ -331,20 +365,20 @@ class FetchHandler(Handler):
         return await partition.pull(offset, max_bytes=size)
 
     def _limit(self, fetch: _Fetch) -> int:
-        return max(0, min(fetch.request.max_bytes, self.core.config.get_int("fetch.max.bytes")))
+        return max(0, min(fetch.request.max_bytes, self._config.get_int("fetch.max.bytes")))
 
     def _least(self, fetch: _Fetch) -> int:
         """Bytes that are waited for: as many as the client asks for, but no more than an answer may hold."""
         return min(fetch.request.min_bytes, self._limit(fetch), _MOST_AT_ONCE * len(fetch.plan.wanted))
 
     def _find(self, key: Key, *, by_id: bool) -> Partition | None:
-        topics = self.core.topics
+        topics = self._topics
         record = topics.by_id(key.topic_id) if by_id else topics.get(key.topic)
-        return None if record is None else self.core.partitions.of(record, key.partition)
+        return None if record is None else self._partitions.of(record, key.partition)
 
     def _why_not(self, key: Key, *, by_id: bool) -> int:
         """The code of a partition that is not there."""
-        if by_id and self.core.topics.by_id(key.topic_id) is None:
+        if by_id and self._topics.by_id(key.topic_id) is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -362,7 +396,7 @@ class FetchHandler(Handler):
             or fetch.size >= self._least(fetch)
             or fetch.hurried
             or fetch.context.place.hurried
-            or self.core.closing
+            or self._draining
         )
 
     async def _finish(self, fetch: _Fetch) -> FetchResponse | None:
@@ -405,7 +439,7 @@ class FetchHandler(Handler):
                 if not fits:
                     # the client asks again, for the same: it gets on only if it waits for its turn
                     until += _PATIENCE
-                    if now >= until or place.hurried or self.core.closing:
+                    if now >= until or place.hurried or self._draining:
                         return  # with nothing
                 elif now >= deadline or self._enough(fetch):
                     return
@@ -429,7 +463,7 @@ class FetchHandler(Handler):
             room = max(min(self._limit(fetch), _room(fetch.context.connection.share)), fetch.least)
             if room and not place.take(room, whole=fetch.least > 0):
                 return False
-        with self.core.shields.shield():
+        with self._shields.shield():
             await self._read(fetch, pace, room)
             while fetch.size > self._memory:
                 self._refuse(fetch)
@@ -605,6 +639,3 @@ def _put_error(answer: FetchResponsePartitionData, code: int) -> None:
     answer.error_code = code
     answer.high_watermark = answer.log_start_offset = -1
     answer.records = b""
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {ApiKey.FETCH: FetchHandler}

@@ -12,8 +12,8 @@ from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.events import Join, JoinResult, Leave, Sync, SyncResult
 from kclient.gateway.groups.replies import Answer, when_done
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.protocol.messages import (
     Coordinator,
     FindCoordinatorRequest,
@@ -32,16 +32,9 @@ from kclient.protocol.messages import (
 from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import RequestContext
+    from kclient.gateway.contexts import RequestContext
     from kclient.gateway.groups.coordinator import GroupCoordinator, Parked
 
-API_VERSIONS = {
-    ApiKey.FIND_COORDINATOR: (0, 6),
-    ApiKey.JOIN_GROUP: (0, 9),
-    ApiKey.SYNC_GROUP: (0, 5),
-    ApiKey.HEARTBEAT: (0, 4),
-    ApiKey.LEAVE_GROUP: (0, 5),
-}
 
 _MOST_PROTOCOLS: Final = 100
 """Protocols that a member may name: each is compared with those of the others."""
@@ -55,8 +48,12 @@ class FindCoordinatorHandler(Handler):
     """Answers with this gateway: it coordinates every group."""
 
     API: ClassVar[ApiKey] = ApiKey.FIND_COORDINATOR
+    VERSIONS: ClassVar[VersionRange] = (0, 6)
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
 
     def begin(self, request: FindCoordinatorRequest, context: RequestContext) -> Begun:
         """Name the coordinator of one key, or (version 4 on) of several."""
@@ -89,25 +86,29 @@ class FindCoordinatorHandler(Handler):
                 error_message=f"there is no coordinator for keys of type {key_type}",
             )
         advertised = context.connection.advertised
-        return Coordinator(key=key, node_id=self.core.node_id, host=advertised.host, port=advertised.port)
+        return Coordinator(key=key, node_id=self._node_id, host=advertised.host, port=advertised.port)
 
 
 class JoinGroupHandler(Handler):
     """Takes members into groups."""
 
     API: ClassVar[ApiKey] = ApiKey.JOIN_GROUP
+    VERSIONS: ClassVar[VersionRange] = (0, 9)
     ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def begin(self, request: JoinGroupRequest, context: RequestContext) -> Answer[JoinGroupResponse]:
         """Enter the group; the answer waits until the generation begins."""
         version = context.api_version
         if len(request.protocols) > _MOST_PROTOCOLS:
             return _join_response(JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id), version)
-        if sum(len(item.metadata) for item in request.protocols) > self.core.groups.settings.group_max_metadata_bytes:
+        if sum(len(item.metadata) for item in request.protocols) > self._groups.settings.group_max_metadata_bytes:
             # before anything is copied
             return _join_response(JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id), version)
-        parked = self.core.groups.join(request.group_id, _join_of(request, context))
-        _forsake_with(context, self.core.groups, request.group_id, parked)
+        parked = self._groups.join(request.group_id, _join_of(request, context))
+        _forsake_with(context, self._groups, request.group_id, parked)
         return when_done(parked, lambda result: _join_response(result, version))
 
     def fail(self, request: JoinGroupRequest, context: RequestContext, error: KafkaError) -> JoinGroupResponse:
@@ -116,9 +117,10 @@ class JoinGroupHandler(Handler):
 
 
 def _forsake_with(context: RequestContext, groups: GroupCoordinator, group_id: str, parked: Parked[Any]) -> None:
-    """What is parked ends when its client is gone."""
+    """What is parked ends when its client is gone, and until then waits for other clients."""
     if parked.done:
         return
+    context.place.parked = True
     connection = context.connection
     forsake = partial(groups.forsake, group_id, parked)
     connection.when_gone(forsake)
@@ -169,7 +171,11 @@ class SyncGroupHandler(Handler):
     """Hands out assignments."""
 
     API: ClassVar[ApiKey] = ApiKey.SYNC_GROUP
+    VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def begin(self, request: SyncGroupRequest, context: RequestContext) -> Begun:
         """Take the leader's assignment, or wait for it."""
@@ -189,8 +195,8 @@ class SyncGroupHandler(Handler):
             request.protocol_type,
             request.protocol_name,
         )
-        parked = self.core.groups.sync(request.group_id, sync)
-        _forsake_with(context, self.core.groups, request.group_id, parked)
+        parked = self._groups.sync(request.group_id, sync)
+        _forsake_with(context, self._groups, request.group_id, parked)
         return when_done(parked, _sync_response)
 
 
@@ -207,11 +213,15 @@ class HeartbeatHandler(Handler):
     """Keeps members in their groups, and tells them of rebalances."""
 
     API: ClassVar[ApiKey] = ApiKey.HEARTBEAT
+    VERSIONS: ClassVar[VersionRange] = (0, 4)
     ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def begin(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
         """Note that the member lives."""
-        error = self.core.groups.heartbeat(
+        error = self._groups.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
         return HeartbeatResponse(error_code=error)
@@ -221,12 +231,16 @@ class LeaveGroupHandler(Handler):
     """Lets members go."""
 
     API: ClassVar[ApiKey] = ApiKey.LEAVE_GROUP
+    VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def begin(self, request: LeaveGroupRequest, context: RequestContext) -> Begun:
         """Remove one member, or (version 3 on) several at once."""
         if context.api_version < 3:
-            error, errors = self.core.groups.leave(request.group_id, [Leave(request.member_id)])
+            error, errors = self._groups.leave(request.group_id, [Leave(request.member_id)])
             return LeaveGroupResponse(error_code=error or errors[0])
         return cast("Begun", started(self._begin(request)))
 
@@ -237,7 +251,7 @@ class LeaveGroupHandler(Handler):
                 Leave(member.member_id, member.group_instance_id, member.reason)
                 for member in request.members[start : start + _LEAVE_AT_ONCE]
             ]
-            response.error_code, errors = self.core.groups.leave(request.group_id, leaving)
+            response.error_code, errors = self._groups.leave(request.group_id, leaving)
             if response.error_code:
                 break
             response.members += [
@@ -249,12 +263,3 @@ class LeaveGroupHandler(Handler):
             if len(request.members) > _LEAVE_AT_ONCE:
                 yield 250 * len(leaving)
         return response
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {
-    ApiKey.FIND_COORDINATOR: FindCoordinatorHandler,
-    ApiKey.JOIN_GROUP: JoinGroupHandler,
-    ApiKey.SYNC_GROUP: SyncGroupHandler,
-    ApiKey.HEARTBEAT: HeartbeatHandler,
-    ApiKey.LEAVE_GROUP: LeaveGroupHandler,
-}

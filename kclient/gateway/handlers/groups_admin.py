@@ -9,8 +9,8 @@ from kclient.errors import ErrorCode
 from kclient.gateway.error_codes import Role
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.writer import Write
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.protocol.messages import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -26,15 +26,11 @@ from kclient.protocol.messages import DescribeGroupsResponseDescribedGroup as De
 from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import RequestContext
+    from kclient.gateway.contexts import RequestContext
     from kclient.gateway.groups.classic import ClassicGroup
+    from kclient.gateway.groups.coordinator import GroupCoordinator
     from kclient.gateway.groups.members import Member
 
-API_VERSIONS = {
-    ApiKey.LIST_GROUPS: (0, 5),
-    ApiKey.DESCRIBE_GROUPS: (0, 6),
-    ApiKey.DELETE_GROUPS: (0, 2),
-}
 
 _CLASSIC = "classic"
 _WITH_GROUP_ID_NOT_FOUND = 6  # DescribeGroups: older versions show an unknown group as Dead (KIP-1043)
@@ -47,8 +43,12 @@ class ListGroupsHandler(Handler):
     """Lists the groups."""
 
     API: ClassVar[ApiKey] = ApiKey.LIST_GROUPS
+    VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def begin(self, request: ListGroupsRequest, context: RequestContext) -> Begun:
         """List those that pass the filters (their case does not matter)."""
@@ -60,7 +60,7 @@ class ListGroupsHandler(Handler):
         if types and _CLASSIC not in types:
             return ListGroupsResponse()
         listed = []
-        for count, managed in enumerate(list(self.core.groups.groups.values())):
+        for count, managed in enumerate(list(self._groups.groups.values())):
             if not states or managed.group.state.value.lower() in states:
                 listed.append(managed.group)
             if count % FEW == FEW - 1:
@@ -81,15 +81,19 @@ class DescribeGroupsHandler(Handler):
     """Shows groups and their members."""
 
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_GROUPS
+    VERSIONS: ClassVar[VersionRange] = (0, 6)
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def begin(self, request: DescribeGroupsRequest, context: RequestContext) -> Begun:
         """Describe each group that is named."""
         return cast("Begun", started(self._begin(request, context.api_version)))
 
     def _begin(self, request: DescribeGroupsRequest, version: int) -> Work:
-        groups = self.core.groups.groups
+        groups = self._groups.groups
         few = request.groups[:FEW]
         members = sum(len(groups[name].group.members) for name in few if name in groups)
         if len(request.groups) > FEW or members > FEW:
@@ -98,7 +102,7 @@ class DescribeGroupsHandler(Handler):
         return DescribeGroupsResponse(groups=lazily(len(request.groups), rows))
 
     def _described(self, group_id: str, request: DescribeGroupsRequest, version: int) -> DescribedGroup:
-        managed = self.core.groups.groups.get(group_id)
+        managed = self._groups.groups.get(group_id)
         if managed is None:
             return _missing(group_id, version)
         described = _describe(managed.group)
@@ -143,7 +147,11 @@ class DeleteGroupsHandler(Handler):
     """Deletes groups without members, and their offsets."""
 
     API: ClassVar[ApiKey] = ApiKey.DELETE_GROUPS
+    VERSIONS: ClassVar[VersionRange] = (0, 2)
     ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def begin(self, request: DeleteGroupsRequest, context: RequestContext) -> Begun:
         """Delete each group that is named."""
@@ -159,7 +167,7 @@ class DeleteGroupsHandler(Handler):
             if group_id in named:
                 continue
             named.add(group_id)
-            deleted = self.core.groups.delete(group_id)
+            deleted = self._groups.delete(group_id)
             result = DeletableGroupResult(group_id=group_id)
             response.results.append(result)
             if isinstance(deleted, Write):
@@ -174,10 +182,3 @@ class DeleteGroupsHandler(Handler):
         for result, write in writes:
             result.error_code = await write.wait()
         return response
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {
-    ApiKey.LIST_GROUPS: ListGroupsHandler,
-    ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler,
-    ApiKey.DELETE_GROUPS: DeleteGroupsHandler,
-}

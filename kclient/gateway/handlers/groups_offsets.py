@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.error_codes import Role, code_of
-from kclient.gateway.groups.offsets import CommittedOffset, GroupOffsets, OffsetCommit
-from kclient.gateway.handlers import Begun, Handler
+from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.rows.groups import CommittedOffset
 from kclient.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -35,15 +36,13 @@ from kclient.protocol.messages import (
 from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
-    from kclient.gateway.core import RequestContext
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.contexts import RequestContext
+    from kclient.gateway.groups.coordinator import GroupCoordinator
     from kclient.gateway.groups.writer import Write
-    from kclient.gateway.topics import TopicRecord
+    from kclient.gateway.topic_record import TopicRecord
+    from kclient.gateway.topic_table import TopicTable
 
-API_VERSIONS = {
-    ApiKey.OFFSET_COMMIT: (2, 10),
-    ApiKey.OFFSET_FETCH: (1, 10),
-    ApiKey.OFFSET_DELETE: (0, 0),
-}
 
 _WITH_TOPIC_IDS = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
 _WITH_GROUP_ID_NOT_FOUND = 9
@@ -123,7 +122,13 @@ class OffsetCommitHandler(Handler):
     """Stores the positions of groups."""
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_COMMIT
+    VERSIONS: ClassVar[VersionRange] = (2, 10)
     ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, groups: GroupCoordinator, topics: TopicTable, clock: Clock) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._clock = clock
 
     def begin(self, request: OffsetCommitRequest, context: RequestContext) -> Begun:
         """Check each partition, and send those that are right to the store."""
@@ -134,10 +139,10 @@ class OffsetCommitHandler(Handler):
         by_id = version >= _WITH_TOPIC_IDS
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         stored = _Stored(response, unknown)
-        now_ms = self.core.wall_ms()
+        now_ms = self._clock.wall_ms()
         count = 0
         for topic in request.topics:
-            record = self.core.topics.by_id(topic.topic_id) if by_id else self.core.topics.get(topic.name)
+            record = self._topics.by_id(topic.topic_id) if by_id else self._topics.get(topic.name)
             answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
             response.topics.append(answer)
             for partition in topic.partitions:
@@ -154,11 +159,11 @@ class OffsetCommitHandler(Handler):
         refused = self._refused(request, version)
         if refused or not stored.commit.size:
             return (yield from stored.nothing(refused))
-        return (yield from stored.answer(self.core.groups.commit(request.group_id, stored.commit)))
+        return (yield from stored.answer(self._groups.commit(request.group_id, stored.commit)))
 
     def _refused(self, request: OffsetCommitRequest, version: int) -> ErrorCode:
         missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= _WITH_GROUP_ID_NOT_FOUND else ErrorCode.ILLEGAL_GENERATION
-        return self.core.groups.check_commit(
+        return self._groups.check_commit(
             request.group_id,
             request.member_id,
             request.group_instance_id,
@@ -169,7 +174,7 @@ class OffsetCommitHandler(Handler):
     def _check(self, record: TopicRecord, partition: OffsetCommitRequestPartition) -> ErrorCode:
         if not 0 <= partition.partition_index < record.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        longest = self.core.groups.settings.offset_metadata_max_bytes
+        longest = self._groups.settings.offset_metadata_max_bytes
         if len(partition.committed_metadata or "") > longest:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
@@ -209,8 +214,13 @@ class OffsetFetchHandler(Handler):
     """
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
+    VERSIONS: ClassVar[VersionRange] = (1, 10)
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, groups: GroupCoordinator, topics: TopicTable) -> None:
+        self._groups = groups
+        self._topics = topics
 
     def begin(self, request: OffsetFetchRequest, context: RequestContext) -> Begun:
         """Look the offsets up."""
@@ -223,7 +233,7 @@ class OffsetFetchHandler(Handler):
                 yield None
             rest = (self._group(group, version) for group in islice(request.groups, FEW, None))
             return OffsetFetchResponse(groups=lazily(len(request.groups), chain(answers, rest)))
-        offsets = self.core.groups.offsets(request.group_id)
+        offsets = self._groups.offsets(request.group_id)
         if request.topics is None:
             wanted = _everything(offsets)
         else:
@@ -240,12 +250,12 @@ class OffsetFetchHandler(Handler):
         return OffsetFetchResponse(topics=lazily(len(wanted), rows))
 
     def _group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
-        offsets = self.core.groups.offsets(group.group_id)
+        offsets = self._groups.offsets(group.group_id)
         by_id = version >= _WITH_TOPIC_IDS
         response = OffsetFetchResponseGroup(group_id=group.group_id)
         if group.topics is None:
             for name, indexes in _everything(offsets):
-                record = self.core.topics.get(name)
+                record = self._topics.get(name)
                 if record is not None or not by_id:
                     topic_id = record.topic_id if record is not None else bytes(16)
                     response.topics.append(_answer(offsets, name, topic_id, indexes, ErrorCode.NONE))
@@ -259,7 +269,7 @@ class OffsetFetchHandler(Handler):
     ) -> OffsetFetchResponseTopics:
         name, error = topic.name, ErrorCode.NONE
         if by_id:
-            record = self.core.topics.by_id(topic.topic_id)
+            record = self._topics.by_id(topic.topic_id)
             name = "" if record is None else record.name
             error = ErrorCode.UNKNOWN_TOPIC_ID if record is None else ErrorCode.NONE
         return _answer(offsets, name, topic.topic_id, topic.partition_indexes, error)
@@ -310,19 +320,24 @@ class OffsetDeleteHandler(Handler):
     """Forgets the positions of groups, of partitions that nobody reads (KIP-496)."""
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_DELETE
+    VERSIONS: ClassVar[VersionRange] = (0, 0)
     ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, groups: GroupCoordinator, topics: TopicTable) -> None:
+        self._groups = groups
+        self._topics = topics
 
     def begin(self, request: OffsetDeleteRequest, context: RequestContext) -> Begun:
         """Check each partition, and have the store forget those that are right."""
         return cast("Begun", started(self._begin(request)))
 
     def _begin(self, request: OffsetDeleteRequest) -> Work:
-        groups = self.core.groups
+        groups = self._groups
         response = OffsetDeleteResponse()
         stored = _Stored(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         count = 0
         for topic in request.topics:
-            record = self.core.topics.get(topic.name)
+            record = self._topics.get(topic.name)
             answer = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answer)
             for partition in topic.partitions:
@@ -343,10 +358,3 @@ class OffsetDeleteHandler(Handler):
         if not stored.commit.size:
             return (yield from stored.nothing(ErrorCode.NONE))
         return (yield from stored.answer(groups.delete_offsets(request.group_id, stored.commit)))
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {
-    ApiKey.OFFSET_COMMIT: OffsetCommitHandler,
-    ApiKey.OFFSET_FETCH: OffsetFetchHandler,
-    ApiKey.OFFSET_DELETE: OffsetDeleteHandler,
-}

@@ -13,12 +13,13 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedForMessageFormatError,
 )
-from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import counted
-from kclient.gateway.partitions import Partition
-from kclient.gateway.search import find_timestamp, greatest_timestamp
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.partition import Partition
+from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.search import TimestampSearch
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.fetch import (
     DeleteRecordsPartitionResult,
@@ -38,12 +39,6 @@ from kclient.protocol.messages.fetch import (
 )
 from kclient.protocol.registry import ApiKey
 
-API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
-    ApiKey.LIST_OFFSETS: (1, 11),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
-    ApiKey.DELETE_RECORDS: (0, 2),
-}
-
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -62,8 +57,8 @@ def _sizes(request: ListOffsetsRequest | OffsetForLeaderEpochRequest | DeleteRec
         yield from repeat(_PER_PARTITION, len(topic.partitions))
 
 
-def _partition(core: Core, name: str, index: int) -> Partition:
-    found = core.partitions.get(name, index)
+def _partition(partitions: PartitionTable, name: str, index: int) -> Partition:
+    found = partitions.get(name, index)
     if found is None:
         raise UnknownTopicOrPartitionError(f"there is no partition {name[:300]}-{index}")
     return found
@@ -74,6 +69,11 @@ class ListOffsetsHandler(Handler):
 
     ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
+    VERSIONS: ClassVar[VersionRange] = (1, 11)
+
+    def __init__(self, partitions: PartitionTable, search: TimestampSearch) -> None:
+        self._partitions = partitions
+        self._search = search
 
     def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened, and times looked up on the disk."""
@@ -93,7 +93,7 @@ class ListOffsetsHandler(Handler):
                 row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
                 answer.partitions.append(row)
                 try:
-                    await self._look_up(_partition(self.core, topic.name, wanted.partition_index), wanted, row)
+                    await self._look_up(_partition(self._partitions, topic.name, wanted.partition_index), wanted, row)
                 except KafkaError as error:
                     row.error_code = code_of(error)
                 if version < _WITH_LEADER_EPOCH:
@@ -113,9 +113,9 @@ class ListOffsetsHandler(Handler):
         elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return  # nothing is tiered: offset -1
         elif wanted.timestamp == MAX_TIMESTAMP:
-            self._put(row, partition, await greatest_timestamp(self.core, partition))
+            self._put(row, partition, await self._search.greatest(partition))
         elif wanted.timestamp >= 0:
-            self._put(row, partition, await find_timestamp(self.core, partition, wanted.timestamp))
+            self._put(row, partition, await self._search.find(partition, wanted.timestamp))
         else:
             raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")
 
@@ -131,6 +131,10 @@ class OffsetForLeaderEpochHandler(Handler):
 
     ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
+    VERSIONS: ClassVar[VersionRange] = (2, 4)
+
+    def __init__(self, partitions: PartitionTable) -> None:
+        self._partitions = partitions
 
     def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened."""
@@ -152,7 +156,7 @@ class OffsetForLeaderEpochHandler(Handler):
                 row = OffsetForLeaderEpochResponseEndOffset(partition=wanted.partition)
                 answer.partitions.append(row)
                 try:
-                    await self._look_up(_partition(self.core, topic.topic, wanted.partition), wanted, row)
+                    await self._look_up(_partition(self._partitions, topic.topic, wanted.partition), wanted, row)
                 except KafkaError as error:
                     row.error_code = code_of(error)
         return response
@@ -170,6 +174,10 @@ class DeleteRecordsHandler(Handler):
     """Answers DeleteRecords."""
 
     API: ClassVar[ApiKey] = ApiKey.DELETE_RECORDS
+    VERSIONS: ClassVar[VersionRange] = (0, 2)
+
+    def __init__(self, partitions: PartitionTable) -> None:
+        self._partitions = partitions
 
     def begin(self, request: DeleteRecordsRequest, context: RequestContext) -> Begun:
         """The new log start has to become durable."""
@@ -187,7 +195,7 @@ class DeleteRecordsHandler(Handler):
                 row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
                 answer.partitions.append(row)
                 try:
-                    partition = _partition(self.core, topic.name, wanted.partition_index)
+                    partition = _partition(self._partitions, topic.name, wanted.partition_index)
                     row.low_watermark = await self._delete(partition, wanted.offset)
                 except KafkaError as error:
                     row.error_code = code_of(error)
@@ -203,10 +211,3 @@ class DeleteRecordsHandler(Handler):
             raise OffsetOutOfRangeError(f"{partition}: {before} is not within the log")
         await partition.trim(before)
         return log.start_offset
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {
-    ApiKey.LIST_OFFSETS: ListOffsetsHandler,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler,
-    ApiKey.DELETE_RECORDS: DeleteRecordsHandler,
-}

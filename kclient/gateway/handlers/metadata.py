@@ -14,11 +14,15 @@ from kclient.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
-from kclient.gateway.topics import INTERNAL, TopicRecord, check_name
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.identity import Identity
+from kclient.gateway.topic_record import TopicRecord
+from kclient.gateway.topic_table import TopicTable
+from kclient.gateway.topics import INTERNAL, TopicCatalogue, check_name
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.metadata import (
     MetadataRequest,
@@ -33,7 +37,6 @@ from kclient.protocol.types import ZERO_UUID
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.metadata")
 
-API_VERSIONS: dict[ApiKey, tuple[int, int]] = {ApiKey.METADATA: (0, 13)}
 BY_ID_SINCE = 12
 _PER_NAME = 100
 """About how many bytes of memory the name of a topic takes that is to be created."""
@@ -43,6 +46,13 @@ class MetadataHandler(Handler):
     """Answers Metadata."""
 
     API: ClassVar[ApiKey] = ApiKey.METADATA
+    VERSIONS: ClassVar[VersionRange] = (0, 13)
+
+    def __init__(self, identity: Identity, config: BrokerConfig, topics: TopicTable, catalogue: TopicCatalogue) -> None:
+        self._identity = identity
+        self._config = config
+        self._topics = topics
+        self._catalogue = catalogue
 
     def begin(self, request: MetadataRequest, context: RequestContext) -> Begun:
         """Answer at once what is known; creating topics takes longer."""
@@ -53,7 +63,7 @@ class MetadataHandler(Handler):
         return MetadataResponse(error_code=code_of(error)) if context.api_version >= 13 else None
 
     def _begin(self, request: MetadataRequest, context: RequestContext) -> Work:
-        topics = self.core.topics
+        topics = self._topics
         if request.topics is None or (context.api_version == 0 and not request.topics):
             names = topics.names()
             if len(names) > FEW or sum(record.partitions for record in topics) > FEW:
@@ -79,7 +89,7 @@ class MetadataHandler(Handler):
     def _may_create(self, request: MetadataRequest, name: str) -> bool:
         if not request.allow_auto_topic_creation or name in INTERNAL:
             return False
-        if not self.core.config.get_bool("auto.create.topics.enable"):
+        if not self._config.get_bool("auto.create.topics.enable"):
             return False
         try:
             check_name(name)
@@ -94,7 +104,7 @@ class MetadataHandler(Handler):
         for name in missing:
             await pace.pause()
             try:
-                await self.core.topics.create(name)
+                await self._catalogue.create(name)
             except TopicExistsError:  # another request was faster
                 pass
             except KafkaError as error:
@@ -102,23 +112,23 @@ class MetadataHandler(Handler):
         return self._respond(len(wanted), wanted, context)
 
     def _respond(self, count: int, wanted: Iterable[MetadataRequestTopic], context: RequestContext) -> MetadataResponse:
-        core, advertised = self.core, context.connection.advertised
-        rack = core.config.get("broker.rack")
+        identity, advertised = self._identity, context.connection.advertised
+        rack = self._config.get("broker.rack")
         broker = MetadataResponseBroker(
-            node_id=core.node_id,
+            node_id=identity.node_id,
             host=advertised.host,
             port=advertised.port,
             rack=str(rack) if rack is not None else None,
         )
         return MetadataResponse(
             brokers=[broker],
-            cluster_id=core.cluster_id,
-            controller_id=core.node_id,
+            cluster_id=identity.cluster_id,
+            controller_id=identity.node_id,
             topics=lazily(count, (self._topic(topic, context.api_version) for topic in wanted)),
         )
 
     def _topic(self, wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
-        topics = self.core.topics
+        topics = self._topics
         answer = MetadataResponseTopic(name=wanted.name)
         try:
             if wanted.name is not None:
@@ -137,24 +147,21 @@ class MetadataHandler(Handler):
             answer.error_code = code_of(error)
             return answer
         answer.name, answer.topic_id = record.name, record.topic_id
-        answer.partitions = partitions_of(record, self.core)
+        answer.partitions = partitions_of(record, self._identity)
         return answer
 
 
-def partitions_of(record: TopicRecord, core: Core) -> list[MetadataResponsePartition]:
+def partitions_of(record: TopicRecord, identity: Identity) -> list[MetadataResponsePartition]:
     """Every partition of a topic: this gateway leads it."""
-    nodes = [core.node_id]
+    nodes = [identity.node_id]
     rows = (
         MetadataResponsePartition(
             partition_index=index,
-            leader_id=core.node_id,
-            leader_epoch=core.leader_epoch,
+            leader_id=identity.node_id,
+            leader_epoch=identity.leader_epoch,
             replica_nodes=nodes,
             isr_nodes=nodes,
         )
         for index in range(record.partitions)
     )
     return lazily(record.partitions, rows)
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {ApiKey.METADATA: MetadataHandler}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Final, cast
 
@@ -25,14 +25,19 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from kclient.gateway.append import Append, AppendState
+from kclient.gateway.clock import Clock
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.contents import AT_ONCE, ContentCheck, Recompression, RejectedRecordsError, look_through
-from kclient.gateway.core import CloseConnectionError, Core, RequestContext
+from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import Work, started
-from kclient.gateway.partitions import Level, Partition, Ticket, writable
+from kclient.gateway.handlers.handler import Begun, CloseConnectionError, Handler, VersionRange
+from kclient.gateway.partition import Partition, writable
+from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.validation import check_produced
+from kclient.gateway.workers import Workers
 from kclient.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -49,16 +54,13 @@ from kclient.types import Buffer, TimestampType
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 
-# v0 to v2 carry message sets, which are answered as Kafka 4 answers them; they are advertised because old
-# librdkafka otherwise takes compression for unsupported (KAFKA-18659).
-API_VERSIONS: dict[ApiKey, tuple[int, int]] = {ApiKey.PRODUCE: (0, 13)}
 OLDEST_WITH_BATCHES = 3
 _RECORD_ERRORS_SINCE: Final = 8
 
 _TIMEOUT_STEP_S = 1.0
 """How often timeouts are looked at: a sync that takes long is rare, and clients wait longer than they ask for."""
 # with acks=0 nobody is answered; but a batch that is not stored yet still takes memory
-_WANTED = {-1: Level.DURABLE, 1: Level.STORED, 0: Level.STORED}
+_WANTED = {-1: AppendState.DURABLE, 1: AppendState.STORED, 0: AppendState.STORED}
 _AT_A_TIME: Final = 16
 """Batches that are appended before others have their turn, and the bytes of them."""
 _BYTES_AT_A_TIME: Final = 1 << 20
@@ -79,13 +81,35 @@ _SMALL_INSIDE: Final = min(AT_ONCE, 128 * 1024)
 
 
 class ProduceHandler(Handler):
-    """Answers Produce."""
+    """Answers Produce.
+
+    Args:
+        topics: All topics.
+        partitions: Their partitions.
+        workers: Threads for checksums, decompression and compression.
+        clock: What time it is.
+        spawn: Starts a task of the gateway.
+    """
 
     API: ClassVar[ApiKey] = ApiKey.PRODUCE
+    # v0 to v2 carry message sets, which are answered as Kafka 4 answers them; they are advertised because old
+    # librdkafka otherwise takes compression for unsupported (KAFKA-18659).
+    VERSIONS: ClassVar[VersionRange] = (0, 13)
     FEW_AT_ONCE: ClassVar[bool] = True
 
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
+    def __init__(
+        self,
+        topics: TopicTable,
+        partitions: PartitionTable,
+        workers: Workers,
+        clock: Clock,
+        spawn: Callable[..., object],
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._workers = workers
+        self._clock = clock
+        self._spawn = spawn
         self._waiting: set[_Waiting] = set()
         self._expiring = False
 
@@ -108,15 +132,15 @@ class ProduceHandler(Handler):
         records = data.records
         if records is None or not HEADER_SIZE <= len(records) <= AT_ONCE or records[_CODEC_AT] & _CODEC_BITS:
             return None
-        topics = self.core.topics
+        topics = self._topics
         record = topics.by_id(topic.topic_id) if version >= 13 else topics.get(topic.name)
-        partition = None if record is None else self.core.partitions.of(record, data.index)
+        partition = None if record is None else self._partitions.of(record, data.index)
         if partition is None or partition.config.compression_type not in _AS_IT_IS:
             return None
         return partition
 
     def _append_one(
-        self, request: ProduceRequest, context: RequestContext, wanted: Level, partition: Partition
+        self, request: ProduceRequest, context: RequestContext, wanted: AppendState, partition: Partition
     ) -> Begun:
         """The same as `_begin` of one batch that is at hand."""
         topic = request.topic_data[0]
@@ -129,22 +153,19 @@ class ProduceHandler(Handler):
             header = check_produced(data.records, context.api_version, partition.config)
             if header.is_transactional:
                 raise InvalidTxnStateError("transactions are not supported yet")
-            ticket = partition.append(*self._looked_through(partition, data, header))
+            append = partition.append(*self._looked_through(partition, data, header))
         except KafkaError as error:
             _put_error(row, error, context.api_version)
-            ticket = None
-        else:
-            row.log_start_offset = partition.log.start_offset
-        if ticket is None:
             return _told(response, request.acks == 0)
-        if ticket.settled(wanted):
-            _put(row, ticket)
+        row.log_start_offset = partition.log.start_offset
+        if append.state >= wanted:
+            _put(row, append)
             return _told(response, request.acks == 0)
         waiting = _Waiting(response, request.acks == 0)
-        waiting.add(row, ticket, wanted)
+        waiting.add(row, append, wanted)
         return self._answer(waiting, request)
 
-    def _begin(self, request: ProduceRequest, context: RequestContext, wanted: Level) -> Work:
+    def _begin(self, request: ProduceRequest, context: RequestContext, wanted: AppendState) -> Work:
         response = ProduceResponse()
         waiting = _Waiting(response, request.acks == 0)
         count = size = 0
@@ -178,16 +199,16 @@ class ProduceHandler(Handler):
                         made = Recompression(batch, header, partition.config, inside)
                         batch, header = yield from self._made_anew(made, context, waiting)
                         partition = self._partition(topic, data.index, context.api_version)
-                    ticket = partition.append(batch, header)
+                    append = partition.append(batch, header)
                     if anew:
-                        waiting.hold(ticket, wanted, header.length)
+                        waiting.hold(append, wanted, header.length)
                 except KafkaError as error:
                     _put_error(row, error, context.api_version)
                     continue
-                if ticket.settled(wanted):
-                    _put(row, ticket)
+                if append.state >= wanted:
+                    _put(row, append)
                 else:
-                    waiting.add(row, ticket, wanted)
+                    waiting.add(row, append, wanted)
                 row.log_start_offset = partition.log.start_offset
         return self._answer(waiting, request)
 
@@ -196,8 +217,8 @@ class ProduceHandler(Handler):
         if waiting.is_over():
             return waiting.response()
         if request.acks:
-            self._expire_at(waiting, self.core.now() + request.timeout_ms / 1000)
-        return waiting.answer
+            self._expire_at(waiting, self._clock.now() + request.timeout_ms / 1000)
+        return waiting
 
     def fail(self, request: ProduceRequest, context: RequestContext, error: KafkaError) -> ProduceResponse | None:
         """The same error for every partition of the request; with `acks=0` the connection is closed."""
@@ -215,7 +236,7 @@ class ProduceHandler(Handler):
 
     def _check_large(self, partition: Partition, data: PartitionProduceData, version: int) -> Work:
         """The header of a batch whose checksum takes long."""
-        step = self.core.workers.run(partial(check_produced, data.records, version, partition.config))
+        step = self._workers.run(partial(check_produced, data.records, version, partition.config))
         yield step
         return step.result()
 
@@ -224,7 +245,7 @@ class ProduceHandler(Handler):
     ) -> tuple[Buffer, BatchHeader]:
         """The batch and its header, once its records were looked through, in one go."""
         assert data.records is not None
-        greatest = look_through(data.records, header, partition.config, self.core.wall_ms(), partition)
+        greatest = look_through(data.records, header, partition.config, self._clock.wall_ms(), partition)
         return _stamped(data.records, header, partition.config, greatest)
 
     def _look_through(
@@ -240,7 +261,7 @@ class ProduceHandler(Handler):
         elif header.length > _SMALL or not check.step(_SMALL_INSIDE):
             held = 0
             while not check.done:
-                step = self.core.workers.run(check.step)
+                step = self._workers.run(check.step)
                 yield step
                 try:
                     step.result()
@@ -251,7 +272,7 @@ class ProduceHandler(Handler):
                 yield check.memory - held
                 held = check.memory
             yield -held
-        greatest = check.conclude(self.core.wall_ms(), partition)
+        greatest = check.conclude(self._clock.wall_ms(), partition)
         return *_stamped(batch, header, config, greatest), check.size
 
     def _made_anew(self, made: Recompression, context: RequestContext, waiting: _Waiting) -> Work:
@@ -266,7 +287,7 @@ class ProduceHandler(Handler):
         yield held
         try:
             while True:
-                step = self.core.workers.run(made.step)
+                step = self._workers.run(made.step)
                 yield step
                 if step.result():
                     break
@@ -278,11 +299,11 @@ class ProduceHandler(Handler):
         return batch, header
 
     def _partition(self, topic: TopicProduceData, index: int, version: int) -> Partition:
-        topics = self.core.topics
+        topics = self._topics
         record = topics.by_id(topic.topic_id) if version >= 13 else topics.get(topic.name)
         if record is None and version >= 13:
             raise UnknownTopicIdError(f"no topic has the id {topic.topic_id.hex()}")
-        partition = self.core.partitions.of(record, index) if record is not None else None
+        partition = self._partitions.of(record, index) if record is not None else None
         if partition is None:
             raise UnknownTopicOrPartitionError(f"there is no partition {topic.name[:_LONGEST_NAME]}-{index}")
         return partition
@@ -290,54 +311,55 @@ class ProduceHandler(Handler):
     def _expire_at(self, waiting: _Waiting, deadline: float) -> None:
         waiting.deadline = deadline
         self._waiting.add(waiting)
-        waiting.answer.on_done(lambda _: self._waiting.discard(waiting))
+        waiting.on_done(self._waiting.discard)
         if not self._expiring:
             self._expiring = True
-            self.core.spawn(self._expire, name="produce timeouts")
+            self._spawn(self._expire, name="produce timeouts")
 
     async def _expire(self) -> None:
         """Answer the requests whose `timeout.ms` has passed; runs while requests wait."""
         try:
             while self._waiting:
                 await anyio.sleep(_TIMEOUT_STEP_S)
-                now = self.core.now()
+                now = self._clock.now()
                 for request in [request for request in self._waiting if request.deadline <= now]:
                     request.give_up()
         finally:
             self._expiring = False
 
 
-class _Waiting:
-    """A request whose batches are on their way: completed by the last of them, or by its timeout."""
+class _Waiting(Completion[ProduceResponse | None]):
+    """The answer of a request whose batches are on their way: it comes with the last of them, or by its timeout."""
 
-    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "answer", "deadline")
+    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "deadline")
 
     def __init__(self, response: ProduceResponse, silent: bool) -> None:
-        self.answer: Completion[ProduceResponse | None] = Completion()
+        super().__init__()
         self.deadline: float = float("inf")
         self._response = response
-        self._rows: dict[Ticket, PartitionProduceResponse] = {}
+        self._rows: dict[int, PartitionProduceResponse] = {}
         self._silent = silent
         self._begun = False
-        self._made: deque[tuple[Ticket, Level, int]] = deque()
+        self._made: deque[tuple[Append, AppendState, int]] = deque()
         self._next: Completion[None] | None = None
 
-    def add(self, row: PartitionProduceResponse, ticket: Ticket, wanted: Level) -> None:
+    def add(self, row: PartitionProduceResponse, append: Append, wanted: AppendState) -> None:
         """Wait for one more batch."""
-        self._rows[ticket] = row
-        ticket.watch(wanted, lambda: self._settled(ticket))
+        key = id(row)
+        self._rows[key] = row
+        append.watch(wanted, lambda: self._settled(key, append))
 
-    def hold(self, ticket: Ticket, wanted: Level, size: int) -> None:
+    def hold(self, append: Append, wanted: AppendState, size: int) -> None:
         """A batch that was made anew takes so many bytes until it has come far enough."""
-        self._made.append((ticket, wanted, size))
+        self._made.append((append, wanted, size))
 
     def freed(self) -> Completion[None] | int | None:
         """What comes free of batches that were made anew, as bytes below 0; else what to wait for before it is asked
         again; None if there is none of them."""
         if not self._made:
             return None
-        ticket, wanted, size = self._made[0]
-        if ticket.settled(wanted):
+        append, wanted, size = self._made[0]
+        if append.state >= wanted:
             self._made.popleft()
             return -size
         self._next = Completion()
@@ -348,16 +370,16 @@ class _Waiting:
         self._begun = True
         return not self._rows
 
-    def _settled(self, ticket: Ticket) -> None:
-        row = self._rows.pop(ticket, None)
+    def _settled(self, key: int, append: Append) -> None:
+        row = self._rows.pop(key, None)
         if row is None:
             return  # the time was over before
-        _put(row, ticket)
+        _put(row, append)
         following, self._next = self._next, None
         if following is not None:
             following.set_result(None)
         if not self._rows and self._begun:
-            self._finish()
+            self._complete()
 
     def give_up(self) -> None:
         """Answer with what is known."""
@@ -366,13 +388,13 @@ class _Waiting:
             row.error_message = "not durable within the request's timeout"
             row.base_offset = -1
         self._rows.clear()
-        self._finish()
+        self._complete()
 
-    def _finish(self) -> None:
+    def _complete(self) -> None:
         try:
-            self.answer.set_result(self.response())
+            self.set_result(self.response())
         except CloseConnectionError as error:
-            self.answer.set_error(error)
+            self.set_error(error)
 
     def response(self) -> ProduceResponse | None:
         """The answer, if there is to be one."""
@@ -434,12 +456,12 @@ def _stamped(batch: Buffer, header: BatchHeader, config: TopicConfig, greatest: 
     return place, read_header(place)
 
 
-def _put(row: PartitionProduceResponse, ticket: Ticket) -> None:
-    if ticket.error is not None:
-        _put_error(row, ticket.error)
+def _put(row: PartitionProduceResponse, append: Append) -> None:
+    if append.error is not None:
+        _put_error(row, append.error)
         return
-    row.base_offset = ticket.base_offset
-    row.log_append_time_ms = ticket.timestamp
+    row.base_offset = append.base_offset
+    row.log_append_time_ms = append.timestamp
 
 
 def _put_error(row: PartitionProduceResponse, error: KafkaError, version: int = 0) -> None:
@@ -457,6 +479,3 @@ def _put_error(row: PartitionProduceResponse, error: KafkaError, version: int = 
 def _rows(response: ProduceResponse) -> Iterator[PartitionProduceResponse]:
     for topic in response.responses:
         yield from topic.partition_responses
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {ApiKey.PRODUCE: ProduceHandler}

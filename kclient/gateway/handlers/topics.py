@@ -20,12 +20,15 @@ from kclient.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.core import Core, RequestContext
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers import Begun, Handler
 from kclient.gateway.handlers._work import counted, lazily
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.settings import MOST_PARTITIONS, TOPIC_SETTINGS
-from kclient.gateway.topics import TopicRecord
+from kclient.gateway.topic_record import TopicRecord
+from kclient.gateway.topic_table import TopicTable
+from kclient.gateway.topics import TopicCatalogue
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.topics import (
     CreatableTopic,
@@ -45,13 +48,6 @@ from kclient.protocol.messages.topics import (
 from kclient.protocol.registry import ApiKey
 from kclient.protocol.types import ZERO_UUID
 
-API_VERSIONS: dict[ApiKey, tuple[int, int]] = {
-    ApiKey.CREATE_TOPICS: (0, 7),
-    ApiKey.DELETE_TOPICS: (0, 6),
-    ApiKey.CREATE_PARTITIONS: (0, 3),
-}
-
-
 _MOST_SETTINGS: Final = 1000
 _PER_TOPIC: Final = 500
 _PER_SETTING: Final = 150
@@ -64,7 +60,13 @@ class CreateTopicsHandler(Handler):
     """Answers CreateTopics. Any replication factor is accepted: durability is HTP's matter."""
 
     API: ClassVar[ApiKey] = ApiKey.CREATE_TOPICS
+    VERSIONS: ClassVar[VersionRange] = (0, 7)
     ROLE: ClassVar[Role] = Role.CONTROLLER
+
+    def __init__(self, node_id: int, config: BrokerConfig, catalogue: TopicCatalogue) -> None:
+        self._node_id = node_id
+        self._config = config
+        self._catalogue = catalogue
 
     def begin(self, request: CreateTopicsRequest, context: RequestContext) -> Begun:
         """Creating waits for the manager."""
@@ -95,17 +97,17 @@ class CreateTopicsHandler(Handler):
         return response
 
     async def _create(self, topic: CreatableTopic, row: CreatableTopicResult, *, validate_only: bool) -> None:
-        partitions, factor = _shape(topic, self.core.node_id)
+        partitions, factor = _shape(topic, self._node_id)
         if len(topic.configs) > _MOST_SETTINGS:
             raise InvalidConfigurationError(f"{len(topic.configs)} settings are more than a topic has")
         overrides = {config.name: config.value for config in topic.configs}
-        partitions, checked = self.core.topics.check_creation(topic.name, partitions, overrides)
+        partitions, checked = self._catalogue.check_creation(topic.name, partitions, overrides)
         if not validate_only:
-            record = await self.core.topics.create(topic.name, partitions, factor, overrides)
+            record = await self._catalogue.create(topic.name, partitions, factor, overrides)
             row.topic_id = record.topic_id
         row.num_partitions = partitions
-        row.replication_factor = factor if factor > 0 else self.core.config.get_int("default.replication.factor")
-        row.configs = _configs(self.core, checked)
+        row.replication_factor = factor if factor > 0 else self._config.get_int("default.replication.factor")
+        row.configs = _configs(self._config, checked)
 
 
 Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic, DeleteTopicState)
@@ -161,12 +163,12 @@ def _check_replicas(brokers: list[int], node_id: int) -> None:
         raise InvalidReplicaAssignmentError("The manual partition assignment names a replica twice")
 
 
-def _configs(core: Core, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
+def _configs(config: BrokerConfig, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
     """All settings of a topic; made while they are encoded, as a request may create thousands of topics."""
     rows = (
         CreatableTopicConfigs(name=name, value=origin.text, config_source=origin.source)
         for name in TOPIC_SETTINGS
-        for origin in (next(core.config.topic_origins(name, overrides)),)
+        for origin in (next(config.topic_origins(name, overrides)),)
     )
     return lazily(len(TOPIC_SETTINGS), rows)
 
@@ -175,7 +177,13 @@ class DeleteTopicsHandler(Handler):
     """Answers DeleteTopics."""
 
     API: ClassVar[ApiKey] = ApiKey.DELETE_TOPICS
+    VERSIONS: ClassVar[VersionRange] = (0, 6)
     ROLE: ClassVar[Role] = Role.CONTROLLER
+
+    def __init__(self, config: BrokerConfig, topics: TopicTable, catalogue: TopicCatalogue) -> None:
+        self._config = config
+        self._topics = topics
+        self._catalogue = catalogue
 
     def begin(self, request: DeleteTopicsRequest, context: RequestContext) -> Begun:
         """Deleting waits for the manager."""
@@ -207,7 +215,7 @@ class DeleteTopicsHandler(Handler):
         return response
 
     def _record(self, state: DeleteTopicState) -> TopicRecord | None:
-        topics = self.core.topics
+        topics = self._topics
         return topics.by_id(state.topic_id) if state.name is None else topics.get(state.name)
 
     @staticmethod
@@ -227,24 +235,24 @@ class DeleteTopicsHandler(Handler):
             places.release()
 
     async def _delete(self, state: DeleteTopicState, row: DeletableTopicResult) -> None:
-        if not self.core.config.get_bool("delete.topic.enable"):
+        if not self._config.get_bool("delete.topic.enable"):
             raise TopicDeletionDisabledError("Topic deletion is disabled (delete.topic.enable=false).")
         if state.name is not None:
             if state.topic_id != ZERO_UUID:
                 raise InvalidRequestError("A topic is named either by name or by id")
-            record = self.core.topics.get(state.name)
+            record = self._topics.get(state.name)
             if record is not None:
                 row.topic_id = record.topic_id
-            await self.core.topics.delete(state.name)
+            await self._catalogue.delete(state.name)
             return
-        record = self.core.topics.by_id(state.topic_id)
+        record = self._topics.by_id(state.topic_id)
         if record is None:
             if state.topic_id == ZERO_UUID:
                 raise InvalidRequestError("A topic is named neither by name nor by id")
             raise UnknownTopicIdError(f"no topic has the id {state.topic_id.hex()}")
         row.name = record.name
         try:
-            await self.core.topics.delete(record.name, record.topic_id)
+            await self._catalogue.delete(record.name, record.topic_id)
         except UnknownTopicOrPartitionError as error:  # somebody else was faster
             raise UnknownTopicIdError(str(error)) from error
 
@@ -257,7 +265,13 @@ class CreatePartitionsHandler(Handler):
     """Answers CreatePartitions."""
 
     API: ClassVar[ApiKey] = ApiKey.CREATE_PARTITIONS
+    VERSIONS: ClassVar[VersionRange] = (0, 3)
     ROLE: ClassVar[Role] = Role.CONTROLLER
+
+    def __init__(self, node_id: int, topics: TopicTable, catalogue: TopicCatalogue) -> None:
+        self._node_id = node_id
+        self._topics = topics
+        self._catalogue = catalogue
 
     def begin(self, request: CreatePartitionsRequest, context: RequestContext) -> Begun:
         """Growing waits for the manager."""
@@ -279,7 +293,7 @@ class CreatePartitionsHandler(Handler):
         return response
 
     async def _grow(self, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
-        record = self.core.topics.get(topic.name)
+        record = self._topics.get(topic.name)
         if record is not None and topic.assignments is not None:
             added = topic.count - record.partitions
             if added > 0 and len(topic.assignments) != added:
@@ -288,12 +302,5 @@ class CreatePartitionsHandler(Handler):
                 )
             if added > 0:
                 for each in topic.assignments:
-                    _check_replicas(each.broker_ids, self.core.node_id)
-        await self.core.topics.grow(topic.name, topic.count, validate_only=validate_only)
-
-
-HANDLERS: dict[ApiKey, type[Handler]] = {
-    ApiKey.CREATE_TOPICS: CreateTopicsHandler,
-    ApiKey.DELETE_TOPICS: DeleteTopicsHandler,
-    ApiKey.CREATE_PARTITIONS: CreatePartitionsHandler,
-}
+                    _check_replicas(each.broker_ids, self._node_id)
+        await self._catalogue.grow(topic.name, topic.count, validate_only=validate_only)

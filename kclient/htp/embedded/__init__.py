@@ -16,6 +16,7 @@ from kclient.concurrency import thread_to_the_end, to_the_end
 from kclient.errors import ConfigError, MissingExtraError
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files
+from kclient.htp.embedded.space import opening_error
 from kclient.htp.embedded.syncer import GROUP_SYNC_MODES
 from kclient.htp.errors import StorageError, StoreClosedError
 from kclient.htp.port import DURABILITY_SYNCED, DURABILITY_WRITTEN, TopicSettings
@@ -114,6 +115,7 @@ class EmbeddedStore:
             LockedError: If it is open already, here or in another process.
             FormatVersionError: If a newer version of kclient wrote it, or it holds something else.
             StorageError: If the file system refuses.
+            StorageFullError: If it refuses for want of space.
         """
         stack = AsyncExitStack()
         try:
@@ -134,7 +136,7 @@ class EmbeddedStore:
         try:
             await thread_to_the_end(directory.open)
         except OSError as error:
-            raise StorageError(f"{self.path} cannot be opened: {error}") from error
+            raise opening_error(self.path, error, str(error)) from error
         self._failure = None
         manager = SqliteManager(f"{directory.manager_path}/mgr.db", self._failed)
         stack.push_async_callback(manager.aclose)

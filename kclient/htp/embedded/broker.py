@@ -16,7 +16,7 @@ from kclient.concurrency import NamedLocks, thread_to_the_end, to_the_end
 from kclient.htp.embedded.handles import OpenFiles
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Checkpoint, Recovered, recover
-from kclient.htp.embedded.services import Services
+from kclient.htp.embedded.services import Services, SyncedLog
 from kclient.htp.embedded.syncer import Outcome, Syncer
 from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.errors import FencedError, StorageError, StoreClosedError, UnknownTopicError
@@ -102,7 +102,7 @@ class EmbeddedBroker:
         self._services = Services(
             OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoint_soon, self._want_sync
         )
-        self._unsynced: deque[TopicLog] = deque()
+        self._unsynced: deque[SyncedLog] = deque()
         self._turn_over = Signal(self._request_syncs, self._post)
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
@@ -430,7 +430,7 @@ class EmbeddedBroker:
 
     # --- syncing ---
 
-    def _want_sync(self, log: TopicLog) -> None:
+    def _want_sync(self, log: SyncedLog) -> None:
         # Not at once: what the other tasks append in this turn of the loop goes into the same round. A round that
         # begins with the first append would hold up the others' writes, on the file system and for the GIL.
         self._unsynced.append(log)
@@ -484,7 +484,13 @@ class EmbeddedBroker:
         log.when_idle(idle.set)
         await idle.wait()
 
-    def _checkpoint_soon(self, log: TopicLog, *, trusted: bool = True) -> None:
+    async def _decided(self, log: TopicLog) -> None:
+        """Until what is to be synced now is, or has failed; not what comes meanwhile, maybe without a pause."""
+        decided = anyio.Event()
+        log.when_synced(decided.set)
+        await decided.wait()
+
+    def _checkpoint_soon(self, log: SyncedLog, *, trusted: bool = True) -> None:
         if log.key is None:
             return
 
@@ -516,7 +522,7 @@ class EmbeddedBroker:
             return log.start
 
     async def _cut(self, topic: EmbeddedTopic, log: TopicLog) -> None:
-        await self._idle(log)
+        await self._decided(log)
         topic.use()
         await self._checkpoint(log)
         log.trim()

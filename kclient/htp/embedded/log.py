@@ -1,4 +1,4 @@
-"""The messages of one topic: appending, what is visible, and what happens when a sync fails.
+"""The messages of one topic: appending, what is visible, what happens when a sync fails, and trimming.
 
 Only the event loop's thread calls a log. The syncer's thread is given plans (what to sync for everything up to
 some ordinal to be durable) and answers with outcomes, which come back to the loop::
@@ -7,35 +7,34 @@ some ordinal to be durable) and answers with outcomes, which come back to the lo
                                                                └─> failed: cut back to what is synced, tickets fail
 
 Three places in the log, each a segment and a byte in it: *written* (the end of the last segment), *synced*, and
-*visible*, which is one of the two, as the durability says.
+*visible*, which is one of the two, as the durability says. Reading up to there is `LogReader`'s.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
+import sys
 import time
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kclient.htp.embedded import reading
 from kclient.htp.embedded.cutting import cut, discard
 from kclient.htp.embedded.files import SyncPoint
-from kclient.htp.embedded.pulling import Cursors, PullRequest, SearchRequest
+from kclient.htp.embedded.log_reader import LogReader
+from kclient.htp.embedded.pulling import Cursors
 from kclient.htp.embedded.recovery import Checkpoint, Recovered, sweep_set_aside
 from kclient.htp.embedded.segment import Segment
 from kclient.htp.embedded.services import Covered, Place, Services
+from kclient.htp.embedded.space import NO_SPACE
 from kclient.htp.embedded.syncer import FileSync, Plan
 from kclient.htp.embedded.tickets import Ticket
-from kclient.htp.errors import OrderError, PositionError, StorageError, StorageFullError
+from kclient.htp.errors import OrderError, StorageError, StorageFullError
 from kclient.htp.port import (
     DURABILITY_SYNCED,
     Framing,
     MessageInfo,
-    Pulled,
     SegmentInfo,
     TopicSettings,
     TopicStatus,
@@ -49,7 +48,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES: Final = 64 << 20
 """So many bytes, at most, are verified when a topic is opened after a crash, beside what was being written."""
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class TopicLog:
@@ -90,7 +88,7 @@ class TopicLog:
         self.services = services
         self._files = services.open_files.files
         self._wait_for_sync = services.durability == DURABILITY_SYNCED
-        self._segments = recovered.segments
+        self._segments = recovered.segments  # always this list: the reader has it, too
         if not recovered.appendable:
             self._segments.append(self._empty_segment())
         active = self._segments[-1]
@@ -109,7 +107,8 @@ class TopicLog:
         """The newest plan, until it is carried out."""
         self._wanted = False
         """Whether a plan is about to be asked for."""
-        self._when_idle: list[Callable[[], object]] = []
+        self._plans = 0  # that were made
+        self._when_over: list[tuple[int, Callable[[], object]]] = []  # with the number of the plan that is waited for
         self._generation = 0
         self._trimmed = 0
         """Where a trim that is under way will leave the start."""
@@ -120,6 +119,10 @@ class TopicLog:
         return Segment.empty(self.directory, self.next, self.settings.index_interval_bytes)
 
     # --- what there is ---
+
+    def reader(self) -> LogReader:
+        """What reads it."""
+        return LogReader(self, self._segments)
 
     @property
     def start(self) -> int:
@@ -264,7 +267,7 @@ class TopicLog:
 
     def storage_error(self, what: str, error: Exception) -> StorageError:
         """What an error of the operating system means for whoever asked."""
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
             return StorageFullError(f"{self.name} {what}: no space left in {self.directory}")
         return StorageError(f"{self.name} {what}: {error}")
 
@@ -304,14 +307,16 @@ class TopicLog:
         """What has to be done for everything to be synced that was written."""
         self._wanted = False
         if not self._unsynced:
-            self._tell_idle()  # the round before covered what was asked for since
+            self._tell_over()  # the round before covered what was asked for since
             return None
         active = self._segments[-1]
         files = tuple(
             FileSync(segment.handle.fd, segment.path, SyncPoint.MESSAGES if segment is active else SyncPoint.SEALED)
             for segment in self._unsynced
         )
-        covered = Covered(self._generation, tuple(self._unsynced), self._unsynced[-1].size, self._entries)
+        self._plans += 1
+        unsynced = tuple(self._unsynced)
+        covered = Covered(self._generation, unsynced, unsynced[-1].size, self._entries, self._plans)
         directory = self.directory if self._entries != self._synced_entries else None
         self._requested = Plan(self, files, directory, self.next, covered)
         return self._requested
@@ -327,11 +332,18 @@ class TopicLog:
         return self._requested is None and not self._wanted
 
     def when_idle(self, callback: Callable[[], object]) -> None:
-        """Call back once no sync is under way; at once if none is."""
+        """Call back once no sync is under way; at once if none is. While much is written that may be never."""
+        self._call_after(sys.maxsize, callback)
+
+    def when_synced(self, callback: Callable[[], object]) -> None:
+        """Call back once what is wanted to be synced now is, or has failed; at once if nothing is."""
+        self._call_after(self._plans + self._wanted, callback)
+
+    def _call_after(self, plan: int, callback: Callable[[], object]) -> None:
         if self.idle:
             callback()
         else:
-            self._when_idle.append(callback)
+            self._when_over.append((plan, callback))
 
     def settled(self, plan: Plan, error: Exception | None) -> None:
         """A plan was carried out."""
@@ -346,12 +358,15 @@ class TopicLog:
         else:
             self._requested = None
             self._retreat(error)
-        self._tell_idle()
+        self._tell_over(covered.number if error is None else 0)
 
-    def _tell_idle(self) -> None:
-        if self._when_idle and self.idle:
-            callbacks, self._when_idle = self._when_idle, []
-            for callback in callbacks:
+    def _tell_over(self, synced: int = 0) -> None:
+        """A plan is over: call those back who waited for it, if it could be `synced`; all of them if none is left."""
+        if self._when_over:
+            last = sys.maxsize if self.idle else synced
+            due = [callback for plan, callback in self._when_over if plan <= last]
+            self._when_over = [each for each in self._when_over if each[0] > last]
+            for callback in due:
                 callback()
 
     def _advance(self, end: int, covered: Covered) -> None:
@@ -449,52 +464,6 @@ class TopicLog:
         self._synced = Place(end, self._segments[-1], 0)
         self._synced_entries = self._entries
 
-    # --- reading ---
-
-    def pull_cached(self, position: int, max_bytes: int, max_messages: int | None) -> Pulled | None:
-        """What there is from a position on; None if the disk has to be asked."""
-        for request in self.requests(position, max_bytes, max_messages):
-            with request:
-                try:
-                    pulled = request.run(self._files.read_cached)
-                except reading.NotCachedError:
-                    return None
-            if pulled is not None:
-                return pulled
-        return Pulled(b"", position, position - 1)
-
-    def requests(self, position: int, max_bytes: int, max_messages: int | None) -> Iterator[PullRequest]:
-        """The segments to be asked, one after the other until one has something."""
-        if not self.start <= position <= self.next:
-            raise PositionError(
-                f"{self.name}: position {position} is not within {self.start} to {self.next}",
-                start=self.start,
-                end=self.next,
-            )
-        end, last, limit = self.visible
-        if position >= end:
-            return
-        begin = max(0, bisect_right(self._segments, position, key=_base) - 1)
-        segments = self._segments[begin:]
-        for number, segment in enumerate(segments, 1):
-            size, bound = (limit, end) if segment is last else (segment.size, segments[number].base)
-            if size:
-                yield PullRequest(self, segment, position, size, bound, max_bytes, max_messages)
-            if segment is last:
-                return
-
-    def searches(self, timestamp: int, start: int) -> Iterator[SearchRequest]:
-        """The segments in which a time may be found, one after the other until it is."""
-        end, last, limit = self.visible
-        segments = list(self._segments)
-        for number, segment in enumerate(segments):
-            if segment.max_timestamp >= timestamp:
-                blocks = segment.index.blocks_since(timestamp, segment.index.place_of(start))
-                size, bound = (limit, end) if segment is last else (segment.size, segments[number + 1].base)
-                yield SearchRequest(self, segment, blocks, size, bound, timestamp, start)
-            if segment is last:
-                return
-
     # --- trimming ---
 
     def prepare_trim(self, before: int) -> bool | None:
@@ -546,7 +515,7 @@ class TopicLog:
         tickets, self._tickets = self._tickets, deque()
         for ticket in tickets:
             ticket.settle(reason)
-        self._tell_idle()
+        self._tell_over()
 
     def release(self) -> None:
         """Give up the open files; no sync may be under way."""
@@ -554,7 +523,3 @@ class TopicLog:
             self._release(segment)
         for segment in self._segments:
             self.services.open_files.remove(segment.handle)
-
-
-def _base(segment: Segment) -> int:
-    return segment.base

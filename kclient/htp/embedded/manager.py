@@ -7,10 +7,12 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from anyio import get_cancelled_exc_class
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from kclient.concurrency import Completion, thread_to_the_end
@@ -20,6 +22,7 @@ from kclient.htp.errors import (
     ConflictError,
     DomainExistsError,
     FencedError,
+    HtpError,
     LeaseHeldError,
     StorageError,
     TopicExistsError,
@@ -222,8 +225,11 @@ class SqliteManager:
     async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
         """Take a lease that is free, has run out, or is one's own already."""
         now = time.monotonic()
+        taken: Lease | None = None
 
         def work(connection: Connection) -> Lease:
+            nonlocal taken
+            taken = None  # it may be done twice
             row = connection.execute(select(leases).where(leases.c.name == name)).first()
             known = None if row is None else self._lease_info(row)
             if known is not None and known.holder != holder and known.remaining:
@@ -236,9 +242,20 @@ class SqliteManager:
                 connection.execute(insert(leases).values(name=name, **values))
             else:
                 connection.execute(update(leases).where(leases.c.name == name).values(**values))
-            return Lease(name, holder, epoch, ttl, now + ttl)
+            taken = Lease(name, holder, epoch, ttl, now + ttl)
+            return taken
 
-        return await self._do(work)
+        def give_back(connection: Connection) -> None:
+            if taken is not None:
+                _release(connection, taken)
+
+        try:
+            return await self._do(work)
+        except get_cancelled_exc_class():
+            # it is taken all the same, or will be: what is submitted now comes after it
+            with suppress(HtpError):
+                self._writer.submit(Job(give_back, lambda _result, _error: _nothing))
+            raise
 
     async def leases(self, prefix: str) -> list[LeaseInfo]:
         """The leases whose names begin with a prefix, by name."""
@@ -279,19 +296,17 @@ class SqliteManager:
 
     async def release(self, lease: Lease) -> None:
         """Give up a lease."""
-
-        def work(connection: Connection) -> None:
-            connection.execute(
-                update(leases).where(leases.c.name == lease.name, leases.c.epoch == lease.epoch).values(expires=0.0)
-            )
-
-        await self._do(work)
+        await self._do(partial(_release, lease=lease))
 
 
 def _completing(completion: Completion[T], result: T, error: Exception | None) -> Callable[[], object]:
     if error is not None:
         return partial(completion.set_error, error)
     return partial(completion.set_result, result)
+
+
+def _nothing() -> None:
+    """Whoever asked for it has gone."""
 
 
 def _has_domain(connection: Connection, domain: str) -> bool:
@@ -346,6 +361,12 @@ def _check_epoch(connection: Connection, lease: Lease) -> None:
     epoch = connection.scalar(select(leases.c.epoch).where(leases.c.name == lease.name))
     if epoch != lease.epoch:
         raise FencedError(f"{lease.name!r} has epoch {epoch}, not {lease.epoch}", epoch=epoch)
+
+
+def _release(connection: Connection, lease: Lease) -> None:
+    connection.execute(
+        update(leases).where(leases.c.name == lease.name, leases.c.epoch == lease.epoch).values(expires=0.0)
+    )
 
 
 def _commit(

@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from kclient.htp.embedded import reading
 from kclient.htp.errors import DamagedError, PositionError
 from kclient.htp.port import Found, Pulled
 
 if TYPE_CHECKING:
-    from kclient.htp.embedded.log import TopicLog
     from kclient.htp.embedded.segment import Segment
+    from kclient.htp.embedded.services import Place, Services
+    from kclient.htp.errors import StorageError
+    from kclient.htp.port import Framing, TopicSettings
     from kclient.types import Buffer
 
 T = TypeVar("T")
@@ -45,12 +47,31 @@ class Cursors:
         self._places.clear()
 
 
+class ReadableLog(Protocol):
+    """What reading asks of a log; see `TopicLog`."""
+
+    name: str
+    framing: Framing
+    settings: TopicSettings
+    services: Services
+    next: int
+    cursors: Cursors
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def visible(self) -> Place: ...
+
+    def storage_error(self, what: str, error: Exception) -> StorageError: ...
+
+
 class SegmentRequest(ABC, Generic[T]):
     """One segment to be read. It is entered and left in the event loop, and `run` where one likes."""
 
     __slots__ = ("_bound", "_fd", "_log", "_segment", "_size")
 
-    def __init__(self, log: TopicLog, segment: Segment, size: int, bound: int) -> None:
+    def __init__(self, log: ReadableLog, segment: Segment, size: int, bound: int) -> None:
         self._log = log
         self._segment = segment
         self._size = size
@@ -95,7 +116,7 @@ class PullRequest(SegmentRequest[Pulled]):
 
     def __init__(
         self,
-        log: TopicLog,
+        log: ReadableLog,
         segment: Segment,
         position: int,
         size: int,
@@ -150,7 +171,7 @@ class SearchRequest(SegmentRequest[Found]):
 
     def __init__(
         self,
-        log: TopicLog,
+        log: ReadableLog,
         segment: Segment,
         blocks: list[tuple[int, int, int]],
         size: int,

@@ -13,7 +13,6 @@ was killed.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from dataclasses import dataclass, field
@@ -26,13 +25,17 @@ from kclient.htp.embedded.reading import scan
 from kclient.htp.embedded.salvage import keep, look_behind
 from kclient.htp.embedded.segment import INDEX_SUFFIX, Segment, base_of
 from kclient.htp.port import Framing, TopicSettings
-from kclient.htp.rows import GREATEST_EPOCH, parse_number, parse_object, whole
+from kclient.htp.rows import GREATEST_EPOCH, check_format, dump, parse_number, parse_object, seal, unsealed, whole
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 SET_ASIDE: Final = ".orphan"
 """Messages after a gap: never reported as synced, they are kept for some days for whoever misses them."""
 SET_ASIDE_MS: Final = 7 * 24 * 3600 * 1000
+
+
+_FORMAT: Final = 2
+"""Of a checkpoint; the first had no number."""
 
 
 @dataclass(slots=True)
@@ -60,8 +63,16 @@ class Checkpoint:
     def encode(self) -> bytes:
         """As the manager keeps it."""
         limits = {str(base): size for base, size in self.limits.items()}
-        row = {"next": self.next, "segment": self.segment, "position": self.position, "start": self.start}
-        return json.dumps(row | {"limits": limits, "fence": self.fence}).encode()
+        row = {
+            "format": _FORMAT,
+            "next": self.next,
+            "segment": self.segment,
+            "position": self.position,
+            "start": self.start,
+            "limits": limits,
+            "fence": self.fence,
+        }
+        return seal(dump(row))
 
     @classmethod
     def decode(cls, value: bytes) -> Checkpoint:
@@ -71,7 +82,8 @@ class Checkpoint:
             ValueError: If that is no checkpoint.
         """
         try:
-            row = parse_object(value)
+            row = parse_object(unsealed(value))
+            check_format(row.get("format", 1), _FORMAT)
             limits = {parse_number(base.encode()): whole(size) for base, size in row["limits"].items()}
             fence = whole(row.get("fence", -1), -1, GREATEST_EPOCH)  # the first versions kept none
             start = whole(row["start"], -1)

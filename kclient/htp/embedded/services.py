@@ -8,15 +8,27 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.handles import OpenFiles
-    from kclient.htp.embedded.log import TopicLog
+    from kclient.htp.embedded.recovery import Checkpoint
     from kclient.htp.embedded.segment import Segment
-    from kclient.htp.embedded.syncer import Syncer
+    from kclient.htp.embedded.syncer import Plan, Syncer
+
+
+class SyncedLog(Protocol):
+    """A log as it is synced and checkpointed; see `TopicLog`."""
+
+    name: str
+    key: str | None
+    checkpoint_due: bool
+
+    def plan(self) -> Plan | None: ...
+
+    def checkpoint(self, *, trusted: bool = True) -> Checkpoint: ...
 
 
 class CheckpointSoon(Protocol):
     """Has the checkpoint of a log written, soon."""
 
-    def __call__(self, log: TopicLog, *, trusted: bool = True) -> object:
+    def __call__(self, log: SyncedLog, *, trusted: bool = True) -> object:
         """`trusted` is as for `TopicLog.checkpoint`."""
 
 
@@ -28,7 +40,7 @@ class Services:
     syncer: Syncer
     durability: str
     checkpoint: CheckpointSoon
-    want_sync: Callable[[TopicLog], object]
+    want_sync: Callable[[SyncedLog], object]
     """Has the plan of a log carried out, soon: many appends in one turn of the event loop are one plan."""
 
 
@@ -52,3 +64,5 @@ class Covered(NamedTuple):
     """Bytes of the last of the segments."""
     entries: int
     """Segments created so far, whose entries in the directory are covered too."""
+    number: int
+    """Which plan of the log it is, from 1 on."""

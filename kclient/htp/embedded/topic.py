@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kclient.errors import KafkaError
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.log import TopicLog
+    from kclient.htp.embedded.log_reader import LogReader
     from kclient.htp.embedded.tickets import Ticket
     from kclient.types import Buffer
 
@@ -34,7 +35,18 @@ class EmbeddedTopic:
         trimming: Trims the log of this; the broker's.
     """
 
-    __slots__ = ("_closing", "_files", "_log", "_post", "_refusal", "_signals", "_trimming", "epoch", "place")
+    __slots__ = (
+        "_closing",
+        "_files",
+        "_log",
+        "_post",
+        "_reader",
+        "_refusal",
+        "_signals",
+        "_trimming",
+        "epoch",
+        "place",
+    )
 
     def __init__(
         self,
@@ -49,6 +61,7 @@ class EmbeddedTopic:
         self.place: Place = place
         self.epoch: int = epoch
         self._log: TopicLog | None = log
+        self._reader: LogReader | None = log.reader()
         self._refusal: Callable[[], KafkaError] | None = None
         self._files = files
         self._post = post
@@ -66,7 +79,7 @@ class EmbeddedTopic:
 
     def give_up(self, refusal: Callable[[], KafkaError]) -> TopicLog | None:
         """Refuse every further call with what `refusal` makes, and wake who waits; the log, if there was one."""
-        log, self._log = self._log, None
+        log, self._log, self._reader = self._log, None, None
         if log is None:
             return None
         self._refusal = refusal
@@ -101,7 +114,7 @@ class EmbeddedTopic:
 
     def pull_nowait(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled | None:
         """The messages from a position on; None if the disk has to be asked."""
-        return (self._log or self._refuse()).pull_cached(position, max_bytes, max_messages)
+        return (self._reader or self._refuse()).pull_cached(position, max_bytes, max_messages)
 
     async def pull(
         self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None, wait: float = 0.0
@@ -111,11 +124,11 @@ class EmbeddedTopic:
         return await pull_waiting(self, partial(self._pull, position, max_bytes, max_messages), wait)
 
     async def _pull(self, position: int, max_bytes: int, max_messages: int | None) -> Pulled:
-        log = self.use()
-        pulled = log.pull_cached(position, max_bytes, max_messages)
+        reader = self._reader or self._refuse()
+        pulled = reader.pull_cached(position, max_bytes, max_messages)
         if pulled is not None:
             return pulled
-        for request in log.requests(position, max_bytes, max_messages):
+        for request in reader.requests(position, max_bytes, max_messages):
             with request:
                 pulled = await anyio.to_thread.run_sync(request.run, self._files.read)
             self.use()  # it may have ended meanwhile
@@ -126,7 +139,7 @@ class EmbeddedTopic:
     async def find_by_timestamp(self, timestamp: int, *, start: int = 0) -> Found | None:
         """The first visible message with a timestamp not below the given one."""
         await anyio.lowlevel.checkpoint()
-        for request in self.use().searches(timestamp, start):
+        for request in (self._reader or self._refuse()).searches(timestamp, start):
             with request:
                 found = await anyio.to_thread.run_sync(request.run, self._files.read)
             self.use()

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from kclient.htp.embedded.space import opening_error
 from kclient.htp.embedded.tables import metadata
 from kclient.htp.errors import HtpError, StorageError, StorageFullError, StoreClosedError
 
@@ -93,6 +94,7 @@ class Writer:
 
         Raises:
             StorageError: If the database cannot be opened, or is damaged.
+            StorageFullError: If it cannot be opened for want of space.
             StoreClosedError: If it was stopped meanwhile.
         """
         self._engine = create_engine(
@@ -106,7 +108,7 @@ class Writer:
                 if damage == ["ok"]:
                     metadata.create_all(connection)
         except SQLAlchemyError as error:
-            raise StorageError(f"{self._path} cannot be opened: {_reason(error)}") from error
+            raise opening_error(self._path, _cause(error), _reason(error)) from error
         if damage != ["ok"]:
             raise StorageError(
                 f"{self._path} is damaged: {'; '.join(damage)}. Nothing was changed; restore the whole data directory "
@@ -315,8 +317,11 @@ def _begin(connection: Connection) -> None:
 
 
 def _reason(error: Exception) -> str:
-    cause = error.__cause__ if isinstance(error, SQLAlchemyError) and error.__cause__ is not None else error
-    return str(cause)
+    return str(_cause(error))
+
+
+def _cause(error: Exception) -> BaseException:
+    return error.__cause__ if isinstance(error, SQLAlchemyError) and error.__cause__ is not None else error
 
 
 def _code_of(error: Exception) -> int | None:

@@ -6,13 +6,16 @@ and closed in between. Event loops in different threads may use one name at the 
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
 from kclient.arguments import shown
-from kclient.errors import ConfigError
+from kclient.concurrency import LoopHandle
+from kclient.errors import ConfigError, IllegalStateError
 from kclient.htp.errors import StorageError, StoreClosedError
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
@@ -22,7 +25,11 @@ from kclient.htp.port import DURABILITY_SYNCED, DURABILITY_WRITTEN, TopicSetting
 __all__ = ["MemoryStore", "open_memory", "reset"]
 
 _states: dict[str, MemoryState] = {}
+_open: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
 _states_lock = threading.Lock()
+"""Guards both."""
+_foreign: set[str] = set()
+"""Names that belong to the process that this one was forked from: what is here of them is a useless copy."""
 
 
 def open_memory(
@@ -41,12 +48,55 @@ def open_memory(
 
 
 def reset(name: str | None = None) -> None:
-    """Forget what is stored under a name, or under all names; stores that are open raise `StoreClosedError`."""
+    """Forget what is stored under a name, or under all names; stores that are open fail.
+
+    In a forked child, a name of its parent is the child's own from then on.
+    """
     with _states_lock:
         names = list(_states) if name is None else [name]
         gone = [_states.pop(each) for each in names if each in _states]
+        failing = [store for store in _open if store.state in gone]
+        _foreign.difference_update(list(_foreign) if name is None else [name])
     for state in gone:
         state.discard()
+    for store in failing:
+        store.lose()
+
+
+def check_own(name: str) -> None:
+    """Refuse a name that belongs to the process that this one was forked from.
+
+    Raises:
+        IllegalStateError: It does.
+    """
+    if name in _foreign:
+        raise IllegalStateError(_left_behind(name))
+
+
+def disown(names: Iterable[str]) -> None:
+    """In a forked child: these names are the parent's."""
+    _foreign.update(names)
+
+
+def _left_behind(name: str) -> str:
+    return (
+        f"memory:{name} lives in the process that this one was forked from; use embedded:DIRECTORY to share a "
+        "store between processes"
+    )
+
+
+def _after_fork() -> None:
+    global _states_lock
+    _states_lock = threading.Lock()
+    disown(_states)
+    for name, state in _states.items():
+        state.leave_behind(_left_behind(name))
+    _states.clear()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class MemoryStore:
@@ -58,6 +108,11 @@ class MemoryStore:
         self._settings = settings
         self._manager: MemoryManager | None = None
         self._broker: MemoryBroker | None = None
+        self._loop: LoopHandle | None = None
+        self._failure: StorageError | None = None
+        self._when_failed: dict[object, Callable[[StorageError], object]] = {}
+        self.state: MemoryState | None = None
+        """What is stored, while it is open."""
 
     @property
     def manager(self) -> MemoryManager:
@@ -74,8 +129,17 @@ class MemoryStore:
         return self._broker
 
     async def __aenter__(self) -> Self:
+        """Open the store.
+
+        Raises:
+            IllegalStateError: In a forked child, for a name that its parent used.
+        """
+        check_own(self.name)
+        self._loop = LoopHandle()
+        self._failure = None
         with _states_lock:
-            state = _states.setdefault(self.name, MemoryState(self.name))
+            state = self.state = _states.setdefault(self.name, MemoryState(self.name))
+            _open.add(self)
         self._manager = MemoryManager(state)
         self._broker = MemoryBroker(state, self._durability, self._settings)
         return self
@@ -90,11 +154,32 @@ class MemoryStore:
         await self.aclose()
 
     def on_failure(self, callback: Callable[[StorageError], object]) -> Callable[[], None]:
-        """Nothing here can die by itself: the callback is never called."""
-        return lambda: None
+        """Have `callback(error)` called, once, if the name is reset while this is open."""
+        key = object()
+        self._when_failed[key] = callback
+        if self._failure is not None:
+            callback(self._failure)
+        return lambda: self._when_failed.pop(key, None) and None
+
+    def lose(self) -> None:
+        """The name was reset: fail, at once where that was done in this one's event loop; from any thread."""
+        if self._loop is not None and self._loop.is_current:
+            self._fail()
+        elif self._loop is not None:
+            self._loop.post(self._fail)
+
+    def _fail(self) -> None:
+        if self.state is None or self._failure is not None or not self.state.discarded:
+            return
+        error = self._failure = StorageError(f"memory:{self.name} was reset")
+        for callback in list(self._when_failed.values()):
+            callback(error)
 
     async def aclose(self) -> None:
         """Close this opening; what is stored stays."""
+        with _states_lock:
+            _open.discard(self)
+        self.state = None
         if self._broker is not None:
             self._broker.shut()
         self._broker = self._manager = None

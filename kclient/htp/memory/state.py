@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kclient.errors import IllegalStateError
 from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError, UnknownTopicError
 from kclient.htp.loop import Signal
 from kclient.htp.port import Found, Framing, Place, Pulled, SegmentInfo, Topic, TopicInfo, TopicSettings, TopicStatus
@@ -44,11 +45,21 @@ class MemoryState:
         self._newest: dict[Topic, int] = {}
         """The incarnation of each name that was opened last."""
         self.discarded: bool = False
+        self._left_behind: str | None = None
 
     def check(self) -> None:
-        """Raise if the name was reset since."""
+        """Raise if the name was reset since, or this process is a fork of the one that it belongs to."""
+        if self._left_behind is not None:
+            raise IllegalStateError(self._left_behind)
         if self.discarded:
             raise StoreClosedError(f"memory:{self.name} was reset")
+
+    def leave_behind(self, why: str) -> None:
+        """In a forked child: whoever uses this copy is told why that is no use."""
+        self.lock = threading.RLock()  # a thread that is not there may hold the other one
+        self._left_behind = why
+        for log in self.logs.values():
+            log.gone = True
 
     def open_log(self, place: Place, epoch: int, framing: Framing, settings: TopicSettings) -> MemoryLog:
         """The log of a topic, sealed against epochs older than this; what the name stood for before has gone.

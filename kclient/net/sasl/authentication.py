@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import auto
 from typing import Any, TypeAlias
 
 from kclient.errors import (
@@ -23,6 +23,7 @@ from kclient.net.sasl.mechanism import ClientMechanism
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from kclient.protocol.registry import ApiKey, negotiate
+from kclient.state_tables import PlainEnum, StateTable, next_state
 
 __all__ = ["AuthenticationState", "ClientAuthentication", "Outgoing", "session_end"]
 
@@ -30,7 +31,7 @@ Outgoing: TypeAlias = tuple[ApiMessage, int]
 """A request, and the version to send it in."""
 
 
-class AuthenticationState(Enum):
+class AuthenticationState(PlainEnum):
     """Where a client's authentication stands."""
 
     NEW = auto()
@@ -45,16 +46,31 @@ class AuthenticationState(Enum):
     """Refused, or the broker is not what it should be. The connection is of no use."""
 
 
-_TRANSITIONS = {
-    AuthenticationState.NEW: {AuthenticationState.HANDSHAKE, AuthenticationState.FAILED},
-    AuthenticationState.HANDSHAKE: {AuthenticationState.EXCHANGE, AuthenticationState.FAILED},
-    AuthenticationState.EXCHANGE: {
-        AuthenticationState.EXCHANGE,
-        AuthenticationState.DONE,
-        AuthenticationState.FAILED,
+class AuthenticationEvent(PlainEnum):
+    """What happens while a client authenticates; the values are the labels of the diagram in the docs."""
+
+    HANDSHAKE_SENT = "SaslHandshake is sent"
+    MESSAGE_SENT = "SaslAuthenticate is sent"
+    SATISFIED = "the mechanism is satisfied"
+    FAILED = "refused, or the broker is not what it should be"
+
+
+AUTHENTICATION_TABLE: StateTable[AuthenticationState, AuthenticationEvent] = {
+    AuthenticationState.NEW: {
+        AuthenticationEvent.HANDSHAKE_SENT: AuthenticationState.HANDSHAKE,
+        AuthenticationEvent.FAILED: AuthenticationState.FAILED,
     },
-    AuthenticationState.DONE: set[AuthenticationState](),
-    AuthenticationState.FAILED: set[AuthenticationState](),
+    AuthenticationState.HANDSHAKE: {
+        AuthenticationEvent.MESSAGE_SENT: AuthenticationState.EXCHANGE,
+        AuthenticationEvent.FAILED: AuthenticationState.FAILED,
+    },
+    AuthenticationState.EXCHANGE: {
+        AuthenticationEvent.MESSAGE_SENT: AuthenticationState.EXCHANGE,
+        AuthenticationEvent.SATISFIED: AuthenticationState.DONE,
+        AuthenticationEvent.FAILED: AuthenticationState.FAILED,
+    },
+    AuthenticationState.DONE: {},
+    AuthenticationState.FAILED: {},
 }
 
 # After SaslHandshake v0 the messages would travel as bare frames (KIP-43); no broker since Kafka 1.0 needs that.
@@ -96,11 +112,11 @@ class ClientAuthentication:
             UnsupportedVersionError: If its SASL is older than Kafka 1.0.
         """
         if ApiKey.SASL_HANDSHAKE not in self._versions:
-            self._move(AuthenticationState.FAILED)
+            self._go(AuthenticationEvent.FAILED)
             raise self._no_sasl()
         version = negotiate(ApiKey.SASL_HANDSHAKE, self._versions, _HANDSHAKE_VERSIONS)
         self._version = negotiate(ApiKey.SASL_AUTHENTICATE, self._versions, SaslAuthenticateRequest.VERSIONS)
-        self._move(AuthenticationState.HANDSHAKE)
+        self._go(AuthenticationEvent.HANDSHAKE_SENT)
         return SaslHandshakeRequest(mechanism=self._mechanism.name), version
 
     def is_costly(self, response: Any) -> bool:
@@ -125,7 +141,7 @@ class ClientAuthentication:
             if self.state is AuthenticationState.EXCHANGE:
                 return self._exchanged(response)
         except Exception:
-            self._move(AuthenticationState.FAILED)
+            self._go(AuthenticationEvent.FAILED)
             raise
         raise IllegalStateError(f"no response is expected in the state {self.state.name}")
 
@@ -160,11 +176,11 @@ class ClientAuthentication:
         if answer is not None:
             return self._send(answer)
         self.session_lifetime_ms = max(response.session_lifetime_ms, 0)
-        self._move(AuthenticationState.DONE)
+        self._go(AuthenticationEvent.SATISFIED)
         return None
 
     def _send(self, data: bytes) -> Outgoing:
-        self._move(AuthenticationState.EXCHANGE)
+        self._go(AuthenticationEvent.MESSAGE_SENT)
         return SaslAuthenticateRequest(auth_bytes=data), self._version
 
     def _refused(self, said: str | None) -> SaslAuthenticationError:
@@ -179,10 +195,8 @@ class ClientAuthentication:
             "it, or the address that of another listener"
         )
 
-    def _move(self, state: AuthenticationState) -> None:
-        if state not in _TRANSITIONS[self.state]:
-            raise IllegalStateError(f"SASL authentication: {self.state.name} -> {state.name}")
-        self.state = state
+    def _go(self, event: AuthenticationEvent) -> None:
+        self.state = next_state(AUTHENTICATION_TABLE, self.state, event, "SASL authentication")
 
     def __repr__(self) -> str:
         return f"<ClientAuthentication {self._mechanism.name} {self.state.name}>"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import auto
 from typing import Protocol
 
 from kclient.errors import IllegalStateError
+from kclient.state_tables import PlainEnum, successor
 
 __all__ = ["ClientMechanism", "Exchange", "ExchangeState", "Identity", "ServerMechanism"]
 
 
-class ExchangeState(Enum):
+class ExchangeState(PlainEnum):
     """Where an exchange stands."""
 
     NEW = auto()
@@ -28,7 +29,7 @@ class ExchangeState(Enum):
     """Refused, or the other side broke the rules."""
 
 
-_TRANSITIONS = {
+_SUCCESSORS = {
     ExchangeState.NEW: {ExchangeState.FIRST, ExchangeState.FINAL, ExchangeState.REFUSED, ExchangeState.DONE},
     ExchangeState.FIRST: {ExchangeState.FINAL, ExchangeState.DONE},
     ExchangeState.FINAL: {ExchangeState.DONE, ExchangeState.REFUSED},
@@ -56,8 +57,8 @@ class Exchange:
             raise IllegalStateError(f"{self.name}: no message is expected in the state {self.state.name}")
 
     def _move(self, state: ExchangeState) -> None:
-        if state is not ExchangeState.FAILED and state not in _TRANSITIONS[self.state]:
-            raise IllegalStateError(f"{self.name}: {self.state.name} -> {state.name}")
+        if state is not ExchangeState.FAILED:  # may follow any
+            successor(_SUCCESSORS, self.state, state, self.name)
         self.state = state
 
     def __repr__(self) -> str:

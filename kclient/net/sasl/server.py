@@ -16,10 +16,11 @@ from typing import Final
 import anyio
 
 from kclient.errors import ConfigError, ProtocolError
+from kclient.net.answers import Later, Steps, Work
 from kclient.net.sasl.mechanism import Identity
 from kclient.net.sasl.session import Mechanisms, SaslSession, SessionState
 from kclient.net.server import Answer, Reply, RequestHandler
-from kclient.net.server_connection import ServerConnection, Steps, Work
+from kclient.net.server_connection import ServerConnection
 from kclient.protocol.framing import (
     RequestHeader,
     decode_request_header,
@@ -176,6 +177,8 @@ class SaslHandler:
         if isinstance(answer, Steps):
             return Steps(self._in_steps(answer, frame), answer.lasting)
         header, _ = decode_request_header(frame)
+        if isinstance(answer, Later):
+            return Later(answer.completion, lambda done: _with_sasl(answer.reply(done), header))
         if isinstance(answer, Awaitable):
             return self._later(answer, header)
         return _add_sasl(answer, header)
@@ -185,9 +188,12 @@ class SaslHandler:
 
     @staticmethod
     async def _later(answer: Awaitable[Reply | Steps | None], header: RequestHeader) -> Reply | None:
-        reply = await answer
-        assert not isinstance(reply, Steps), "the answer to ApiVersions is small"
-        return None if reply is None else _add_sasl(reply, header)
+        return _with_sasl(await answer, header)
+
+
+def _with_sasl(reply: Reply | Steps | None, header: RequestHeader) -> Reply | None:
+    assert not isinstance(reply, Steps), "the answer to ApiVersions is small"
+    return None if reply is None else _add_sasl(reply, header)
 
 
 def _add_sasl(reply: Reply, header: RequestHeader) -> Reply:

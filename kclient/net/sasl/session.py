@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 from typing import TypeAlias
 
 from kclient.errors import (
     ErrorCode,
     IllegalSaslStateError,
-    IllegalStateError,
     SaslAuthenticationError,
 )
 from kclient.net.sasl.mechanism import Identity, ServerMechanism
@@ -24,6 +23,7 @@ from kclient.net.sasl.plain import PasswordCheck, PlainServer
 from kclient.net.sasl.scram import ScramCredentials, ScramDecoys, ScramServer
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import SaslAuthenticateResponse, SaslHandshakeResponse
+from kclient.state_tables import PlainEnum, StateTable, next_state
 
 __all__ = ["Mechanisms", "SaslSession", "SessionState", "server_mechanisms"]
 
@@ -77,7 +77,7 @@ def server_mechanisms(
     return offered
 
 
-class SessionState(Enum):
+class SessionState(PlainEnum):
     """Where a connection stands on the server's side."""
 
     ANONYMOUS = auto()
@@ -90,11 +90,28 @@ class SessionState(Enum):
     """To be closed."""
 
 
-_TRANSITIONS = {
-    SessionState.ANONYMOUS: {SessionState.EXCHANGE, SessionState.REFUSED},
-    SessionState.EXCHANGE: {SessionState.AUTHENTICATED, SessionState.REFUSED},
-    SessionState.AUTHENTICATED: {SessionState.EXCHANGE, SessionState.REFUSED},
-    SessionState.REFUSED: set[SessionState](),
+class SessionEvent(PlainEnum):
+    """What a client does; the values are the labels of the diagram in the docs."""
+
+    CHOSE = "SaslHandshake, for a first or a new session"
+    PROVED = "the client is believed"
+    REFUSED = "another mechanism or user, wrong credentials, SaslAuthenticate without handshake"
+
+
+SESSION_TABLE: StateTable[SessionState, SessionEvent] = {
+    SessionState.ANONYMOUS: {
+        SessionEvent.CHOSE: SessionState.EXCHANGE,
+        SessionEvent.REFUSED: SessionState.REFUSED,
+    },
+    SessionState.EXCHANGE: {
+        SessionEvent.PROVED: SessionState.AUTHENTICATED,
+        SessionEvent.REFUSED: SessionState.REFUSED,
+    },
+    SessionState.AUTHENTICATED: {
+        SessionEvent.CHOSE: SessionState.EXCHANGE,
+        SessionEvent.REFUSED: SessionState.REFUSED,
+    },
+    SessionState.REFUSED: {},
 }
 
 
@@ -133,12 +150,12 @@ class SaslSession:
         """
         offered = sorted(self.mechanisms)
         if self.state not in (SessionState.ANONYMOUS, SessionState.AUTHENTICATED):
-            self._move(SessionState.REFUSED)
+            self._go(SessionEvent.REFUSED)
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered), False
         if mechanism not in self.mechanisms or (self.identity is not None and mechanism != self.identity.mechanism):
-            self._move(SessionState.REFUSED)
+            self._go(SessionEvent.REFUSED)
             return SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=offered), False
-        self._move(SessionState.EXCHANGE)
+        self._go(SessionEvent.CHOSE)
         self.raw = version == 0
         self._exchange = self.mechanisms[mechanism]()
         return SaslHandshakeResponse(mechanisms=offered), True
@@ -158,7 +175,7 @@ class SaslSession:
                 return SaslAuthenticateResponse(auth_bytes=answer), True
             lifetime_ms = self._begin(found)
         except (SaslAuthenticationError, IllegalSaslStateError) as error:
-            self._move(SessionState.REFUSED)
+            self._go(SessionEvent.REFUSED)
             self._exchange = None
             return SaslAuthenticateResponse(error_code=error.code or 0, error_message=error.message), False
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms), True
@@ -175,13 +192,11 @@ class SaslSession:
             if found.expires_at <= now:
                 raise SaslAuthenticationError("Authentication failed: the credential has ended")
             ends.append(found.expires_at)
-        self._move(SessionState.AUTHENTICATED)
+        self._go(SessionEvent.PROVED)
         self._exchange = None
         self.identity = found
         self.ends_at = min(ends) if ends else None
         return 0 if self.ends_at is None else max(int((self.ends_at - now) * 1000), 1)
 
-    def _move(self, state: SessionState) -> None:
-        if state not in _TRANSITIONS[self.state]:
-            raise IllegalStateError(f"SASL session: {self.state.name} -> {state.name}")
-        self.state = state
+    def _go(self, event: SessionEvent) -> None:
+        self.state = next_state(SESSION_TABLE, self.state, event, "SASL session")

@@ -112,6 +112,11 @@ cdef class Appender:
     cdef public object fallback
     cdef object _handle
     cdef bint _ignore_keys
+    # The present call of `append_rows`: its number and time, and which of the found batches each row went to.
+    cdef int64_t _calls
+    cdef int64_t _now
+    cdef uint8_t _owners[MOST_ROWS]
+    cdef uint8_t _owner
 
     def __init__(self, handle, ignore_keys=False):
         check_handle(handle, LazyDelivery)
@@ -120,6 +125,7 @@ cdef class Appender:
         self.fallback = None
         self._handle = handle
         self._ignore_keys = bool(ignore_keys)
+        self._calls = 0
 
     def send(
         self,
@@ -181,7 +187,8 @@ cdef class Appender:
         cdef int32_t index
         cdef Field key_field
         cdef Field value_field
-        cdef bytes encoded = None
+        cdef Field headers_field
+        cdef Field* encoded = NULL
         cdef TopicSlots slots
         cdef object builder
         cdef LazyDelivery made
@@ -205,7 +212,9 @@ cdef class Appender:
             value = _exactly_bytes(as_bytes(value, "value"))
             _set_field(value, &value_field)
         if not _no_headers(headers):
-            encoded = _encode_headers(headers)
+            headers = _encode_headers(headers)
+            _set_field(headers, &headers_field)
+            encoded = &headers_field
         if partition is not None:
             number = partition_or_none(partition)
             if number < 0:
@@ -236,6 +245,105 @@ cdef class Appender:
         finally:
             self.lock.give()
         return made
+
+    def append_rows(self, source: RecordSource, start: int = 0, enough: int = 1048576) -> Appended:
+        """Append rows of columns to the open batches of their partitions, in their order, as long as that is possible.
+
+        It stops at the first row for which `append` would do nothing or raise, because the batch has no room, or the
+        topic, partition or timestamp is none; a null timestamp is now.
+
+        Args:
+            source: The rows, with their destinations.
+            start: The first row to take.
+            enough: Bytes of records after which it stops, to let others have the lock.
+
+        Returns:
+            What was appended, perhaps nothing.
+
+        Raises:
+            TypeError: The source is none, or has no destinations.
+            ValueError: `start` is negative; positions in a column make no sense at the first row to take.
+        """
+        cdef int64_t first = check_start(start)
+        cdef int64_t limit = check_enough(enough)
+        cdef RecordSource rows
+        cdef list topics
+        cdef list batches = []
+        cdef list indexes = []
+        cdef int64_t taken = 0
+        cdef bytes owners
+        check_source(source, RecordSource)
+        rows = <RecordSource>source
+        topics = [self.topics.get(topic) for topic in rows._topics]
+        for found in topics:
+            if found is not None and not isinstance(found, TopicSlots):
+                raise TypeError("topics must hold TopicSlots")
+        self.lock.take()
+        try:
+            self._calls += 1
+            self._now = kclient_now()
+            while first + taken < rows.rows and taken < MOST_ROWS and limit > 0:
+                if not self._append_row(rows, first + taken, topics, batches, indexes, &limit):
+                    break
+                self._owners[taken] = self._owner
+                taken += 1
+        except Exception:
+            if taken == 0:  # else it will be raised by the next call, which begins with this row
+                raise
+        finally:
+            owners = PyBytes_FromStringAndSize(<const char*>self._owners, taken)
+            self.lock.give()
+        return batches, indexes, owners
+
+    cdef bint _append_row(
+        self, RecordSource rows, int64_t row, list topics, list batches, list indexes, int64_t* limit
+    ) except -1:
+        cdef int64_t stamp = rows._stamps.look(row)
+        cdef int32_t topic = rows._numbers.look(row)
+        cdef int32_t number = rows._partitions.look(row)
+        cdef TopicSlots slots
+        cdef BatchBuilder builder
+        cdef int64_t size
+        cdef Field key
+        cdef Field value
+        cdef Field headers
+        if not 0 <= topic < PyList_GET_SIZE(topics) or number < -1 or stamp < -1:
+            return False
+        found = topics[topic]
+        if found is None:
+            return False
+        slots = <TopicSlots>found
+        if not rows.look(row, &key, &value, &headers):
+            raise bad_column(row)
+        if number >= 0:
+            pass
+        elif key.size < 0 or self._ignore_keys:
+            number = slots._sticky
+        elif slots._partitions > 0:
+            number = (_murmur2(<const uint8_t*>key.data, key.size) & 0x7FFFFFFF) % slots._partitions
+        if not 0 <= number < PyList_GET_SIZE(slots._builders):
+            return False
+        found = slots._builders[number]
+        if found is None:
+            return False
+        builder = <BatchBuilder>found
+        if builder._buffer is None:
+            raise builder_closed()
+        size = builder.size
+        if builder._call != self._calls and PyList_GET_SIZE(batches) == MOST_BATCHES:
+            return False
+        if stamp < 0:
+            stamp = self._now
+        if builder._put(stamp, &key, &value, NULL if rows._headers is None else &headers) < 0:
+            return False
+        if builder._call != self._calls:
+            builder._call = self._calls
+            builder._owner = <uint8_t>PyList_GET_SIZE(batches)
+            batches.append(slots._batches[number])
+            indexes.append(builder.count - 1)
+        self._owner = builder._owner
+        limit[0] -= builder.size - size
+        return True
 
 
 cdef LazyDelivery _new_handle(object cls):

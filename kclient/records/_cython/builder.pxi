@@ -155,6 +155,9 @@ cdef class BatchBuilder:
     # Timestamps as runs: pairs of int64, the first index of a run and the timestamp that holds from there on.
     cdef bytearray _runs
     cdef int64_t _last_timestamp
+    # The last call of `Appender.append_rows` that found this builder, and which of its batches it was there.
+    cdef int64_t _call
+    cdef uint8_t _owner
     # Grows by resizing; nobody else has it before `build`, so it is never exported while it grows.
     cdef bytearray _buffer
     cdef bytearray _batch
@@ -187,6 +190,8 @@ cdef class BatchBuilder:
         self.max_timestamp = -1
         self._runs = bytearray()
         self._last_timestamp = -2  # no record has it
+        self._call = 0
+        self._owner = 0
         self._buffer = bytearray(HEADER_BYTES)
         self._batch = None
 
@@ -303,59 +308,24 @@ cdef class BatchBuilder:
             TypeError: The columns are not as `record_columns` makes them.
             ValueError: `start` is negative, or positions in a column make no sense; else as `append`.
         """
-        cdef ColumnSource keys
-        cdef ColumnSource values
-        cdef StampSource stamps
         cdef int64_t first = check_start(start)
-        check_columns(columns)
+        cdef RecordSource source = RecordSource(columns)
+        cdef int64_t row
+        cdef int64_t timestamp
+        cdef Field key
+        cdef Field value
+        cdef Field headers
         if self._buffer is None:
             raise builder_closed()
-        keys = ColumnSource(columns.keys, columns.rows)
-        values = ColumnSource(columns.values, columns.rows)
-        stamps = StampSource(columns.timestamps, columns.timestamp, columns.rows)
-        if columns.headers is None:
-            return self._append_rows(keys, values, stamps, first, columns.rows)
-        return self._append_rows_with_headers(keys, values, stamps, columns.headers, first, columns.rows)
-
-    cdef int64_t _append_rows(
-        self, ColumnSource keys, ColumnSource values, StampSource stamps, int64_t start, int64_t rows
-    ) except -1:
-        cdef int64_t row
-        cdef int64_t timestamp
-        cdef Field key
-        cdef Field value
-        for row in range(start, rows):
-            if not keys.look(row, &key) or not values.look(row, &value):
+        for row in range(first, source.rows):
+            if not source.look(row, &key, &value, &headers):
                 raise bad_column(row)
-            timestamp = stamps.look(row)
+            timestamp = source._stamps.look(row)
             if timestamp < -1:
                 raise bad_timestamp(timestamp)
-            if self._put(timestamp, &key, &value, None) < 0:
-                return row - start
-        return max(rows - start, 0)
-
-    cdef int64_t _append_rows_with_headers(
-        self, ColumnSource keys, ColumnSource values, StampSource stamps, list headers, int64_t start, int64_t rows
-    ) except -1:
-        cdef int64_t row
-        cdef int64_t timestamp
-        cdef Field key
-        cdef Field value
-        cdef bytes encoded
-        for row in range(start, rows):
-            if row >= PyList_GET_SIZE(headers):  # user code may have run in between
-                raise bad_column(row)
-            encoded = _encode_headers(headers[row])
-            if self._buffer is None:  # user code may have run in between
-                raise builder_closed()
-            if not keys.look(row, &key) or not values.look(row, &value):
-                raise bad_column(row)
-            timestamp = stamps.look(row)
-            if timestamp < -1:
-                raise bad_timestamp(timestamp)
-            if self._put(timestamp, &key, &value, encoded) < 0:
-                return row - start
-        return max(rows - start, 0)
+            if self._put(timestamp, &key, &value, NULL if source._headers is None else &headers) < 0:
+                return row - first
+        return max(source.rows - first, 0)
 
     cdef int32_t _append(self, int64_t timestamp, object key, object value, object headers) except? -1:
         cdef Field key_field
@@ -363,7 +333,7 @@ cdef class BatchBuilder:
         if self._buffer is None:
             raise builder_closed()
         if _simple_field(key, &key_field) and _simple_field(value, &value_field) and _no_headers(headers):
-            return self._put(timestamp, &key_field, &value_field, None)
+            return self._put(timestamp, &key_field, &value_field, NULL)
         return self._append_converted(timestamp, key, value, headers)
 
     cdef int32_t _append_converted(self, int64_t timestamp, object key, object value, object headers) except? -1:
@@ -371,10 +341,12 @@ cdef class BatchBuilder:
         cdef Field value_field
         cdef Py_buffer key_view
         cdef Py_buffer value_view
+        cdef Field headers_field
         cdef bytes encoded
         key = _exportable(key, "key")
         value = _exportable(value, "value")
         encoded = _encode_headers(headers)
+        _set_field(encoded, &headers_field)
         if self._buffer is None:  # user code ran in between
             raise builder_closed()
         # Exported while they are copied, so a bytearray cannot move.
@@ -392,7 +364,7 @@ cdef class BatchBuilder:
                 value_field.data = <const char*>value_view.buf
                 value_field.size = value_view.len
             try:
-                return self._put(timestamp, &key_field, &value_field, encoded)
+                return self._put(timestamp, &key_field, &value_field, &headers_field)
             finally:
                 if value is not None:
                     PyBuffer_Release(&value_view)
@@ -400,12 +372,13 @@ cdef class BatchBuilder:
             if key is not None:
                 PyBuffer_Release(&key_view)
 
-    cdef int32_t _put(self, int64_t timestamp, Field* key, Field* value, bytes headers) except? -1:
+    cdef int32_t _put(self, int64_t timestamp, Field* key, Field* value, Field* headers) except? -1:
+        # The headers are encoded; NULL for none.
         cdef int32_t index = self.count
         cdef int64_t base = self._base_timestamp if index or self._has_horizon else timestamp
         cdef uint64_t delta = _zigzag(timestamp - base)  # both are at least -1: no overflow
         cdef uint64_t offset_delta = <uint64_t>self._next_delta << 1
-        cdef int64_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
+        cdef int64_t headers_size = 1 if headers is NULL else headers.size
         cdef int64_t body = (
             1 + kclient_varint_size(delta) + kclient_varint_size(offset_delta)
             + _field_size(key) + _field_size(value) + headers_size
@@ -429,10 +402,10 @@ cdef class BatchBuilder:
         at = _put_varint(at, offset_delta)
         at = _put_field(at, key)
         at = _put_field(at, value)
-        if headers is None:
+        if headers is NULL:
             at[0] = 0
         else:
-            memcpy(at, PyBytes_AS_STRING(headers), <size_t>headers_size)
+            memcpy(at, headers.data, <size_t>headers_size)
         self.size = size
         self.count = index + 1
         self._next_delta += 1
@@ -455,6 +428,9 @@ cdef class BatchBuilder:
         cdef int64_t capacity = PyByteArray_GET_SIZE(self._buffer) * 2
         if capacity < FIRST_CAPACITY:
             capacity = FIRST_CAPACITY
+        elif capacity > MODEST_CAPACITY:
+            # more would be copied than memory is saved
+            capacity = max(capacity, min(self._limit, MOST_AT_ONCE))
         if capacity > self._limit:
             capacity = self._limit
         if capacity < needed:

@@ -1,31 +1,28 @@
 # Columns in Arrow's layout, to be read row by row.
 
-cdef class ColumnSource:
-    # Keys or values; holds the buffers as long as it lives, so that they stay where they are.
+cdef class Positions:
+    # Where the items of each row begin and end, and which rows are not null.
     cdef Py_buffer _validity
     cdef Py_buffer _ends
-    cdef Py_buffer _data
     cdef int _held
     cdef int64_t _first
+    cdef bint _wide
 
     def __cinit__(self):
         self._held = 0
 
     def __init__(self, column, int64_t rows):
-        if column is None:
-            return
         self._first = column.first
+        self._wide = column.wide
         PyObject_GetBuffer(column.ends, &self._ends, PyBUF_SIMPLE)
         self._held = 1
-        PyObject_GetBuffer(column.data, &self._data, PyBUF_SIMPLE)
-        self._held = 2
         if column.validity is not None:
             PyObject_GetBuffer(column.validity, &self._validity, PyBUF_SIMPLE)
-            self._held = 3
+            self._held = 2
         if (
-            self._first < 0 or rows < 0 or self._first > INT32_MAX or rows > INT32_MAX
-            or (self._first + rows + 1) * 4 > self._ends.len
-            or (self._held == 3 and (self._first + rows + 7) // 8 > self._validity.len)
+            self._first < 0 or rows < 0
+            or (self._first + rows + 1) * (8 if self._wide else 4) > self._ends.len
+            or (self._held == 2 and (self._first + rows + 7) // 8 > self._validity.len)
         ):
             raise bad_column(0)
 
@@ -33,28 +30,133 @@ cdef class ColumnSource:
         if self._held >= 1:
             PyBuffer_Release(&self._ends)
         if self._held >= 2:
-            PyBuffer_Release(&self._data)
-        if self._held >= 3:
             PyBuffer_Release(&self._validity)
 
-    cdef inline bint look(self, int64_t row, Field* field) noexcept:
-        # Whether the row's positions make sense; the row is one of those that were announced.
+    cdef inline bint look(self, int64_t row, int64_t* begin, int64_t* end) noexcept nogil:
+        # Whether the row is not null; it is one of those that were announced.
         cdef int64_t at = self._first + row
+        if self._held == 2 and not (<const uint8_t*>self._validity.buf)[at >> 3] >> (at & 7) & 1:
+            return False
+        if self._wide:
+            begin[0] = (<const int64_t*>self._ends.buf)[at]
+            end[0] = (<const int64_t*>self._ends.buf)[at + 1]
+        else:
+            begin[0] = (<const int32_t*>self._ends.buf)[at]
+            end[0] = (<const int32_t*>self._ends.buf)[at + 1]
+        return True
+
+
+cdef class ColumnSource:
+    # Keys or values; holds the buffers as long as it lives, so that they stay where they are.
+    cdef Positions _positions
+    cdef Py_buffer _data
+    cdef bint _held
+
+    def __cinit__(self):
+        self._held = False
+
+    def __init__(self, column, int64_t rows):
+        if column is None:
+            return
+        self._positions = Positions(column, rows)
+        PyObject_GetBuffer(column.data, &self._data, PyBUF_SIMPLE)
+        self._held = True
+
+    def __dealloc__(self):
+        if self._held:
+            PyBuffer_Release(&self._data)
+
+    cdef inline bint look(self, int64_t row, Field* field) noexcept:
+        # Whether the row's positions make sense.
         cdef int64_t begin
         cdef int64_t end
         field.data = NULL
         field.size = -1
-        if self._held == 0:
+        if not self._held or not self._positions.look(row, &begin, &end):
             return True
-        if self._held == 3 and not (<const uint8_t*>self._validity.buf)[at >> 3] >> (at & 7) & 1:
-            return True
-        begin = (<const int32_t*>self._ends.buf)[at]
-        end = (<const int32_t*>self._ends.buf)[at + 1]
         if begin < 0 or end < begin or end > self._data.len:
             return False
         field.data = <const char*>self._data.buf + begin
         field.size = end - begin
         return True
+
+
+cdef class HeaderSource:
+    # The headers of each row, which it writes as a record has them.
+    cdef Positions _positions
+    cdef ColumnSource _keys
+    cdef ColumnSource _values
+    cdef int64_t _base
+    cdef int64_t _count
+    cdef bytearray _encoded
+
+    def __init__(self, column, int64_t rows):
+        self._positions = Positions(column, rows)
+        self._base = column.base
+        self._count = column.total
+        self._keys = ColumnSource(column.keys, self._count)
+        self._values = ColumnSource(column.values, self._count)
+        self._encoded = bytearray(FIRST_CAPACITY)
+
+    cdef int look(self, int64_t row, Field* encoded) except -1:
+        # Whether the row makes sense; its headers stay where they are until the next look.
+        cdef int64_t begin
+        cdef int64_t end
+        cdef int64_t position
+        cdef int64_t size
+        cdef uint8_t* at
+        cdef Field key
+        cdef Field value
+        encoded.data = b"\x00"
+        encoded.size = 1
+        if not self._positions.look(row, &begin, &end):
+            return True
+        begin -= self._base
+        end -= self._base
+        if begin < 0 or end < begin or end > self._count:
+            return False
+        size = kclient_varint_size(<uint64_t>(end - begin) << 1)
+        for position in range(begin, end):
+            if not self._keys.look(position, &key) or key.size < 0 or not self._values.look(position, &value):
+                return False
+            size += _field_size(&key) + _field_size(&value)
+        if size > PyByteArray_GET_SIZE(self._encoded):
+            PyByteArray_Resize(self._encoded, size)
+        at = _put_varint(<uint8_t*>PyByteArray_AS_STRING(self._encoded), <uint64_t>(end - begin) << 1)
+        for position in range(begin, end):
+            self._keys.look(position, &key)
+            self._values.look(position, &value)
+            at = _put_field(at, &key)
+            at = _put_field(at, &value)
+        encoded.data = PyByteArray_AS_STRING(self._encoded)
+        encoded.size = size
+        return True
+
+
+cdef class NumberSource:
+    # Numbers of 32 bits: one for all rows, or a column.
+    cdef Py_buffer _column
+    cdef bint _held
+    cdef int32_t _constant
+
+    def __cinit__(self):
+        self._held = False
+
+    def __init__(self, column, int32_t constant, int64_t rows):
+        self._constant = constant
+        if column is None:
+            return
+        PyObject_GetBuffer(column, &self._column, PyBUF_SIMPLE)
+        self._held = True
+        if rows > self._column.len // 4:
+            raise bad_column(0)
+
+    def __dealloc__(self):
+        if self._held:
+            PyBuffer_Release(&self._column)
+
+    cdef inline int32_t look(self, int64_t row) noexcept:
+        return (<const int32_t*>self._column.buf)[row] if self._held else self._constant
 
 
 cdef class StampSource:
@@ -81,3 +183,49 @@ cdef class StampSource:
 
     cdef inline int64_t look(self, int64_t row) noexcept:
         return (<const int64_t*>self._column.buf)[row] if self._held else self._constant
+
+
+cdef class RecordSource:
+    """Records to be appended, read from columns row by row. Holds the columns' buffers as long as it lives.
+
+    Args:
+        columns: The columns, in Arrow's layout.
+        destinations: Where each row goes, for `Appender.append_rows`; None where that is known.
+
+    Raises:
+        TypeError: They are not as `record_columns` makes them.
+        ValueError: They contradict each other.
+    """
+
+    __signature__ = TwinSignature("RecordSource")
+
+    cdef readonly int64_t rows
+    cdef readonly bint has_destinations
+    cdef ColumnSource _keys
+    cdef ColumnSource _values
+    cdef StampSource _stamps
+    cdef HeaderSource _headers
+    cdef NumberSource _numbers
+    cdef NumberSource _partitions
+    cdef list _topics
+
+    def __init__(self, columns, destinations=None):
+        check_columns(columns)
+        self.rows = columns.rows
+        self._keys = ColumnSource(columns.keys, self.rows)
+        self._values = ColumnSource(columns.values, self.rows)
+        self._stamps = StampSource(columns.timestamps, columns.timestamp, self.rows)
+        self._headers = None if columns.headers is None else HeaderSource(columns.headers, self.rows)
+        self.has_destinations = destinations is not None
+        self._topics = []
+        if self.has_destinations:
+            check_destinations(destinations, self.rows)
+            self._topics = [check_topic(topic) for topic in destinations.topics]
+            self._numbers = NumberSource(destinations.numbers, 0, self.rows)
+            self._partitions = NumberSource(destinations.partitions, -1, self.rows)
+
+    cdef inline int look(self, int64_t row, Field* key, Field* value, Field* headers) except -1:
+        # Whether the row makes sense; the headers are only set where there is a column of them.
+        if not self._keys.look(row, key) or not self._values.look(row, value):
+            return False
+        return self._headers is None or self._headers.look(row, headers)

@@ -17,3 +17,4 @@ from kclient.records._interpreted.record import ConsumerRecord as ConsumerRecord
 from kclient.records._interpreted.record import LazyDelivery as LazyDelivery
 from kclient.records._interpreted.record import made_record as made_record
 from kclient.records._interpreted.scanning import RecordScan as RecordScan
+from kclient.records._interpreted.sources import RecordSource as RecordSource

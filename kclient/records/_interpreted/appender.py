@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Lock
 from time import time
-from typing import Any
+from typing import Any, Final
 
 from kclient.records._interpreted.builder import BatchBuilder, encode_headers
 from kclient.records._interpreted.hashing import partition_for_key
 from kclient.records._interpreted.record import LazyDelivery
+from kclient.records._interpreted.sources import RecordSource
 from kclient.records.arguments import (
     as_bytes,
     check_builder,
+    check_enough,
     check_handle,
     check_partition,
+    check_source,
+    check_start,
     check_topic,
     integer,
     milliseconds,
@@ -22,7 +26,12 @@ from kclient.records.arguments import (
     partition_or_none,
 )
 from kclient.records.bounds import INT32_MAX
+from kclient.records.contract import Appended
 from kclient.types import Buffer, Headers
+
+_MOST_ROWS: Final = 16384
+_MOST_BATCHES: Final = 256
+"""What one call of `append_rows` takes at most: which batch a row is in has to fit into a byte."""
 
 
 class TopicSlots:
@@ -191,3 +200,76 @@ class Appender:
             batch, builder = found
             index = builder._put(timestamp, key, value, encoded)
         return None if index < 0 else self._handle(batch, index)
+
+    def append_rows(self, source: RecordSource, start: int = 0, enough: int = 1048576) -> Appended:
+        """Append rows of columns to the open batches of their partitions, in their order, as long as that is possible.
+
+        It stops at the first row for which `append` would do nothing or raise, because the batch has no room, or the
+        topic, partition or timestamp is none; a null timestamp is now.
+
+        Args:
+            source: The rows, with their destinations.
+            start: The first row to take.
+            enough: Bytes of records after which it stops, to let others have the lock.
+
+        Returns:
+            What was appended, perhaps nothing.
+
+        Raises:
+            TypeError: The source is none, or has no destinations.
+            ValueError: `start` is negative; positions in a column make no sense at the first row to take.
+        """
+        start = check_start(start)
+        enough = check_enough(enough)
+        check_source(source, RecordSource)
+        topics = [self.topics.get(topic) for topic in source._topics]
+        owners = bytearray()
+        found: dict[int, int] = {}
+        batches: list[Any] = []
+        indexes: list[int] = []
+        with self.lock:
+            now = int(time() * 1000)
+            for row in range(start, min(source.rows, start + _MOST_ROWS)):
+                try:
+                    place = self._place(source, row, topics)
+                    if place is None or (id(place[1]) not in found and len(batches) == _MOST_BATCHES):
+                        break
+                    batch, builder, (key, value, headers) = place
+                    stamp, before = source._stamps.look(row), builder.size
+                    index = builder._put(now if stamp < 0 else stamp, key, value, headers)
+                except Exception:
+                    if not owners:  # else it will be raised by the next call, which begins with this row
+                        raise
+                    break
+                if index < 0:
+                    break
+                owner = found.setdefault(id(builder), len(batches))
+                if owner == len(batches):
+                    batches.append(batch)
+                    indexes.append(index)
+                owners.append(owner)
+                enough -= builder.size - before
+                if enough <= 0:
+                    break
+        return batches, indexes, bytes(owners)
+
+    def _place(
+        self, source: RecordSource, row: int, topics: list[TopicSlots | None]
+    ) -> tuple[Any, BatchBuilder, tuple[bytes | None, bytes | None, bytes]] | None:
+        """The open batch for a row, and what is to be appended; None where `append_rows` stops."""
+        topic, partition = source._numbers.look(row), source._partitions.look(row)
+        if not 0 <= topic < len(topics) or partition < -1 or source._stamps.look(row) < -1:
+            return None
+        slots = topics[topic]
+        if slots is None:
+            return None
+        fields = source.look(row)
+        key = fields[0]
+        if partition >= 0:
+            pass
+        elif key is None or self._ignore_keys:
+            partition = slots._sticky
+        elif slots._partitions > 0:
+            partition = partition_for_key(key, slots._partitions)
+        found = slots._open.get(partition)
+        return None if found is None else (*found, fields)

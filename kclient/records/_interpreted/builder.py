@@ -5,14 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from kclient.records._interpreted.sources import ColumnSource, stamps_of
+from kclient.records._interpreted.sources import RecordSource
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
     as_bytes,
-    bad_column,
+    bad_timestamp,
     builder_closed,
     builder_empty,
-    check_columns,
     check_delete_horizon,
     check_last_delta,
     check_limit,
@@ -238,23 +237,17 @@ class BatchBuilder:
             ValueError: `start` is negative, or positions in a column make no sense; else as `append`.
         """
         start = check_start(start)
-        check_columns(columns)
+        source = RecordSource(columns)
         if self._batch is not None:
             raise builder_closed()
-        rows = columns.rows
-        keys, values = ColumnSource(columns.keys, rows), ColumnSource(columns.values, rows)
-        stamps = stamps_of(columns.timestamps, rows)
-        timestamp = milliseconds(columns.timestamp) if stamps is None else -1
-        headers: Headers = ()
-        for row in range(start, rows):
-            if columns.headers is not None:
-                if row >= len(columns.headers):  # code of the user's may have run in between
-                    raise bad_column(row)
-                headers = columns.headers[row]
-            key, value = keys.look(row), values.look(row)
-            if self.append(timestamp if stamps is None else stamps[row], key, value, headers) < 0:
+        for row in range(start, source.rows):
+            key, value, headers = source.look(row)
+            timestamp = source._stamps.look(row)
+            if timestamp < -1:
+                raise bad_timestamp(timestamp)
+            if self._put(timestamp, key, value, headers) < 0:
                 return row - start
-        return max(rows - start, 0)
+        return max(source.rows - start, 0)
 
     def build(
         self,

@@ -9,7 +9,7 @@ from kclient.records.arguments import columns_too_large
 from kclient.records.batch_header import BatchHeader, check_count
 from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.records.contract import Columns
-from kclient.records.flaws import record_error
+from kclient.records.corruption import record_error
 from kclient.types import Buffer, Header, TimestampType
 
 

@@ -8,14 +8,14 @@ from kclient.records._interpreted.record import made_record
 from kclient.records.batch_header import BatchHeader
 from kclient.records.bounds import INT64_MAX, INT64_MIN
 from kclient.records.contract import Deserialize
-from kclient.records.flaws import Flaw, deserialization_error, record_error
+from kclient.records.corruption import Corruption, deserialization_error, record_error
 from kclient.types import Buffer, Header, Headers, TimestampType
 
 
 class Flawed(Exception):
     """Carries a flaw and its place out of a record; never leaves this module."""
 
-    def __init__(self, flaw: Flaw, byte: int) -> None:
+    def __init__(self, flaw: Corruption, byte: int) -> None:
         super().__init__(flaw, byte)
         self.flaw = flaw
         self.byte = byte
@@ -52,8 +52,8 @@ def _read_zigzag(data: bytes, position: int, end: int, last_shift: int, last_bit
             break
         shift += 7
     else:
-        raise Flawed(Flaw.TRUNCATED, start)
-    raise Flawed(Flaw.VARINT, start)
+        raise Flawed(Corruption.TRUNCATED, start)
+    raise Flawed(Corruption.VARINT, start)
 
 
 class RecordCursor:
@@ -135,30 +135,30 @@ class RecordCursor:
         start = self._position
         length, position = _read_varint(data, start, len(data))
         if not 0 <= length <= len(data) - position:
-            raise Flawed(Flaw.RECORD_LENGTH, start)
+            raise Flawed(Corruption.RECORD_LENGTH, start)
         end = position + length
         if length == 0:
-            raise Flawed(Flaw.TRUNCATED, position)
+            raise Flawed(Corruption.TRUNCATED, position)
         start = position + 1  # behind the attributes, of which none is in use
         timestamp_delta, position = _read_zigzag(data, start, end, 63, 0x01)
         self.timestamp = self._base_timestamp + timestamp_delta
         if not INT64_MIN <= self.timestamp <= INT64_MAX:
-            raise Flawed(Flaw.TIMESTAMP, start)
+            raise Flawed(Corruption.TIMESTAMP, start)
         start = position
         self.delta, position = _read_varint(data, start, end)
         if not 0 <= self.delta <= self._last_delta:
-            raise Flawed(Flaw.OFFSET_DELTA, start)
-        self.key, position = _read_nullable(data, position, end, Flaw.KEY_LENGTH)
-        self.value, position = _read_nullable(data, position, end, Flaw.VALUE_LENGTH)
+            raise Flawed(Corruption.OFFSET_DELTA, start)
+        self.key, position = _read_nullable(data, position, end, Corruption.KEY_LENGTH)
+        self.value, position = _read_nullable(data, position, end, Corruption.VALUE_LENGTH)
         start = position
         self.headers_count, position = _read_varint(data, start, end)
         if not 0 <= self.headers_count <= (end - position) // 2:
-            raise Flawed(Flaw.HEADER_COUNT, start)
+            raise Flawed(Corruption.HEADER_COUNT, start)
         self.headers_at = position
         if self.headers_count:
             position = _skip_headers(data, position, end, self.headers_count)
         if position != end:
-            raise Flawed(Flaw.RECORD_REMAINDER, position)
+            raise Flawed(Corruption.RECORD_REMAINDER, position)
         self._position = position
 
     def headers(self) -> tuple[Header, ...]:
@@ -168,8 +168,8 @@ class RecordCursor:
         data, position, end = self._data, self.headers_at, len(self._data)
         headers: list[Header] = []
         for _ in range(self.headers_count):
-            key, position = _read_nullable(data, position, end, Flaw.HEADER_KEY_LENGTH)
-            value, position = _read_nullable(data, position, end, Flaw.HEADER_VALUE_LENGTH)
+            key, position = _read_nullable(data, position, end, Corruption.HEADER_KEY_LENGTH)
+            value, position = _read_nullable(data, position, end, Corruption.HEADER_VALUE_LENGTH)
             # Malformed UTF-8 is replaced, as Java does.
             headers.append(((key or b"").decode("utf-8", "replace"), value))
         return tuple(headers)
@@ -177,10 +177,10 @@ class RecordCursor:
     def finish(self) -> None:
         """Check that nothing follows the last record."""
         if self._position != len(self._data):
-            raise Flawed(Flaw.BATCH_REMAINDER, self._position)
+            raise Flawed(Corruption.BATCH_REMAINDER, self._position)
 
 
-def _read_nullable(data: bytes, position: int, end: int, flaw: Flaw) -> tuple[bytes | None, int]:
+def _read_nullable(data: bytes, position: int, end: int, flaw: Corruption) -> tuple[bytes | None, int]:
     start = position
     length, position = _read_varint(data, position, end)
     if length < 0:
@@ -197,12 +197,12 @@ def _skip_headers(data: bytes, position: int, end: int, count: int) -> int:
         start = position
         length, position = _read_varint(data, start, end)
         if not 0 <= length <= end - position:
-            raise Flawed(Flaw.HEADER_KEY_LENGTH, start)
+            raise Flawed(Corruption.HEADER_KEY_LENGTH, start)
         position += length
         start = position
         length, position = _read_varint(data, start, end)
         if not -1 <= length <= end - position:
-            raise Flawed(Flaw.HEADER_VALUE_LENGTH, start)
+            raise Flawed(Corruption.HEADER_VALUE_LENGTH, start)
         position += max(length, 0)
     return position
 

@@ -8,7 +8,7 @@ from typing import Final
 from kclient.records._interpreted.reading import Flawed, RecordCursor
 from kclient.records.batch_header import BatchHeader
 from kclient.records.bounds import INT64_MAX, INT64_MIN
-from kclient.records.flaws import Flaw, record_error
+from kclient.records.corruption import Corruption, record_error
 from kclient.types import Buffer
 
 _MOST_KEYLESS: Final = 10_000
@@ -106,7 +106,7 @@ class RecordScan:
             CorruptRecordError: There are fewer records than there should be, or the last one is not whole.
         """
         if self._torn or self.count != self._header.count:
-            raise record_error(Flaw.TRUNCATED, self._header, 0, self.count, self._before)
+            raise record_error(Corruption.TRUNCATED, self._header, 0, self.count, self._before)
 
     def _scan(self, data: bytes) -> None:
         cursor = RecordCursor(data, self._header)
@@ -114,7 +114,7 @@ class RecordScan:
         while position < len(data) and self.found is None:
             if not self._torn:
                 if self.count == self._header.count:
-                    raise Flawed(Flaw.BATCH_REMAINDER, position)
+                    raise Flawed(Corruption.BATCH_REMAINDER, position)
                 self._began = position
                 end = _end_of(data, position)
                 if end is not None:
@@ -134,7 +134,7 @@ class RecordScan:
 
     def _take_record(self) -> None:
         if self._since is None and self._delta != self.count:
-            raise Flawed(Flaw.OFFSET_DELTA, self._began)
+            raise Flawed(Corruption.OFFSET_DELTA, self._began)
         self._least = min(self._least, self._stamp)
         self._greatest = max(self._greatest, self._stamp)
         self.count += 1
@@ -156,7 +156,7 @@ class RecordScan:
                 self._left -= some
             if self._stage is _Stage.END and self._skip == 0:
                 if self._left:
-                    raise Flawed(Flaw.RECORD_REMAINDER, position)
+                    raise Flawed(Corruption.RECORD_REMAINDER, position)
                 self._torn = False
                 return position
             if position >= size:
@@ -165,7 +165,7 @@ class RecordScan:
                 self._began = position
             if self._stage is not _Stage.LENGTH:
                 if self._left == 0:
-                    raise Flawed(Flaw.TRUNCATED, self._began)
+                    raise Flawed(Corruption.TRUNCATED, self._began)
                 self._left -= 1
             byte = data[position]
             position += 1
@@ -175,7 +175,7 @@ class RecordScan:
             last_shift, last_bits = (63, 0x01) if self._stage is _Stage.TIMESTAMP else (28, 0x0F)
             self._raw |= (byte & 0x7F) << self._shift
             if self._shift == last_shift and byte > last_bits:
-                raise Flawed(Flaw.VARINT, self._began)
+                raise Flawed(Corruption.VARINT, self._began)
             if byte >= 0x80:
                 self._shift += 7
                 continue
@@ -186,34 +186,34 @@ class RecordScan:
         """A number of a torn record has been read."""
         stage, left = self._stage, self._left
         if stage is _Stage.LENGTH:
-            self._check(value >= 0, Flaw.RECORD_LENGTH)
-            self._check(value > 0, Flaw.TRUNCATED)
+            self._check(value >= 0, Corruption.RECORD_LENGTH)
+            self._check(value > 0, Corruption.TRUNCATED)
             self._left, self._stage = value, _Stage.ATTRIBUTES
         elif stage is _Stage.TIMESTAMP:
             self._stamp = self._header.base_timestamp + value
-            self._check(INT64_MIN <= self._stamp <= INT64_MAX, Flaw.TIMESTAMP)
+            self._check(INT64_MIN <= self._stamp <= INT64_MAX, Corruption.TIMESTAMP)
             self._stage = _Stage.DELTA
         elif stage is _Stage.DELTA:
-            self._check(0 <= value <= self._header.last_offset_delta, Flaw.OFFSET_DELTA)
+            self._check(0 <= value <= self._header.last_offset_delta, Corruption.OFFSET_DELTA)
             self._delta, self._stage = value, _Stage.KEY
         elif stage is _Stage.KEY:
-            self._check(-1 <= value <= left, Flaw.KEY_LENGTH)
+            self._check(-1 <= value <= left, Corruption.KEY_LENGTH)
             self._key_size, self._skip, self._stage = value, max(value, 0), _Stage.VALUE
         elif stage is _Stage.VALUE:
-            self._check(-1 <= value <= left, Flaw.VALUE_LENGTH)
+            self._check(-1 <= value <= left, Corruption.VALUE_LENGTH)
             self._skip, self._stage = max(value, 0), _Stage.HEADER_COUNT
         elif stage is _Stage.HEADER_COUNT:
-            self._check(0 <= value <= left // 2, Flaw.HEADER_COUNT)
+            self._check(0 <= value <= left // 2, Corruption.HEADER_COUNT)
             self._headers, self._stage = value, _Stage.HEADER_KEY if value else _Stage.END
         elif stage is _Stage.HEADER_KEY:
-            self._check(0 <= value <= left, Flaw.HEADER_KEY_LENGTH)
+            self._check(0 <= value <= left, Corruption.HEADER_KEY_LENGTH)
             self._skip, self._stage = value, _Stage.HEADER_VALUE
         else:
-            self._check(-1 <= value <= left, Flaw.HEADER_VALUE_LENGTH)
+            self._check(-1 <= value <= left, Corruption.HEADER_VALUE_LENGTH)
             self._headers -= 1
             self._skip, self._stage = max(value, 0), _Stage.HEADER_KEY if self._headers else _Stage.END
 
-    def _check(self, holds: bool, flaw: Flaw) -> None:
+    def _check(self, holds: bool, flaw: Corruption) -> None:
         if not holds:
             raise Flawed(flaw, self._began)
 

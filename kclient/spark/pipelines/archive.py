@@ -25,7 +25,7 @@ from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained, 
 from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
 from kclient.spark.pipelines.parquet_files import CODECS, write_empty
-from kclient.spark.pipelines.planning import Plan, archivable_topics, plan
+from kclient.spark.pipelines.planning import ArchivePlan, archivable_topics, plan
 from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
 from kclient.spark.pipelines.tasks import PROGRESS, READ, WRITE, Reading, Writing, progress_of
 from kclient.spark.ranges import OffsetRange
@@ -223,7 +223,7 @@ class ArchiveRun:
         self._folder.discard_dead()
         return last
 
-    def plan(self, last: Manifest | None) -> Plan:
+    def plan(self, last: Manifest | None) -> ArchivePlan:
         """Fixes topic ids and offsets: from where the last run ended to where each partition ends now."""
         self._report("plan", 0, 1)
         with LiveCluster(self._options.settings) as cluster:
@@ -262,7 +262,7 @@ class ArchiveRun:
         return run_job(self._spark.sparkContext, f"kclient-archive-{staged.run}", "kclient archive", collect, look)
 
     def commit(
-        self, number: int, staged: StagedRun, todo: Plan, receipts: Sequence[Receipt], last: Manifest | None
+        self, number: int, staged: StagedRun, todo: ArchivePlan, receipts: Sequence[Receipt], last: Manifest | None
     ) -> Manifest:
         """Checks what was staged and writes the manifest: from here on the run has happened.
 
@@ -360,14 +360,14 @@ def _codec(spark: SparkSession) -> str:
     return found
 
 
-def _moves(todo: Plan, last: Manifest | None) -> bool:
+def _moves(todo: ArchivePlan, last: Manifest | None) -> bool:
     """Whether there is something to remember, though nothing to archive: partitions seen first, records lost."""
     known = {each.key: each.end for each in (last.positions if last else ())}
     completes = last is not None and _still_incomplete(todo, last) != last.incomplete
     return completes or any(known.get(each.key) != each.end for each in todo.positions)
 
 
-def _still_incomplete(todo: Plan, last: Manifest | None) -> tuple[str, ...]:
+def _still_incomplete(todo: ArchivePlan, last: Manifest | None) -> tuple[str, ...]:
     """Topics of which the archive does not know all partitions, after a run that looked at all those of some."""
     looked_at = {each.topic_id for each in todo.positions}
     return tuple(each for each in (last.incomplete or () if last else ()) if each not in looked_at)

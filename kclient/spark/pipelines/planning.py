@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kclient.errors import KafkaError
-from kclient.spark.cluster import NO_TOPIC_ID, Cluster, KnownTopic
+from kclient.spark.cluster import NO_TOPIC_ID, KnownTopic, TopicView
 from kclient.spark.options import ReadOptions
 from kclient.spark.pipelines.manifest import ArchivedRange, ArchiveError, Manifest
 from kclient.spark.ranges import DataLossError, selected_partitions, selected_topics
@@ -22,7 +22,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArchivePlan:
     """What a run is to do."""
 
     ranges: tuple[ArchivedRange, ...]
@@ -33,7 +33,7 @@ class Plan:
     """What is gone already, and was never archived."""
 
 
-def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, restart_recreated: bool) -> Plan:
+def plan(cluster: TopicView, options: ReadOptions, last: Manifest | None, *, restart_recreated: bool) -> ArchivePlan:
     """Fixes topic ids and offsets.
 
     Raises:
@@ -58,7 +58,7 @@ def plan(cluster: Cluster, options: ReadOptions, last: Manifest | None, *, resta
     raise ArchiveError("topics are deleted and created again all the time; nothing was archived, run again later")
 
 
-def archivable_topics(cluster: Cluster, options: ReadOptions) -> dict[str, KnownTopic]:
+def archivable_topics(cluster: TopicView, options: ReadOptions) -> dict[str, KnownTopic]:
     """The topics that are meant, as they are now.
 
     Raises:
@@ -103,13 +103,13 @@ def _check_recreated(topics: Mapping[str, KnownTopic], last: Manifest | None, re
 
 
 def _plan(
-    cluster: Cluster,
+    cluster: TopicView,
     topics: Mapping[str, KnownTopic],
     partitions: Collection[TopicPartition],
     beginnings: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     last: Manifest | None,
-) -> Plan:
+) -> ArchivePlan:
     known = {each.key: each.end for each in (last.positions if last else ())}
     incomplete = set(last.incomplete or ()) if last else set()
     seen = {(topic, topic_id) for topic, topic_id, _ in known if topic_id not in incomplete}
@@ -133,7 +133,7 @@ def _plan(
         positions.append(whole)
         if start < end:
             ranges.append(whole)
-    return Plan(tuple(ranges), tuple(positions), tuple(lost))
+    return ArchivePlan(tuple(ranges), tuple(positions), tuple(lost))
 
 
 def _key(partition: TopicPartition, topic_id: str) -> tuple[str, str, int]:

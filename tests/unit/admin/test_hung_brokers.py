@@ -14,7 +14,8 @@ import kclient
 from kclient.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kclient.cluster import Trial
 from kclient.cluster.cluster import PATIENCE
-from kclient.errors import ClosedError, ErrorCode, KafkaError, KafkaTimeoutError
+from kclient.errors import ClosedError, ErrorCode, KafkaError, KafkaTimeoutError, SaslAuthenticationError
+from kclient.net.address import Address
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
     DescribeClusterBroker,
@@ -188,6 +189,59 @@ async def test_partitions_without_a_leader_are_named() -> None:
         kafka.move("t", 1, -1)
         with pytest.raises(KafkaTimeoutError, match=r"Listing offsets did not succeed within 1 s: .*t-1"):
             await admin.list_offsets({TopicPartition("t", n): OffsetSpec.LATEST for n in range(3)}, timeout=1)
+
+
+async def test_partitions_without_a_leader_are_named_before_a_silence() -> None:
+    """Each attempt asks for metadata, so most calls end amid that."""
+    async with cluster(3, {"t": 3}) as kafka, administering(kafka) as admin:
+        kafka.move("t", 1, -1)
+        asked = 0
+
+        def answer(broker: FakeBroker, request: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return kafka._metadata(request) if asked < 5 else anyio.sleep_forever()
+
+        await admin.list_topics()
+        kafka.scripts[ApiKey.METADATA] = answer
+        with pytest.raises(KafkaTimeoutError, match=r"no answer.*; before that: .*t-1"):
+            await admin.list_offsets({TopicPartition("t", n): OffsetSpec.LATEST for n in range(3)}, timeout=1)
+        assert asked >= 5
+
+
+async def test_the_trouble_before_a_silence_is_told() -> None:
+    """The time of a call may end a moment after it asked again."""
+    async with cluster(1, {"t": 1}) as kafka, administering(kafka) as admin:
+        failed = anyio.Event()
+
+        def answer(broker: FakeBroker, request: Any) -> Any:
+            if not failed.is_set():
+                failed.set()
+                return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return anyio.sleep_forever()
+
+        kafka.scripts[ApiKey.LIST_GROUPS] = answer
+        with pytest.raises(KafkaTimeoutError) as caught:
+            await admin.list_groups(timeout=0.5)
+        assert failed.is_set()
+        assert "no answer; before that: " in str(caught.value)
+        assert "COORDINATOR_LOAD_IN_PROGRESS" in str(caught.value)
+
+
+async def test_a_broker_that_is_asked_again_keeps_why_it_failed() -> None:
+    trial = Trial()
+    with pytest.raises(SaslAuthenticationError), trial.asking(Address("a", 1)):
+        raise SaslAuthenticationError("the token callback failed")
+    with anyio.move_on_after(0), trial.asking(Address("a", 1)):
+        await anyio.sleep_forever()
+    assert str(trial) == "a:1: the token callback failed [SASL_AUTHENTICATION_FAILED], then no answer"
+    assert isinstance(trial.cause, SaslAuthenticationError)
+    with trial.asking(Address("a", 1)):
+        pass
+    assert not trial
+    with anyio.move_on_after(0), trial.asking(Address("a", 1)):
+        await anyio.sleep_forever()
+    assert (str(trial), trial.cause) == ("a:1: no answer", None), "it has answered since"
 
 
 T0 = TopicPartition("t", 0)

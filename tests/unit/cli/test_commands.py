@@ -10,18 +10,18 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from kclient.cli import produce
+from kclient.cli import jsonlines, produce
 from kclient.cli.app import run
-from kclient.cli.errors import sentence_of
+from kclient.cli.errors import Terminated, sentence_of
 from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, NoBrokersAvailableError
 from kclient.inprocess import reset
-from kclient.sync import Admin, Producer
+from kclient.sync import Admin, Consumer, Producer
 
 
 @pytest.fixture
@@ -608,6 +608,79 @@ def test_ctrl_c_while_things_are_loaded_ends_quietly(tmp_path: Path, name: str) 
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(words, capture_output=True, timeout=60, check=False, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+SWALLOWED = """
+import signal, sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == {name!r}:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except BaseException as lost:
+                assert type(lost).__name__ == "Terminated"
+
+sys.meta_path.insert(0, Finder())
+"""
+GATEWAY = ["gateway", "--data", "data", "--listen", "127.0.0.1:0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("kclient.cli.gateway", GATEWAY),
+        ("anyio._backends._asyncio", GATEWAY),
+        ("kclient.cli.gateway", [*GATEWAY, "-cnum.partitions=1"]),  # by the option parser
+        ("kclient.cli.consume", ["consume", "t", "-b", "memory:x"]),
+        ("kclient.sync", ["produce", "t", "-b", "memory:x"]),
+        ("kclient.cli.topics", ["topics", "list", "-b", "memory:x"]),
+    ],
+)
+def test_sigterm_that_is_lost_while_things_are_loaded_ends_the_command(
+    tmp_path: Path, name: str, words: list[str]
+) -> None:
+    """CPython's compiler drops what a signal's handler raises in it."""
+    (tmp_path / "sitecustomize.py").write_text(SWALLOWED.format(name=name))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])}
+    with subprocess.Popen(
+        [sys.executable, "-m", "kclient", *words], env=environment, cwd=tmp_path,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            assert process.wait(timeout=30) == 143
+            assert process.stdout is not None
+            assert process.stdout.read() == b""
+        finally:
+            process.kill()
+
+
+def test_sigterm_that_is_lost_later_ends_the_work(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a finalizer, for instance."""
+    calls = 0
+
+    def losing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:  # another one would kill
+                with pytest.raises(Terminated):
+                    signal.raise_signal(signal.SIGTERM)
+            return function(*args, **options)
+
+        return call
+
+    lines = '{"value": "a"}\n{"value": "b"}\n'
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonlines, "parse", losing(jsonlines.parse))
+        assert shell("produce", "t", stdin=lines).code == 143
+    assert calls == 1
+    shell.ok("produce", "t", stdin=lines)
+    calls = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Consumer, "poll", losing(Consumer.poll))
+        assert shell("consume", "t", "--from-beginning", "--limit", "100").code == 143
+    assert calls == 1
 
 
 def test_nearly_nothing_is_loaded_before_the_command_line_minds_ctrl_c() -> None:

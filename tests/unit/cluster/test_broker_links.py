@@ -13,7 +13,7 @@ import pytest
 from kclient.cluster import Backoff
 from kclient.cluster.connections import BrokerLink, Link, LinkState, Readiness
 from kclient.concurrency import Supervisor
-from kclient.errors import AuthenticationError, BrokerConnectionError, ClosedError, KafkaError
+from kclient.errors import AuthenticationError, BrokerConnectionError, ClosedError, IllegalStateError, KafkaError
 from kclient.net.address import Address
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
 
@@ -93,7 +93,7 @@ def test_a_failure_asks_for_patience() -> None:
 
 def test_illegal_moves_raise() -> None:
     state = Link(ADDRESS, Backoff(50, 1000))
-    with pytest.raises(RuntimeError, match="IDLE -> READY"):
+    with pytest.raises(IllegalStateError, match=f"link to {ADDRESS}: CONNECTED must not happen in IDLE"):
         state.connected()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kclient.cluster import ClusterSnapshot, PartitionMetadata, TopicMetadata
-from kclient.consumer.chunk import Chunk
-from kclient.consumer.fetcher import Fetcher, FetchNews, FetchPlan, FetchSettings
+from kclient.consumer.fetch.completed_fetch import CompletedFetch
+from kclient.consumer.fetch.fetcher import Fetcher, FetchNews, FetchSettings, PlannedFetch
 from kclient.consumer.reset import ResetPolicy
 from kclient.consumer.subscription import SubscriptionState
 from kclient.errors import ErrorCode
@@ -64,7 +64,7 @@ class Logs:
             names={self.topic_id: "t"},
         )
 
-    def serve(self, plan: FetchPlan) -> FetchResponse:
+    def serve(self, plan: PlannedFetch) -> FetchResponse:
         request = plan.request
         self.requests.append(request)
         if request.session_epoch <= 0:
@@ -128,30 +128,30 @@ class FetchBox:
         for tp in self.partitions:
             self.subscriptions.seek(tp, 0)
 
-    def plan(self) -> list[FetchPlan]:
+    def plan(self) -> list[PlannedFetch]:
         return self.fetcher.plan(self.logs.snapshot, self.now)[0]
 
-    def answer(self, plan: FetchPlan) -> FetchNews:
+    def answer(self, plan: PlannedFetch) -> FetchNews:
         return self.fetcher.received(plan, self.logs.serve(plan), self.now)
 
     def fetch(self) -> FetchNews:
         (plan,) = self.plan()
         return self.answer(plan)
 
-    def open_head(self) -> Chunk | None:
-        chunk = self.fetcher.head()
-        if chunk is not None and chunk.error is None and chunk.records is None:
-            chunk.decode(decode_some)
-        return chunk
+    def open_head(self) -> CompletedFetch | None:
+        completed = self.fetcher.buffer.head()
+        if completed is not None and completed.error is None and completed.records is None:
+            completed.decode(decode_some)
+        return completed
 
     def take(self, most: int = 10**9) -> list[tuple[int, int]]:
         """Hand out records as (partition, offset)."""
         taken: list[tuple[int, int]] = []
-        while len(taken) < most and (chunk := self.open_head()) is not None:
-            assert chunk.records is not None, chunk.error
-            part = chunk.records[chunk.index : chunk.index + most - len(taken)]
+        while len(taken) < most and (completed := self.open_head()) is not None:
+            assert completed.records is not None, completed.error
+            part = completed.records[completed.index : completed.index + most - len(taken)]
             taken += [(record.partition, record.offset) for record in part]
-            self.fetcher.advance(chunk, len(part))
+            self.fetcher.buffer.advance(completed, len(part))
         return taken
 
     def position(self, number: int) -> int:

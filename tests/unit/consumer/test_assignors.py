@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kclient.consumer.assignors import (
+from kclient.consumer.group.assignors import (
     Assignor,
     CooperativeStickyAssignor,
     RangeAssignor,
@@ -18,7 +18,7 @@ from kclient.consumer.assignors import (
     Subscription,
     common_protocol,
 )
-from kclient.consumer.assignors.sticky import decode_user_data, encode_user_data
+from kclient.consumer.group.assignors.sticky import decode_user_data, encode_user_data
 from kclient.types import TopicPartition
 
 ALL: list[type[Assignor]] = [RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor]

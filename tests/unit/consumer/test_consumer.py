@@ -643,9 +643,9 @@ async def test_a_partition_that_does_not_exist_is_named(address: str) -> None:
     async with reading(address) as consumer:
         consumer.assign([("t", 99)])
         with pytest.raises(KafkaTimeoutError, match="No leader is known for t-99"):
-            await consumer.position(("t", 99), timeout=0.3)
+            await consumer.position(("t", 99), timeout=1)
         with pytest.raises(KafkaTimeoutError, match="t-99"):
-            await consumer.end_offsets([("t", 99)], timeout=0.3)
+            await consumer.end_offsets([("t", 99)], timeout=1)
 
 
 async def test_who_seeks_is_not_told_that_there_was_no_position(address: str) -> None:
@@ -691,6 +691,12 @@ async def test_beginning_at_a_duration_before_now(address: str) -> None:
         consumer.assign(T)
         assert [await consumer.position(tp) for tp in T] == [1, 1, 1]
         assert [record.value for record in await consumer.poll(5.0)] == [b"now"]
+
+
+async def test_a_topic_that_is_not_there_is_what_is_told(address: str) -> None:
+    async with reading(address, allow_auto_create_topics=False) as consumer:
+        with pytest.raises(KafkaTimeoutError, match=r"within 1 s\. Topic 'nope': .* does not have this topic"):
+            await consumer.partitions_for("nope", timeout=1)
 
 
 async def test_no_broker_is_named_with_what_was_tried() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 import kclient
 from kclient.cluster import Backoff, ClusterSnapshot, PartitionMetadata, TopicMetadata
-from kclient.consumer.list_offsets import Answer, OffsetSearch
-from kclient.consumer.offsets import committed_request
+from kclient.consumer.fetch.list_offsets import Answer, OffsetSearch
+from kclient.consumer.group.offsets import committed_request
 from kclient.errors import (
     BrokerConnectionError,
     NotLeaderOrFollowerError,

@@ -138,7 +138,7 @@ async def test_offsets_of_a_topic_that_must_not_be_committed(address: str) -> No
     await fill(address, 0, 5)
     async with reader(address) as consumer:
         consumer.assign([T0])
-        consumer._core.committer._attempt = _denied  # type: ignore[method-assign]
+        consumer._core.group().committer._attempt = _denied  # type: ignore[method-assign]
         with pytest.raises(TopicAuthorizationError):
             await consumer.commit({T0: 1})
 
@@ -189,7 +189,7 @@ async def test_a_membership_that_the_broker_forgot(address: str) -> None:
         await values(consumer, 5)
         member = consumer.group_metadata().member_id
         request = LeaveGroupRequest(group_id="g", members=[LeaveGroupRequestMember(member_id=member)])
-        await consumer._core.cluster.request(consumer._core.group().coordinator, request)
+        await consumer._core.cluster.request(consumer._core.group().member.coordinator, request)
         with anyio.fail_after(10):
             while consumer.group_metadata().member_id:
                 await anyio.sleep(0.01)

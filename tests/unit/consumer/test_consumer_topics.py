@@ -55,6 +55,27 @@ async def asked_for(kafka: ReadableKafka) -> set[str]:
 
 
 @pytest.mark.anyio
+async def test_a_leader_asks_for_the_topics_of_the_others_at_once() -> None:
+    together = {"group.initial.rebalance.delay.ms": 500}
+    async with kclient.Gateway("memory:", "127.0.0.1:0", config=together) as gateway:
+        settings = {"bootstrap_servers": gateway.bootstrap, "group_id": "g"}
+        async with kclient.Producer(bootstrap_servers=gateway.bootstrap) as producer:
+            await producer.send("t", b"1")
+            await producer.send("u", b"1")
+        async with kclient.Consumer("t", **settings) as one, kclient.Consumer("u", **settings) as other:  # type: ignore[arg-type]
+
+            async def join(consumer: kclient.Consumer) -> None:
+                while not consumer.assignment():
+                    await consumer.poll(0.1)
+
+            with anyio.fail_after(20):  # metadata.max.age.ms is five minutes
+                async with anyio.create_task_group() as joining:
+                    joining.start_soon(join, one)
+                    joining.start_soon(join, other)
+            assert (one.assignment(), other.assignment()) == ({T0}, {U0})
+
+
+@pytest.mark.anyio
 async def test_what_is_not_read_any_more_is_not_asked_for_any_more() -> None:
     async with ReadableKafka({"t": 1, "u": 1}) as kafka, reading(kafka) as consumer:
         consumer.assign([T0, U0])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from kclient.consumer.fetch_driver import FetchDriver
+from kclient.consumer.fetch.driver import FetchDriver
 
 pytestmark = pytest.mark.anyio
 
@@ -28,16 +28,21 @@ async def test_a_retry_that_falls_due_while_the_loop_is_busy(monkeypatch: pytest
     async def wait(timeout: float | None) -> None:
         raise Asleep(timeout)
 
-    core = SimpleNamespace(
+    nothing: Any = SimpleNamespace()
+    driver = FetchDriver(
         clock=lambda: time,
-        lock=threading.Lock(),
-        subscriptions=SimpleNamespace(next_retry=lambda now: retry_at if retry_at > now else None),
-        fetch_wakeup=SimpleNamespace(wait=wait),
+        lock=threading.RLock(),
+        subscriptions=cast("Any", SimpleNamespace(next_retry=lambda now: retry_at if retry_at > now else None)),
+        fetcher=cast("Any", SimpleNamespace(next_retry=lambda now: None)),
+        positions=cast("Any", SimpleNamespace(start=busy)),
+        errors=nothing,
+        cluster=nothing,
+        tasks=nothing,
+        wakeup=cast("Any", SimpleNamespace(wait=wait)),
+        topics_of_interest=set,
+        update_readiness=busy,
+        request_timeout=30,
     )
-    driver = FetchDriver.__new__(FetchDriver)
-    driver._core = core  # type: ignore[assignment]
-    driver._fetcher = SimpleNamespace(next_retry=lambda now: None)  # type: ignore[assignment]
-    driver._positions = SimpleNamespace(start=busy)  # type: ignore[assignment]
     for method in ("_track", "send_fetches", "end_sessions"):
         monkeypatch.setattr(driver, method, busy)
     with pytest.raises(Asleep) as slept:

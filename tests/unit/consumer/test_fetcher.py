@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from kclient.cluster import Backoff
-from kclient.consumer.chunk import Chunk
-from kclient.consumer.fetch_session import Asked, FetchSession
+from kclient.consumer.fetch.completed_fetch import CompletedFetch
+from kclient.consumer.fetch.session import Asked, FetchSessionHandler
 from kclient.errors import (
     CorruptRecordError,
     ErrorCode,
@@ -49,7 +49,7 @@ def test_everything_is_read_once_and_in_order() -> None:
         for number, offset in box.take(rng.randint(1, 40)):
             seen[number].append(offset)
     assert seen == {number: list(range(50)) for number in range(3)}
-    assert box.fetcher.buffered == 0
+    assert box.fetcher.buffer.size == 0
 
 
 def test_one_request_names_all_partitions_of_a_broker() -> None:
@@ -67,7 +67,7 @@ def test_a_partition_is_fetched_ahead_and_no_further() -> None:
         box.answer(plans[0])
         fetches += 1
     assert fetches == 2  # one to hand out, one ahead
-    assert box.fetcher.buffered <= 2 * 1500
+    assert box.fetcher.buffer.size <= 2 * 1500
     box.take(3)
     assert box.plan() == []
     box.take(7)
@@ -79,7 +79,7 @@ def test_all_partitions_together_stay_within_the_bound() -> None:
     while plans := box.plan():
         assert sum(plan.reserved for plan in plans) <= 5000
         box.answer(plans[0])
-    assert box.fetcher.buffered <= 5000
+    assert box.fetcher.buffer.size <= 5000
     while box.take():
         for plan in box.plan():
             box.answer(plan)
@@ -101,10 +101,10 @@ def test_a_busy_partition_does_not_wait_for_a_request_that_is_parked_for_quiet_o
     box.answer(first)
     second = box.plan()[0]
     box.answer(second)
-    for chunk in list(box.fetcher.chunks()):  # the user has drained partition 0 only
-        if chunk.state.tp == T0:
-            chunk.decode(lambda *_, **__: ([], None, 0))
-            box.fetcher.finish(chunk)
+    for completed in list(box.fetcher.buffer.available()):  # the user has drained partition 0 only
+        if completed.state.tp == T0:
+            completed.decode(lambda *_, **__: ([], None, 0))
+            box.fetcher.buffer.finish(completed)
     parked = box.plan()[0]
     assert parked.lane == 0
     box.subscriptions.seek(T1, 0)
@@ -180,7 +180,7 @@ def test_paused_partitions_are_neither_fetched_nor_handed_out_and_keep_what_is_t
     box.fetch()
     box.subscriptions.pause([T0])
     assert {number for number, _ in box.take()} == {1}
-    assert not box.fetcher.has_ready
+    assert not box.fetcher.buffer.has_ready
     (plan,) = box.plan()
     assert T0 not in plan.asked
     box.subscriptions.resume([T0])
@@ -196,9 +196,9 @@ def test_what_was_fetched_before_a_seek_is_dropped_also_when_it_is_still_on_its_
     for plan in box.plan():
         box.answer(plan)
     assert box.take(1) == [(0, 20)]
-    box.subscriptions.seek(T0, 7)  # the rest of the chunk is at hand
-    box.fetcher.drop_stale()
-    assert box.fetcher.buffered == 0
+    box.subscriptions.seek(T0, 7)  # the rest of the completed fetch is at hand
+    box.fetcher.buffer.drop_stale()
+    assert box.fetcher.buffer.size == 0
     assert box.take() == []
     box.fetch()
     assert box.take(2) == [(0, 7), (0, 8)]  # from the middle of a batch
@@ -292,7 +292,7 @@ def test_all_sessions_are_ended_when_the_consumer_closes() -> None:
 
 
 def test_a_topic_made_anew_restarts_the_session() -> None:
-    session = FetchSession()
+    session = FetchSessionHandler()
     session.plan({T0: Asked(b"1" * 16, 0, 1, -1, 100)})
     session.answered(FetchResponse(session_id=5))
     part = session.plan({T0: Asked(b"2" * 16, 0, 1, -1, 100)})
@@ -382,9 +382,9 @@ def test_a_paused_partition_makes_room_for_the_others() -> None:
     box.subscriptions.pause([T0])
     box.subscriptions.resume([T1])
     assert box.plan() == []
-    assert box.fetcher.crowded
-    box.fetcher.drop_paused()
-    assert box.fetcher.buffered == 0
+    assert box.fetcher.buffer.crowded
+    box.fetcher.buffer.drop_paused()
+    assert box.fetcher.buffer.size == 0
     box.fetch()
     assert {number for number, _ in box.take()} == {1}
     box.subscriptions.resume([T0])
@@ -405,9 +405,9 @@ def test_no_more_is_thrown_away_than_is_needed_and_first_of_who_has_been_paused_
     box.subscriptions.pause([T0])
     box.subscriptions.resume([box.partitions[3]])
     assert box.plan() == []
-    assert box.fetcher.crowded
-    box.fetcher.drop_paused()
-    assert box.fetcher.buffered == 2 * size
+    assert box.fetcher.buffer.crowded
+    box.fetcher.buffer.drop_paused()
+    assert box.fetcher.buffer.size == 2 * size
     box.fetch()
     box.subscriptions.resume(box.partitions)
     assert {number for number, _ in box.take()} == {0, 2, 3}
@@ -424,16 +424,16 @@ def test_what_is_left_of_a_response_is_kept_where_the_rest_is_in_the_way() -> No
         box.fetch()
         assert len(box.take(10)) == 10
         box.subscriptions.pause([tp])
-    assert box.fetcher.buffered == 6 * size
+    assert box.fetcher.buffer.size == 6 * size
     box.subscriptions.resume([box.partitions[2]])
     while not (plans := box.plan()):
-        assert box.fetcher.crowded
-        box.fetcher.drop_paused()
+        assert box.fetcher.buffer.crowded
+        box.fetcher.buffer.drop_paused()
     box.answer(plans[0])
     box.subscriptions.resume(box.partitions)
     assert len(box.take()) == 5 + 5 + 15
     assert box.fetcher.bytes_fetched == 9 * size
-    assert box.fetcher.buffered == 0
+    assert box.fetcher.buffer.size == 0
 
 
 def test_the_end_of_an_aborted_transaction_is_kept_with_what_comes_behind_it() -> None:
@@ -445,12 +445,12 @@ def test_the_end_of_an_aborted_transaction_is_kept_with_what_comes_behind_it() -
     end = encode_end_marker(commit=False, coordinator_epoch=0)
     data = written(0, None, b"aborted") + written(1, *end, is_control=True) + written(2, None, b"committed")
     state = FetchBox(Logs(partitions=1)).subscriptions.state(T0)
-    chunk = Chunk.of(state, data, [(5, 0)])
+    completed = CompletedFetch.of(state, data, [(5, 0)])
     state.position = 2
-    chunk.cut()
-    chunk.decode(decode_some)
-    assert chunk.records is not None
-    assert [record.offset for record in chunk.records] == [2]
+    completed.cut()
+    completed.decode(decode_some)
+    assert completed.records is not None
+    assert [record.offset for record in completed.records] == [2]
 
 
 def test_nothing_is_thrown_away_while_there_are_records_at_hand() -> None:
@@ -462,7 +462,7 @@ def test_nothing_is_thrown_away_while_there_are_records_at_hand() -> None:
         box.fetch()
     box.subscriptions.resume([box.partitions[2]])
     assert box.plan() == []
-    assert not box.fetcher.crowded
+    assert not box.fetcher.buffer.crowded
     assert {number for number, _ in box.take()} == {1}
     box.subscriptions.pause([T1])
     assert len(box.plan()) == 1
@@ -496,7 +496,7 @@ def test_what_a_paused_partition_has_is_kept_while_there_is_room() -> None:
     box.subscriptions.pause([T0])
     box.take()
     box.fetch()
-    assert not box.fetcher.crowded
+    assert not box.fetcher.buffer.crowded
     fetches = box.fetcher.fetches
     box.subscriptions.resume([T0])
     assert len(box.take()) == 20
@@ -570,14 +570,14 @@ def test_a_topic_made_anew_shares_no_position_with_the_deleted_one() -> None:
     box.take(7)
     (late,) = box.plan()
     assert not state.recognise(b"2" * 16)
-    box.fetcher.made_anew(state)
+    box.fetcher.buffer.made_anew(state)
     box.answer(late)  # bytes of the deleted topic
-    chunk = box.fetcher.head()
-    assert chunk is not None
-    assert isinstance(chunk.error, OffsetOutOfRangeError)
-    assert "Topic 't' was deleted and created again: offset 7 of t-0" in str(chunk.error)
-    assert chunk.error.offsets == {T0: 7}
-    assert box.fetcher.buffered == 0
+    completed = box.fetcher.buffer.head()
+    assert completed is not None
+    assert isinstance(completed.error, OffsetOutOfRangeError)
+    assert "Topic 't' was deleted and created again: offset 7 of t-0" in str(completed.error)
+    assert completed.error.offsets == {T0: 7}
+    assert box.fetcher.buffer.size == 0
     assert box.plan() == []  # not before poll has dealt with it
     assert state.recognise(TOPIC_ID)  # said by a broker that lags behind
     assert state.recognise(b"2" * 16)
@@ -590,12 +590,12 @@ def test_what_a_leader_serves_is_the_topic() -> None:
     box.fetch()
     box.take(7)
     assert not state.recognise(b"2" * 16)  # said by a broker that lags behind: it was deleted before
-    box.fetcher.made_anew(state)
+    box.fetcher.buffer.made_anew(state)
     box.subscriptions.found(T0, state.version, 0, None)
     (plan,) = box.plan()
     news = box.fetcher.received(plan, box.logs.serve(plan), box.now)
     assert news.refresh_metadata
-    assert box.fetcher.head() is None, "nobody knows which topic the position was in"
+    assert box.fetcher.buffer.head() is None, "nobody knows which topic the position was in"
     assert box.subscriptions.resetting(box.now) == [state]
     box.subscriptions.found(T0, state.version, 0, None)
     assert box.subscriptions.consumed() == ({T0: OffsetAndMetadata(0, "", None)}, {T0: TOPIC_ID})
@@ -614,10 +614,10 @@ def test_a_topic_made_anew_is_begun_where_the_policy_says_without_waiting_for_a_
     given = box.subscriptions.given({T0: OffsetAndMetadata(6)})
     box.logs.topic_id = b"2" * 16
     assert not state.recognise(b"2" * 16)
-    box.fetcher.made_anew(state)
+    box.fetcher.buffer.made_anew(state)
     assert box.subscriptions.resetting(box.now) == [state]
-    assert box.fetcher.head() is None
-    assert box.fetcher.buffered == 0
+    assert box.fetcher.buffer.head() is None
+    assert box.fetcher.buffer.size == 0
     assert box.subscriptions.consumed() == ({}, {})
     assert box.subscriptions.deleted(given) == [T0]
     # what was handed out last is of the deleted topic still
@@ -660,12 +660,12 @@ def test_errors_wait_for_their_turn_behind_what_was_fetched() -> None:
     first = box.open_head()
     assert first is not None
     assert first.error is None
-    box.fetcher.advance(first, len(first.records or ()))
+    box.fetcher.buffer.advance(first, len(first.records or ()))
     second = box.open_head()
     assert second is not None
     assert isinstance(second.error, OffsetOutOfRangeError)
     assert second.error.offsets == {T0: second.next_offset}
-    box.fetcher.finish(second)
+    box.fetcher.buffer.finish(second)
     assert len(box.plan()) == 1
 
 
@@ -674,10 +674,10 @@ def test_topics_that_must_not_be_read_are_named() -> None:
     logs.errors[0] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     box = FetchBox(logs)
     box.fetch()
-    chunk = box.open_head()
-    assert chunk is not None
-    assert isinstance(chunk.error, TopicAuthorizationError)
-    assert "'t'" in str(chunk.error)
+    completed = box.open_head()
+    assert completed is not None
+    assert isinstance(completed.error, TopicAuthorizationError)
+    assert "'t'" in str(completed.error)
 
 
 def test_a_log_that_was_cut_back_is_noticed() -> None:
@@ -686,13 +686,13 @@ def test_a_log_that_was_cut_back_is_noticed() -> None:
     (plan,) = box.plan()
     diverging = FetchResponseEpochEndOffset(epoch=2, end_offset=4)
     box.fetcher.received(plan, partition_answer(diverging_epoch=diverging), box.now)
-    chunk = box.open_head()
-    assert chunk is not None
-    assert isinstance(chunk.error, LogTruncationError)
-    assert "t-0 was cut back to offset 4, below the consumer's position 7" in str(chunk.error)
-    assert chunk.error.divergent_offsets == {T0: OffsetAndMetadata(4, "", 2)}
-    assert chunk.error.partitions == [T0]
-    assert (chunk.next_offset, chunk.epoch) == (4, 2)
+    completed = box.open_head()
+    assert completed is not None
+    assert isinstance(completed.error, LogTruncationError)
+    assert "t-0 was cut back to offset 4, below the consumer's position 7" in str(completed.error)
+    assert completed.error.divergent_offsets == {T0: OffsetAndMetadata(4, "", 2)}
+    assert completed.error.partitions == [T0]
+    assert (completed.next_offset, completed.epoch) == (4, 2)
 
 
 @pytest.mark.parametrize("end_offset", [7, 8, 5000])
@@ -729,10 +729,10 @@ def test_records_before_a_corrupt_batch_are_handed_out_first_and_it_raises_until
     logs.batches[0][3] = bytes(broken)
     box = FetchBox(logs)
     box.fetch()
-    chunk = box.open_head()
-    assert chunk is not None
-    assert [record.offset for record in chunk.records or ()] == list(range(15))
-    box.fetcher.advance(chunk, 15)
+    completed = box.open_head()
+    assert completed is not None
+    assert [record.offset for record in completed.records or ()] == list(range(15))
+    box.fetcher.buffer.advance(completed, 15)
     assert box.position(0) == 15
     box.fetch()
     for _ in range(2):
@@ -747,10 +747,10 @@ def test_half_a_batch_alone_says_what_to_raise() -> None:
     box = FetchBox(Logs(partitions=1))
     (plan,) = box.plan()
     box.fetcher.received(plan, partition_answer(records=batch(0, [b"x" * 500])[:300]), box.now)
-    chunk = box.open_head()
-    assert chunk is not None
-    assert isinstance(chunk.error, RecordTooLargeError)
-    assert "max.partition.fetch.bytes" in str(chunk.error)
+    completed = box.open_head()
+    assert completed is not None
+    assert isinstance(completed.error, RecordTooLargeError)
+    assert "max.partition.fetch.bytes" in str(completed.error)
 
 
 def test_a_batch_without_records_for_users_moves_the_position() -> None:
@@ -789,10 +789,10 @@ def test_formats_of_old_are_read_in_one_answer_with_the_new_one() -> None:
     box = FetchBox(Logs(partitions=1))
     (plan,) = box.plan()
     box.fetcher.received(plan, partition_answer(records=data), box.now)
-    chunk = box.open_head()
-    assert chunk is not None
-    assert [(r.offset, r.value) for r in chunk.records or ()] == [(n, b"%d" % n) for n in range(6)]
-    assert (chunk.next_offset, chunk.epoch) == (6, 3)
+    completed = box.open_head()
+    assert completed is not None
+    assert [(r.offset, r.value) for r in completed.records or ()] == [(n, b"%d" % n) for n in range(6)]
+    assert (completed.next_offset, completed.epoch) == (6, 3)
 
 
 def test_messages_before_a_corrupt_set_are_handed_out_first() -> None:
@@ -802,10 +802,10 @@ def test_messages_before_a_corrupt_set_are_handed_out_first() -> None:
     box = FetchBox(Logs(partitions=1))
     (plan,) = box.plan()
     box.fetcher.received(plan, partition_answer(records=good + bytes(broken)), box.now)
-    chunk = box.open_head()
-    assert chunk is not None
-    assert [record.offset for record in chunk.records or ()] == [0, 1, 2]
-    box.fetcher.advance(chunk, 3)
+    completed = box.open_head()
+    assert completed is not None
+    assert [record.offset for record in completed.records or ()] == [0, 1, 2]
+    box.fetcher.buffer.advance(completed, 3)
     assert box.position(0) == 3
 
 
@@ -816,8 +816,8 @@ def test_batches_that_do_not_follow_each_other_are_corrupt(old: bool) -> None:
     box = FetchBox(Logs(partitions=1))
     (plan,) = box.plan()
     box.fetcher.received(plan, partition_answer(records=batch(0, [b"0", b"1"]) + second), box.now)
-    chunk = box.open_head()
-    assert chunk is not None
-    assert isinstance(chunk.error, CorruptRecordError)
-    assert "t-0: The batch at offset 1 follows one that ends at 1" in str(chunk.error)
-    assert chunk.error.offset == 1
+    completed = box.open_head()
+    assert completed is not None
+    assert isinstance(completed.error, CorruptRecordError)
+    assert "t-0: The batch at offset 1 follows one that ends at 1" in str(completed.error)
+    assert completed.error.offset == 1

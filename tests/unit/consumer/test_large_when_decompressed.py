@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kclient.consumer.chunk import ENOUGH
+from kclient.consumer.fetch.completed_fetch import ENOUGH
 from kclient.sync import Admin, Consumer, Producer
 from kclient.testing import memory_broker
 from kclient.types import TopicPartition

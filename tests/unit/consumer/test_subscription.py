@@ -7,10 +7,10 @@ import re
 import pytest
 
 from kclient.cluster import Backoff
-from kclient.consumer.offsets import AutoCommit
+from kclient.consumer.group.auto_commit import AutoCommit
 from kclient.consumer.reset import EARLIEST, LATEST, ResetKind, ResetPolicy
 from kclient.consumer.subscription import (
-    TRANSITIONS,
+    POSITION_TABLE,
     PartitionState,
     PositionState,
     SubscriptionKind,
@@ -116,9 +116,9 @@ def test_pausing_is_all_or_nothing(subscriptions: SubscriptionState) -> None:
 
 
 def test_illegal_transitions_of_a_position_raise() -> None:
-    assert PositionState.UNKNOWN not in {state for following in TRANSITIONS.values() for state in following}
-    with pytest.raises(IllegalStateError, match="a-0"):
-        PartitionState(A0, 1)._go(PositionState.UNKNOWN)
+    assert PositionState.UNKNOWN not in {state for following in POSITION_TABLE.values() for state in following.values()}
+    with pytest.raises(IllegalStateError, match="DELETED must not happen in UNKNOWN"):
+        PartitionState(A0, 1).outdate(2)
 
 
 @pytest.mark.parametrize(

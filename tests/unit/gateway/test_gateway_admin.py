@@ -103,7 +103,7 @@ async def test_every_metadata_version(version: int) -> None:
         if version >= 10:
             assert topic.topic_id == created.topic_id
         if version >= 2:
-            assert answer.cluster_id == gateway.core.cluster_id
+            assert answer.cluster_id == gateway.parts.identity.cluster_id
 
 
 async def test_topics_are_created_by_asking_for_them() -> None:
@@ -137,7 +137,7 @@ async def test_all_topics_and_topics_by_id() -> None:
 async def test_describe_cluster() -> None:
     async with running() as (gateway, wire):
         answer = await wire(DescribeClusterRequest(), 2)
-        assert (answer.cluster_id, answer.controller_id) == (gateway.core.cluster_id, 1)
+        assert (answer.cluster_id, answer.controller_id) == (gateway.parts.identity.cluster_id, 1)
         assert [(broker.broker_id, broker.host) for broker in answer.brokers] == [(1, "memory:test")]
         assert (await wire(DescribeClusterRequest(endpoint_type=2), 2)).error_code != 0
 
@@ -276,7 +276,7 @@ async def test_topics_of_a_request_are_deleted_together(monkeypatch: pytest.Monk
         topics = [f"t{number}" for number in range(100)]
         for topic in topics:
             await wire.create(topic)
-        manager = gateway.core.manager
+        manager = gateway.parts.manager
         commit = manager.commit
         under_way = most = 0
 
@@ -485,7 +485,7 @@ async def test_producer_ids_are_never_given_twice(version: int) -> None:
 async def test_a_transactional_producer_gets_a_clear_error() -> None:
     async with running() as (_, wire):
         answer = await wire(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 4)
-        assert answer.error_code == ErrorCode.INVALID_TXN_STATE
+        assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 # Offsets
@@ -501,7 +501,7 @@ async def test_offsets_by_time() -> None:
         assert (await wire.offset("t", -1)).offset == 6
         assert (await wire.offset("t", -2)).offset == 0
         newest = await wire.offset("t", -3)
-        assert (newest.offset, newest.timestamp, newest.leader_epoch) == (2, 300, gateway.core.leader_epoch)
+        assert (newest.offset, newest.timestamp, newest.leader_epoch) == (2, 300, gateway.parts.identity.leader_epoch)
         assert (await wire.offset("t", -5)).offset == -1
         assert (await wire.offset("t", 0, 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -541,7 +541,7 @@ async def test_the_ends_of_leader_epochs() -> None:
         async with running(store) as (gateway, wire):
             if not epochs:
                 await wire.create("t")
-            epochs.append(gateway.core.leader_epoch)
+            epochs.append(gateway.parts.identity.leader_epoch)
             await wire.produce("t", batch_of(b"a", b"b"))
     assert epochs[1] > epochs[0]
     async with running(store) as (_, wire):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -17,29 +18,32 @@ from tests.gateway_wire import batch_of, connect, names, running
 
 pytestmark = pytest.mark.anyio
 
+ANOTHER: dict[str, Any] = {"config": {"node.id": 7}}
+"""A gateway of another number has to wait for a lease that was left behind."""
+
 
 async def live(store: str, created: list[bytes]) -> None:
     """A whole life: start, make a topic and delete another, close."""
     async with Gateway(store, listen=None) as gateway:
-        topics = gateway.core.topics
+        topics, catalogue = gateway.parts.topics, gateway.parts.catalogue
         if topics.get("old") is None and not created:
-            await topics.create("old", 2)
-        created.append((await topics.create("new", 2)).topic_id)
-        await topics.grow("new", 3)
-        await topics.delete("old")
-        await topics.delete("new")
+            await catalogue.create("old", 2)
+        created.append((await catalogue.create("new", 2)).topic_id)
+        await catalogue.grow("new", 3)
+        await catalogue.delete("old")
+        await catalogue.delete("new")
 
 
 async def check(store: str) -> None:
-    async with running(store) as (gateway, wire):
-        core = gateway.core
-        names_there = {record.name for record in core.topics}
-        assert set(await core.manager.list_domains()) == names_there
-        assert not await core.manager.scan("kafka/intent/")
+    async with running(store, **ANOTHER) as (gateway, wire):
+        parts = gateway.parts
+        names_there = {record.name for record in parts.topics}
+        assert set(await parts.manager.list_domains()) == names_there
+        assert not await parts.manager.scan("kafka/intent/")
         for name in ("old", "new"):
             if name not in names_there:
                 assert (await wire.create(name, 2)).error_code == 0
-            for partition in range(core.topics.get(name).partitions):  # type: ignore[union-attr]
+            for partition in range(parts.topics.get(name).partitions):  # type: ignore[union-attr]
                 assert (await wire.produce(name, batch_of(b"a"), partition)).base_offset == 0
 
 
@@ -75,20 +79,20 @@ async def test_a_start_cut_off_at_any_point_lets_go_of_the_directory(tmp_path: P
 async def test_cancelled_requests_leave_the_catalogue_whole() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         async with running() as (gateway, _):
-            topics = gateway.core.topics
-            await cancelled(topics.create("t", 2))
+            topics, catalogue = gateway.parts.topics, gateway.parts.catalogue
+            await cancelled(catalogue.create("t", 2))
             if topics.get("t") is None:
-                await topics.create("t", 2)
-            await cancelled(topics.grow("t", 4))
+                await catalogue.create("t", 2)
+            await cancelled(catalogue.grow("t", 4))
             wire = connect(gateway)
             count = len((await wire.metadata("t")).topics[0].partitions)
             assert count in (2, 4)
             for partition in range(count):
                 assert (await wire.produce("t", batch_of(b"a"), partition)).base_offset == 0
-            await cancelled(topics.delete("t"))
+            await cancelled(catalogue.delete("t"))
             if topics.get("t") is not None:
-                await topics.delete("t")
-            assert await gateway.core.manager.list_domains() == []
+                await catalogue.delete("t")
+            assert await gateway.parts.manager.list_domains() == []
             await wire.aclose()
 
     await at_every_checkpoint(scenario)
@@ -107,7 +111,7 @@ async def test_closing_that_asyncio_cancels_lets_go_of_the_store(timeout: float,
             closing.cancel()
             await asyncio.sleep(0)
         await gateway.wait()
-    async with running(store) as (_, wire):
+    async with running(store, **ANOTHER) as (_, wire):
         await wire.create("t")
 
 
@@ -142,5 +146,5 @@ async def test_a_start_that_asyncio_cancels_lets_go_of_the_directory(
             await task
         assert await anyio.to_thread.run_sync(through.wait, 30)
     await gateway.close()
-    async with running(store) as (_, wire):
+    async with running(store, **ANOTHER) as (_, wire):
         await wire.create("t")

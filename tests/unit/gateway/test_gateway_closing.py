@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from kclient.gateway import Gateway
+from kclient.htp import LeaseHeldError, open_store
+from kclient.htp.errors import StorageFullError
 from kclient.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 
@@ -65,7 +68,7 @@ async def test_a_store_that_does_not_answer_delays_closing_no_longer_than_the_ti
             wire = connect(gateway)
             await wire.create("t")
             assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
-            patch.setattr(type(gateway.core.manager), "commit", hang)
+            patch.setattr(type(gateway.parts.manager), "commit", hang)
             tasks.start_soon(ask, wire)
             if change is not nothing:
                 await asked.wait()
@@ -74,8 +77,43 @@ async def test_a_store_that_does_not_answer_delays_closing_no_longer_than_the_ti
             assert time.monotonic() - began < timeout + 10
             await wire.aclose()
             tasks.cancel_scope.cancel()
-    async with running(store) as (_, again):
+    async with running(store, config={"node.id": 7}) as (_, again):
         assert await again.values("t") == [b"a"]
+
+
+async def full(*_args: object, **_options: object) -> None:
+    raise StorageFullError("database or disk is full")
+
+
+@pytest.mark.parametrize("given_back", [True, False])
+async def test_a_store_that_takes_no_checkpoint_is_free_all_the_same(
+    given_back: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_store(f"memory:{next(names)}") as store:
+        with monkeypatch.context() as patch:
+            async with Gateway(store, listen=None) as gateway:
+                wire = connect(gateway)
+                await wire.create("t")
+                assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+                await wire.aclose()
+                patch.setattr(type(store.manager), "commit", full)
+                if not given_back:
+                    patch.setattr(type(store.manager), "release", full)
+        assert "closing without checkpoints" in caplog.text
+        assert ("has to wait for up to 30 s" in caplog.text) is not given_back
+        another = Gateway(store, listen=None, config={"node.id": 7})
+        if not given_back:
+            with pytest.raises(LeaseHeldError):
+                await another.start()
+            return
+        async with another:
+            pass
+
+
+async def test_a_store_that_was_closed_before_its_gateway(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store, Gateway(store, listen=None):
+        await store.__aexit__(None, None, None)
+    assert "has to wait for up to 30 s" in caplog.text
 
 
 async def test_what_is_changed_while_the_gateway_closes_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,14 +126,14 @@ async def test_what_is_changed_while_the_gateway_closes_is_stored(monkeypatch: p
             await gateway.start()
             wire = connect(gateway)
             await wire.create("t")
-            commit = type(gateway.core.manager).commit
+            commit = type(gateway.parts.manager).commit
 
             async def slow(*args: Any, **options: Any) -> Any:
                 asked.set()
                 await anyio.sleep(0.3)
                 return await commit(*args, **options)
 
-            patch.setattr(type(gateway.core.manager), "commit", slow)
+            patch.setattr(type(gateway.parts.manager), "commit", slow)
             tasks.start_soon(wire.commit, "g", "t", 7)
             await asked.wait()
             await gateway.close(30)

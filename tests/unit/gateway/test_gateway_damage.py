@@ -16,9 +16,11 @@ import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
-from kclient.gateway.ownership import EPOCH_KEY
+from kclient.gateway.rows.broker import decode_settings
+from kclient.gateway.rows.keys import LEADER_EPOCH
 from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.broker import EmbeddedBroker
+from kclient.htp.rows import seal, unsealed
 from kclient.records import decode_records
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 
@@ -65,19 +67,27 @@ async def damage(url: str, prefix: str, change: Callable[[bytes], bytes]) -> Non
 
 
 NUMBER = re.compile(rb"(?<=[:\[, ])\d+")
-WAYS: dict[str, Callable[[bytes], bytes]] = {
+GROUP = seal(
+    b'{"format":1,"group":"g","generation":3,"protocol_type":"consumer","protocol":null,"leader":null,"since":1,'
+    b'"members":[]}'
+)
+
+
+def other_types(row: bytes) -> bytes:
+    """Every field of the row is a list, or null where the row is one."""
+    if not row.startswith(b"{"):
+        return b"[1, null, null, null, null, null, null]"
+    fields = dict(json.loads(unsealed(row)))
+    return json.dumps({name: fields[name] if name == "format" else [name] for name in fields}).encode()
+
+
+BODIES: dict[str, Callable[[bytes], bytes]] = {
     "not JSON": lambda row: b"\x00" * len(row),
     "empty": lambda row: b"",
     "another object": lambda row: b'{"v": 1, "format": 1}',
     "another type": lambda row: b"[1, 2, 3]",
     "a number": lambda row: b"17",
-    "fields of other types": lambda row: (
-        json.dumps(
-            {name: [name] if name not in ("v", "format") else number for name, number in dict(json.loads(row)).items()}
-        ).encode()
-        if row.startswith(b"{")
-        else b"[null, null, null, null, null, null]"
-    ),
+    "fields of other types": other_types,
     "infinite numbers": lambda row: NUMBER.sub(rb"1e999", row),
     "fractions": lambda row: NUMBER.sub(rb"1.5", row),
     "numbers of 30 digits": lambda row: NUMBER.sub(b"9" * 30, row),
@@ -86,11 +96,26 @@ WAYS: dict[str, Callable[[bytes], bytes]] = {
     "numbers as text": lambda row: NUMBER.sub(rb'"17"', row),
     "nested deeply": lambda row: b"[" * 100_000,
     "objects nested deeply": lambda row: b'{"v":' * 100_000,
-    "a newer format": lambda row: (
-        row.replace(b'"v":1', b'"v":9').replace(b'"format": 2', b'"format": 9').replace(b'"format":1', b'"format":9')
-        if b"format" in row or b'"v"' in row
-        else b"{}"
-    ),
+    "a newer format": lambda row: re.sub(rb'^({"format":|\[)\d+', rb"\g<1>9", row),
+}
+"""What a row may hold whose checksum is right."""
+
+
+def sealed(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    return lambda row: seal(change(unsealed(row)))
+
+
+def other_digit(row: bytes) -> bytes:
+    """One digit of the last number in the row's body has become another one."""
+    place = list(NUMBER.finditer(unsealed(row)))[-1].start()
+    return row[:place] + (b"1" if row[place : place + 1] == b"0" else b"0") + row[place + 1 :]
+
+
+WAYS: dict[str, Callable[[bytes], bytes]] = {
+    **BODIES,
+    **{f"{name}, sealed": sealed(change) for name, change in BODIES.items()},
+    "another digit": other_digit,
+    "another checksum": lambda row: unsealed(row) + b"#00000000",
 }
 every_way = pytest.mark.parametrize("change", WAYS.values(), ids=WAYS)
 
@@ -147,7 +172,7 @@ async def test_a_topic(url: str, change: Callable[[bytes], bytes], caplog: pytes
         assert answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
         assert "not served" in str(answer.error_message)
         await gateway.apply_retention()
-        assert len(await gateway.core.manager.list_topics("a")) == 1
+        assert len(await gateway.parts.manager.list_topics("a")) == 1
     await damage(url, "kafka/topic/a", lambda _: row)
     async with running(url) as (_, wire):
         assert await wire.values("a", 4) == [b"%d" % number for number in range(4, 10)]
@@ -156,23 +181,23 @@ async def test_a_topic(url: str, change: Callable[[bytes], bytes], caplog: pytes
     await damage(url, "kafka/topic/a", change)
     async with running(url) as (gateway, wire):
         assert await wire.delete("a") == 0
-        assert await gateway.core.manager.list_domains() == ["b"]
+        assert await gateway.parts.manager.list_domains() == ["b"]
         assert (await wire.create("a")).error_code == 0
         assert (await wire.produce("a", batch_of(b"new"))).base_offset == 0
         assert await wire.committed("g", "a") == -1
-        assert "group-offset/g/a/0" not in await gateway.core.manager.scan("group-offset/")
+        assert "group-offset/g/a/0" not in await gateway.parts.manager.scan("group-offset/")
 
 
 async def test_a_deletion_that_was_cut_off_before_its_offsets_were_removed(url: str) -> None:
     await fill(url)
     async with open_store(url) as store:
         row = (await store.manager.get(["kafka/topic/a"]))["kafka/topic/a"]
-        intent = {"format": 1, "mapping": "domain", "id": json.loads(row.value)["id"]}
+        intent = {"format": 1, "mapping": "domain", "id": json.loads(unsealed(row.value))["id"]}
         await store.manager.commit({"kafka/topic/a": None, "kafka/intent/a": json.dumps(intent).encode()})
     async with running(url) as (gateway, wire):
         assert await wire.committed("g", "a") == -1
-        assert list(await gateway.core.manager.scan("group-offset/")) == ["group-offset/g/b/0"]
-        assert await gateway.core.manager.scan("kafka/intent/") == {}
+        assert list(await gateway.parts.manager.scan("group-offset/")) == ["group-offset/g/b/0"]
+        assert await gateway.parts.manager.scan("kafka/intent/") == {}
 
 
 @pytest.mark.parametrize("byte", [7, 9])
@@ -220,14 +245,14 @@ async def test_a_topic_that_cannot_be_opened_is_tried_once_a_second(
         await wire.create("t")
         with monkeypatch.context() as patch:
             patch.setattr(EmbeddedBroker, "open", broken)
-            now = gateway.core.now()
-            patch.setattr(type(gateway.core), "now", lambda _: now)
+            now = gateway.parts.clock.now()
+            patch.setattr(gateway.parts.clock, "now", lambda: now)
             for _ in range(5):
                 assert (await wire.produce("t", batch_of(b"a"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
                 assert (await wire.offset("t", LATEST)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert tries == 1
             assert caplog.text.count("cannot be opened") == 1
-            patch.setattr(type(gateway.core), "now", lambda _: now + 1.1)
+            patch.setattr(gateway.parts.clock, "now", lambda: now + 1.1)
             assert (await wire.offset("t", LATEST)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert tries == 2
         with anyio.fail_after(30):
@@ -262,9 +287,7 @@ async def test_a_committed_offset(url: str, change: Callable[[bytes], bytes], ca
 async def test_a_group(url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture) -> None:
     await fill(url)
     async with open_store(url) as store:
-        row = {"format": 1, "group": "g", "generation": 3, "protocol_type": "consumer", "protocol": None,
-               "leader": None, "since": 1, "members": []}  # fmt: skip
-        await store.manager.commit({"group/g": change(json.dumps(row, separators=(",", ":")).encode())})
+        await store.manager.commit({"group/g": change(GROUP)})
     async with running(url) as (_, wire):
         await check_b(wire)
         assert "the row of group g cannot be read" in caplog.text
@@ -299,18 +322,27 @@ async def test_settings_of_another_version(url: str, caplog: pytest.LogCaptureFi
     await damage(url, "kafka/config/broker", lambda _: json.dumps(settings).encode())
     async with running(url) as (gateway, wire):
         assert "of.the.future" in caplog.text
-        assert gateway.core.config.get_int("num.partitions") == 3
+        assert gateway.parts.config.get_int("num.partitions") == 3
         assert await wire.alter(4, "", ("num.partitions", 0, "4"), ("fetch.max.bytes", 0, "2000")) == 0
     async with open_store(url) as store:
         row = (await store.manager.get(["kafka/config/broker"]))["kafka/config/broker"]
-    assert json.loads(row.value) == {"num.partitions": "4", "of.the.future": "1", "fetch.max.bytes": "2000"}
+    assert decode_settings(row.value) == {"num.partitions": "4", "of.the.future": "1", "fetch.max.bytes": "2000"}
 
 
-@pytest.mark.parametrize("row", [b"\x00\x00", b"", b"-5", b"+5", b"1_0", b" 7", b"9" * 30, b"1e9", b"[" * 100_000])
-async def test_the_producer_ids(url: str, row: bytes, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            lambda _, row=row: row
+            for row in [b"\x00\x00", b"", b"-5", b"+5", b"1_0", b" 7", b"9" * 30, b"1e9", b"[" * 100_000, b"{}"]
+        ),
+        other_digit,
+    ],
+)
+async def test_the_producer_ids(url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture) -> None:
     async with running(url) as (_, wire):
         given = await wire.producer_id()
-    await damage(url, "kafka/producer-ids", lambda _: row)
+    await damage(url, "kafka/producer-ids", change)
     async with running(url) as (_, wire):
         second = await wire.producer_id()
         assert second > given + 1_000_000
@@ -365,9 +397,9 @@ async def test_the_cluster_id(url: str, row: bytes, caplog: pytest.LogCaptureFix
     async with running(url) as (gateway, wire):
         await check_b(wire)
         assert "the cluster id is damaged" in caplog.text
-        found = gateway.core.cluster_id
+        found = gateway.parts.identity.cluster_id
     async with running(url) as (gateway, _):
-        assert gateway.core.cluster_id == found
+        assert gateway.parts.identity.cluster_id == found
 
 
 @pytest.mark.parametrize("epoch", ["NULL", "'much'", "-3", "9e999", "1.5", "1 << 40"])
@@ -378,7 +410,7 @@ async def test_the_lease(tmp_path: Path, epoch: str, caplog: pytest.LogCaptureFi
     url = f"embedded:{tmp_path / 'data'}"
     for _ in range(3):
         async with running(url) as (gateway, _):
-            before = gateway.core.leader_epoch
+            before = gateway.parts.identity.leader_epoch
     with sqlite3.connect(tmp_path / "data" / "mgr" / "mgr.db") as database:
         database.execute("CREATE TABLE other AS SELECT * FROM leases")
         database.execute("DROP TABLE leases")
@@ -386,17 +418,17 @@ async def test_the_lease(tmp_path: Path, epoch: str, caplog: pytest.LogCaptureFi
         database.execute(f"UPDATE leases SET epoch = {epoch}")
     database.close()
     async with running(url) as (gateway, _):
-        assert gateway.core.leader_epoch > before
+        assert gateway.parts.identity.leader_epoch > before
         assert gateway.failure is None
 
 
 @pytest.mark.parametrize("row", [b"\x00\x00", b"-1", b"9" * 30, b"%d" % (1 << 40)])
 async def test_the_recorded_epoch(url: str, row: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async with running(url) as (gateway, _):
-        before = gateway.core.leader_epoch
-    await damage(url, EPOCH_KEY, lambda _: row)
+        before = gateway.parts.identity.leader_epoch
+    await damage(url, LEADER_EPOCH, lambda _: row)
     async with running(url) as (gateway, _):
-        assert gateway.core.leader_epoch == before + 1
+        assert gateway.parts.identity.leader_epoch == before + 1
     assert "the recorded leader epoch" in caplog.text
 
 
@@ -441,8 +473,10 @@ def first_format(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_a_store_of_the_first_version(first_format: str, caplog: pytest.LogCaptureFixture) -> None:
     for life in range(2):
         async with running(first_format, config={"node.id": 1}) as (gateway, wire):
-            assert gateway.core.leader_epoch > 3, "that of the last gateway, which had node.id=7"
-            topics = {topic.name: topic for topic in (await wire.metadata(*sorted(gateway.core.topics.names()))).topics}
+            assert gateway.parts.identity.leader_epoch > 3, "that of the last gateway, which had node.id=7"
+            topics = {
+                topic.name: topic for topic in (await wire.metadata(*sorted(gateway.parts.topics.names()))).topics
+            }
             assert {name: len(topic.partitions) for name, topic in topics.items()} == {"moved.events": 1, "orders": 3}
             assert topics["orders"].topic_id.hex() == "c1d69da761bf480bb67bc279ffdd76fb"
             await check_first_format(wire, life)
@@ -450,8 +484,8 @@ async def test_a_store_of_the_first_version(first_format: str, caplog: pytest.Lo
             assert (await wire.configs(4, "1"))["num.partitions"] == ("4", 2)
             assert (await wire.create("gone")).error_code == 0
             assert await wire.delete("gone") == 0
-            for record in gateway.core.topics:
-                row: dict[str, Any] = json.loads(record.row())
+            for record in gateway.parts.topics:
+                row: dict[str, Any] = json.loads(unsealed(record.row()))
                 assert len(row["incarnations"]) == record.partitions
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
@@ -477,7 +511,7 @@ async def test_a_deletion_that_the_first_version_had_begun(url: str) -> None:
         await store.manager.create_domain("half")
         await store.manager.commit({"kafka/intent/half": b"domain"})
     async with Gateway(url, listen=None) as gateway:
-        assert await gateway.core.manager.list_domains() == []
+        assert await gateway.parts.manager.list_domains() == []
         wire = connect(gateway)
         assert (await wire.create("half")).error_code == 0
         await wire.aclose()

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from kclient.errors import ErrorCode
+from kclient.config.setting import Number
+from kclient.errors import ConfigError, ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.config import BrokerConfig, TopicConfig
-from kclient.gateway.dynamic_config import KEY, READ_ONLY
+from kclient.gateway.dynamic_config import READ_ONLY
+from kclient.gateway.partition import Partition
 from kclient.gateway.retention import Retention
+from kclient.gateway.rows.keys import SETTINGS
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from kclient.htp import open_store
+from kclient.htp.rows import unsealed
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
-from tests.gateway_wire import Wire, batch_of, connect, names, running
+from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
 
 pytestmark = pytest.mark.anyio
 
-SET, DELETE, APPEND = 0, 1, 2
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 TOPIC, BROKER = 2, 4
 
 
@@ -64,7 +69,7 @@ async def test_of_changes_at_the_same_time_none_is_lost(url: str) -> None:
         for each in wires:
             await each.aclose()
         await check_changes(wire)
-        record = gateway.core.topics.get("t")
+        record = gateway.parts.topics.get("t")
         assert record is not None
         assert (record.config.retention_ms, record.config.compacts) == (1000, True)
     async with running(url) as (_, wire):
@@ -110,12 +115,12 @@ async def test_the_settings_of_groups_apply_at_once_and_after_a_restart(url: str
         ]  # fmt: skip
         assert await wire.alter(BROKER, "", *changes) == 0
         await check_group_settings(wire)
-        settings = gateway.core.groups.settings
-        assert gateway.core.groups.groups["g"].group.settings is settings
+        settings = gateway.parts.groups.settings
+        assert gateway.parts.groups.groups["g"].group.settings is settings
         assert (settings.group_max_size, settings.offset_metadata_max_bytes) == (1, 3)
         assert (settings.group_initial_rebalance_delay_ms, settings.offsets_retention_minutes) == (0, 1)
     async with running(url) as (gateway, wire):
-        assert gateway.core.groups.settings == settings
+        assert gateway.parts.groups.settings == settings
         await check_group_settings(wire)
         assert await wire.alter(BROKER, "", ("group.max.session.timeout.ms", DELETE, None)) == 0
         assert await join(wire, "g", 6000) == ErrorCode.MEMBER_ID_REQUIRED
@@ -126,7 +131,7 @@ async def test_offsets_expire_by_the_changed_time(url: str) -> None:
         await wire.create("t")
         assert await wire.commit("g", "t", 1) == 0
         checked = anyio.Event()
-        gateway.core.groups.expire_offsets = checked.set  # type: ignore[method-assign]
+        gateway.parts.groups.expire_offsets = checked.set  # type: ignore[method-assign]
         assert await wire.alter(BROKER, "", ("offsets.retention.check.interval.ms", SET, "1")) == 0
         with anyio.fail_after(10):
             await checked.wait()
@@ -177,6 +182,13 @@ UNUSABLE: list[list[tuple[str, int, str | None]]] = [
     [("group.max.session.timeout.ms", SET, "5999")],
     [("num.partitions", SET, "10001")],
     [("default.replication.factor", SET, "32768")],
+    [("log.roll.ms", SET, "0")],
+    [("log.roll.jitter.ms", SET, "-1")],
+    [("log.flush.interval.ms", SET, "-1")],
+    [("log.segment.bytes", SET, "1_048_576")],
+    [("log.retention.ms", SET, "0")],
+    [("log.retention.minutes", SET, "0")],
+    [("log.retention.hours", SET, "0")],
 ]
 
 
@@ -193,7 +205,135 @@ async def test_what_no_gateway_could_serve_with_is_refused(
             assert all(found[name][1] != 2 for name, _, _ in changes)
             await wire.aclose()
         async with Gateway(store, listen=None) as gateway:
-            assert not gateway.core.config.dynamic
+            assert not gateway.parts.config.dynamic
+
+
+@pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
+@pytest.mark.parametrize("text", ["-1", "-2", "-7"])
+@pytest.mark.parametrize("given", [True, False], ids=["given", "altered"])
+async def test_retention_below_zero_is_for_ever(url: str, name: str, text: str, given: bool) -> None:
+    """As in Kafka; and no topic is lost by it."""
+    async with open_store(url) as store:
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t")
+            await wire.produce("t", batch_of(b"a"))
+            if not given:
+                assert await wire.alter(BROKER, "1", (name, SET, text)) == 0
+                assert (await wire.configs(2, "t"))["retention.ms"][0] == "-1"
+                assert (await wire.create("u")).error_code == 0
+            await wire.aclose()
+        async with Gateway(store, listen=None, config={name: text} if given else None) as gateway:
+            wire = connect(gateway)
+            assert (await wire.configs(2, "t"))["retention.ms"][0] == "-1"
+            assert await wire.values("t") == [b"a"]
+            assert not gateway.parts.topics.damaged
+            await wire.aclose()
+
+
+def values_at_the_limits() -> Iterator[tuple[str, str]]:
+    """Of every broker setting that is a number: what its limits are, or a few that anybody would try."""
+    for name, setting in BROKER_SETTINGS.items():
+        if isinstance(setting.kind, Number):
+            limits = (setting.kind.low, setting.kind.high, -(1 << 31), -2, -1, 0, 1, (1 << 31) - 1, (1 << 63) - 1)
+            for number in dict.fromkeys(limits):
+                yield name, str(number)
+
+
+@pytest.mark.parametrize(("name", "text"), list(values_at_the_limits()))
+def test_no_value_of_a_broker_setting_leaves_topics_without_settings(name: str, text: str) -> None:
+    """It is refused at the start, or every topic can be served under it."""
+    try:
+        config = BrokerConfig({name: text})
+    except ConfigError:
+        return
+    TopicConfig.resolve(config, {})
+    config.altered({name: text})
+
+
+async def test_what_does_not_go_together_after_a_restart_is_left_out(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    least, most = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+    async with open_store(url) as store:
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            assert await wire.alter(BROKER, "1", (most, SET, "8000"), ("num.partitions", SET, "3")) == 0
+            await wire.aclose()
+        async with Gateway(store, listen=None, config={least: 10000}) as gateway:
+            wire = connect(gateway)
+            assert f"{most}=8000 that was made earlier is left out" in caplog.text
+            assert gateway.parts.config.get_int("num.partitions") == 3
+            assert await wire.alter(BROKER, "1", ("num.partitions", SET, "4")) == 0
+            await wire.aclose()
+        async with Gateway(store, listen=None) as gateway:  # it was kept
+            assert gateway.parts.config.get_int(most) == 8000
+            assert gateway.parts.config.get_int("num.partitions") == 4
+
+
+@pytest.mark.parametrize("change", ["delete", "set and delete", "replace all"])
+async def test_what_was_left_out_can_be_deleted(url: str, change: str) -> None:
+    least, most = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+    async with open_store(url) as store:
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            assert await wire.alter(BROKER, "1", (most, SET, "8000"), ("num.partitions", SET, "3")) == 0
+            await wire.aclose()
+        async with Gateway(store, listen=None, config={least: 10000}) as gateway:
+            wire = connect(gateway)
+            if change == "replace all":
+                assert await wire.alter_all(BROKER, "1", {"num.partitions": "3"}) == 0
+            if change == "set and delete":
+                assert await wire.alter(BROKER, "1", (most, SET, "20000")) == 0
+            if change != "replace all":
+                assert await wire.alter(BROKER, "1", (most, DELETE, None)) == 0
+            await wire.aclose()
+        async with Gateway(store, listen=None) as gateway:
+            assert gateway.parts.config.dynamic == {"num.partitions": "3"}
+
+
+async def test_segments_that_are_changed_while_a_partition_opens(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovery has compared them already; what was queued is just being taken."""
+    async with open_store(url) as store:
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t", segment_bytes=str(50 << 20))
+            await wire.produce("t", batch_of(b"a"))
+            await wire.aclose()
+        taking, go_on = anyio.Event(), anyio.Event()
+        take = Partition._take_queued
+
+        async def slowly(partition: Partition) -> None:
+            taking.set()
+            await go_on.wait()
+            await take(partition)
+
+        monkeypatch.setattr(Partition, "_take_queued", slowly)
+        async with Gateway(store, listen=None) as gateway:
+            wire, admin = connect(gateway), connect(gateway)
+            await wire.send(produce_request("t", batch_of(b"b")), 9)
+            with anyio.fail_after(10):
+                await taking.wait()
+            assert await admin.alter(2, "t", ("segment.bytes", SET, str(2 << 20))) == 0
+            go_on.set()
+            await wire.frame()
+            for _ in range(4):
+                await wire.produce("t", batch_of(bytes(700_000)))
+            assert len(await gateway.parts.partitions.get("t", 0).segments()) > 1
+            await wire.aclose()
+            await admin.aclose()
+
+
+async def test_lists_have_no_blanks() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", cleanup_policy="compact, delete")
+        for operation, value, then in [
+            (APPEND, "delete", "compact,delete"),
+            (SUBTRACT, " delete", "compact"),
+            (APPEND, "delete,compact", "compact,delete"),
+        ]:
+            assert await wire.alter(2, "t", ("cleanup.policy", operation, value)) == 0
+            assert (await wire.configs(2, "t"))["cleanup.policy"][0] == then
 
 
 async def test_the_last_override_stays_while_nobody_else_may_connect(url: str) -> None:
@@ -209,7 +349,7 @@ async def test_the_last_override_stays_while_nobody_else_may_connect(url: str) -
 async def test_a_host_that_is_not_found_any_more_stops_no_start(url: str, caplog: pytest.LogCaptureFixture) -> None:
     changed = {"max.connections.per.ip.overrides": "no-such-host.invalid:5,127.0.0.1:7", "max.connections.per.ip": "9"}
     async with open_store(url) as store:
-        await store.manager.commit({KEY: json.dumps(changed).encode()})
+        await store.manager.commit({SETTINGS: json.dumps(changed).encode()})
         async with Gateway(store, listen="127.0.0.1:0") as gateway:
             limits = gateway._running().limits
             assert (limits.quota.per_address, limits.quota.overrides) == (9, {"127.0.0.1": 7})
@@ -224,12 +364,12 @@ async def test_what_an_older_version_let_in_is_left_out(url: str, caplog: pytest
             await wire.create("t")
             await wire.produce("t", batch_of(b"a"))
             await wire.aclose()
-        row = json.loads((await store.manager.get(["kafka/topic/t"]))["kafka/topic/t"].value)
+        row = json.loads(unsealed((await store.manager.get(["kafka/topic/t"]))["kafka/topic/t"].value))
         changed = {"num.partitions": "40000", "default.replication.factor": "40000"}
         await store.manager.commit(
             {
                 "kafka/topic/t": json.dumps({**row, "replication_factor": 40000}).encode(),
-                KEY: json.dumps(changed).encode(),
+                SETTINGS: json.dumps(changed).encode(),
             }
         )
         async with Gateway(store, listen=None) as gateway:
@@ -290,7 +430,7 @@ async def test_topics_of_the_same_settings_are_worked_out_once(monkeypatch: pyte
         monkeypatch.setattr(TopicConfig, "resolve", counted)
         assert await wire.alter(BROKER, "", ("log.retention.ms", SET, "5000")) == 0
         assert sorted(map(len, worked_out)) == [0, 2]
-        found = {record.name.rstrip("0123456789"): record.config.retention_ms for record in gateway.core.topics}
+        found = {record.name.rstrip("0123456789"): record.config.retention_ms for record in gateway.parts.topics}
         assert found == {"plain": 5000, "own": 7}
 
 
@@ -305,22 +445,22 @@ async def test_what_is_done_to_topics_while_a_setting_changes(monkeypatch: pytes
     """Others come in between: nothing that they make, change or remove keeps the old setting."""
     monkeypatch.setattr("kclient.gateway.topics.Pace", Patient)
     async with running(f"memory:{next(names)}") as (gateway, wire):
-        topics, changed = gateway.core.topics, anyio.Event()
+        topics, catalogue, changed = gateway.parts.topics, gateway.parts.catalogue, anyio.Event()
         for number in range(200):
-            await topics.create(f"t{number}")
+            await catalogue.create(f"t{number}")
         assert await wire.alter(TOPIC, "t150", ("segment.ms", SET, "1000")) == 0
 
         async def change() -> None:
-            await gateway.core.dynamic.alter(lambda now: {**now, "log.retention.ms": "5000"})
+            await gateway.parts.dynamic.alter(lambda now: {**now, "log.retention.ms": "5000"}, {"log.retention.ms"})
             changed.set()
 
         async with anyio.create_task_group() as group:
             group.start_soon(change)
             while topics.get("t0").config.retention_ms != 5000:  # type: ignore[union-attr]
                 await anyio.lowlevel.checkpoint()
-            await topics.create("new")
-            await topics.delete("t199")
-            await topics.alter("t198", lambda now: {**now, "segment.ms": "2000"})
+            await catalogue.create("new")
+            await catalogue.delete("t199")
+            await catalogue.alter("t198", lambda now: {**now, "segment.ms": "2000"})
             assert not changed.is_set()
         assert {record.config.retention_ms for record in topics} == {5000}
         assert [topics.get(name).config.segment_ms for name in ("t150", "t198")] == [1000, 2000]  # type: ignore[union-attr]

@@ -111,7 +111,7 @@ async def test_when_the_log_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (gateway, wire):
         await wire.create("t")
         await wire.produce("t", batch_of(b"a"))
-        partition = gateway.core.partitions.get("t", 0)
+        partition = gateway.parts.partitions.get("t", 0)
         assert partition is not None
         with monkeypatch.context() as failing:
             failing.setattr(type(partition.stored_in), "send", on_fire)

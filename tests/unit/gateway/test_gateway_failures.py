@@ -15,9 +15,10 @@ import pytest
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway import topics as topics_module
-from kclient.gateway.checkpoints import decode_checkpoint
-from kclient.gateway.keys import LOG_PREFIX
-from kclient.gateway.partitions import Level, State
+from kclient.gateway.append import AppendState
+from kclient.gateway.partition import State
+from kclient.gateway.rows.keys import CHECKPOINTS
+from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.syncer import Syncer
@@ -56,19 +57,19 @@ async def test_the_thread_that_syncs_dies(tmp_path: Path, monkeypatch: pytest.Mo
         wire = connect(gateway)
         await wire.create("t")
         assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
-        partition = gateway.core.partitions.get("t", 0)
+        partition = gateway.parts.partitions.get("t", 0)
         assert partition is not None
         monkeypatch.setattr(Syncer, "_finish", die)
         batch = batch_of(b"b")
-        ticket = partition.append(batch, read_header(batch))
+        append = partition.append(batch, read_header(batch))
         with anyio.fail_after(10):
             with pytest.raises(StorageError, match="the thread that syncs has ended: SystemExit"):
                 await gateway.wait()
         assert isinstance(gateway.failure, StorageError)
-        assert ticket.level is Level.FAILED
-        assert "the thread that syncs has ended" in str(ticket.error)
+        assert append.state is AppendState.FAILED
+        assert "the thread that syncs has ended" in str(append.error)
         with pytest.raises(StorageError, match="the thread that syncs has ended"):
-            await gateway.core.broker.open(partition.place, None, epoch=99)  # type: ignore[arg-type]
+            await gateway.parts.broker.open(partition.place, None, epoch=99)  # type: ignore[arg-type]
         assert await wire.frame() is None, "connections are closed"
     monkeypatch.undo()
     async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
@@ -79,7 +80,7 @@ async def test_the_thread_of_the_database_dies(tmp_path: Path, monkeypatch: pyte
     async with Gateway(f"embedded:{tmp_path / 'data'}", listen=None) as gateway:
         wire = connect(gateway)
         await wire.create("t")
-        manager = gateway.core.manager
+        manager = gateway.parts.manager
         assert isinstance(manager, SqliteManager)
         monkeypatch.setattr(manager._writer, "_transact", die)
         with anyio.fail_after(10):
@@ -117,7 +118,7 @@ async def test_what_is_told_of_a_sync_fails(tmp_path: Path, monkeypatch: pytest.
     async with Gateway(f"embedded:{tmp_path / 'data'}", listen=None) as gateway:
         wire = connect(gateway)
         await wire.create("t")
-        partition = gateway.core.partitions.get("t", 0)
+        partition = gateway.parts.partitions.get("t", 0)
         assert partition is not None
         await partition.ready()
 
@@ -142,7 +143,7 @@ async def test_deleting_records_that_cannot_be_recorded(url: str, monkeypatch: p
         for number in range(6):
             await wire.produce("t", batch_of(b"%d" % number))
         with monkeypatch.context() as patch:
-            patch.setattr(type(gateway.core.manager), "commit", failing)
+            patch.setattr(type(gateway.parts.manager), "commit", failing)
             assert (await wire.delete_records("t", 4)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await wire.offset("t", EARLIEST)).offset == 0
         assert await wire.values("t") == [b"%d" % number for number in range(6)]
@@ -176,7 +177,7 @@ async def test_the_start_moves_when_that_is_recorded(url: str) -> None:
         assert (await wire.offset("t", EARLIEST)).offset == 0
         assert len(await wire.values("t")) == 6
         # a checkpoint that is written meanwhile comes afterwards, and knows of it
-        partition = gateway.core.partitions.get("t", 0)
+        partition = gateway.parts.partitions.get("t", 0)
         assert partition is not None
         group.start_soon(partition.checkpoint)
         await anyio.wait_all_tasks_blocked()
@@ -210,7 +211,7 @@ async def test_closing_knows_of_a_start_that_was_recorded_just_now(url: str) -> 
         await wire.create("t")
         for number in range(6):
             await wire.produce("t", batch_of(b"%d" % number))
-        partition = gateway.core.partitions.get("t", 0)
+        partition = gateway.parts.partitions.get("t", 0)
         assert partition is not None
         held = True
         async with anyio.create_task_group() as group:
@@ -218,10 +219,10 @@ async def test_closing_knows_of_a_start_that_was_recorded_just_now(url: str) -> 
             with anyio.fail_after(10):
                 await recorded.wait()
             assert (await wire.produce("t", batch_of(b"6"))).error_code == 0
-            group.start_soon(gateway.core.partitions.checkpoint)
+            group.start_soon(gateway.parts.partitions.checkpoint)
             await anyio.wait_all_tasks_blocked()
             go_on.set()
-        (row,) = (await gateway.core.manager.scan(LOG_PREFIX)).values()
+        (row,) = (await gateway.parts.manager.scan(CHECKPOINTS)).values()
         checkpoint = decode_checkpoint(row.value)
         assert (checkpoint.start_offset, checkpoint.next_offset) == (4, 7)
         await wire.aclose()
@@ -233,12 +234,12 @@ async def test_closing_knows_of_a_start_that_was_recorded_just_now(url: str) -> 
 async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
     async with running() as (gateway, wire):
-        core = gateway.core
+        parts = gateway.parts
         await wire.create("t", 3)
         await wire.produce("t", batch_of(b"old"))
-        old = core.topics.get("t")
+        old = parts.topics.get("t")
         assert old is not None
-        partition = core.partitions.of(old, 0)
+        partition = parts.partitions.of(old, 0)
         assert partition is not None
         with monkeypatch.context() as patch:
             patch.setattr(MemoryBroker, "delete", failing)
@@ -247,11 +248,11 @@ async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: py
             assert (await wire.metadata("t")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert (await wire.create("t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         with anyio.fail_after(10):
-            while await core.manager.list_domains():
+            while await parts.manager.list_domains():
                 await anyio.sleep(0.01)
-            while await core.manager.scan("kafka/intent/"):
+            while await parts.manager.scan("kafka/intent/"):
                 await anyio.sleep(0.01)
-        assert not await core.manager.scan("kafka/log")
+        assert not await parts.manager.scan("kafka/log")
         assert (await wire.create("t")).error_code == 0
         assert await wire.values("t") == []
 
@@ -261,13 +262,13 @@ async def test_the_next_start_removes_what_a_deletion_left(url: str, monkeypatch
         await wire.create("t", 3)
         await wire.produce("t", batch_of(b"old"))
         assert await wire.commit("g", "t", 1) == 0
-        for partition in gateway.core.partitions.opened():
+        for partition in gateway.parts.partitions.opened():
             await partition.checkpoint()
         with monkeypatch.context() as patch:
-            patch.setattr(type(gateway.core.broker), "delete", failing)
+            patch.setattr(type(gateway.parts.broker), "delete", failing)
             assert await wire.delete("t") == 0
     async with running(url) as (gateway, wire):
-        manager = gateway.core.manager
+        manager = gateway.parts.manager
         assert await manager.list_domains() == []
         assert not [key for prefix in ("kafka/intent", "kafka/log", "brk/") for key in await manager.scan(prefix)]
         assert await wire.committed("g", "t") == -1
@@ -285,7 +286,7 @@ async def test_a_deletion_that_could_not_be_recorded_has_not_happened(
         await wire.produce("t", batch_of(b"a"))
         assert await wire.commit("g", "t", 1) == 0
         with monkeypatch.context() as patch:
-            patch.setattr(type(gateway.core.manager), "commit", failing)
+            patch.setattr(type(gateway.parts.manager), "commit", failing)
             assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
         assert await wire.values("t") == [b"a"]
         assert await wire.committed("g", "t") == 1
@@ -313,7 +314,7 @@ async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.Mon
         with monkeypatch.context() as patch:
             patch.setattr(MemoryManager, "commit", done_and_failed)
             assert await wire.delete("t") == 0
-        assert gateway.core.topics.get("t") is None
+        assert gateway.parts.topics.get("t") is None
         assert (await wire.create("t")).error_code == 0
 
 

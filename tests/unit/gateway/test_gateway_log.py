@@ -13,10 +13,12 @@ from kclient.errors import (
     FencedLeaderEpochError,
     InvalidProducerEpochError,
     InvalidRecordError,
+    KafkaStorageError,
     OutOfOrderSequenceError,
     UnknownLeaderEpochError,
 )
-from kclient.gateway.log import Append, AppendState, Duplicate, PartitionLog
+from kclient.gateway.append import Append, AppendState
+from kclient.gateway.log import Duplicate, PartitionLog
 from tests.example_budget import examples
 
 MAX_SEQUENCE = 2**31 - 1
@@ -129,9 +131,9 @@ def test_a_failed_append_takes_the_later_ones_along() -> None:
     log = PartitionLog()
     produce(log, idempotent(0))
     kept, lost, later = append(log, idempotent(1)), append(log, idempotent(2)), append(log, Batch(3))
-    assert log.failed(lost, OSError("disk full")) == [lost, later]
+    assert log.failed(lost, KafkaStorageError("disk full")) == [lost, later]
     assert (log.next_offset, lost.state, kept.state) == (2, AppendState.FAILED, AppendState.STORED)
-    assert log.failed(lost, OSError()) == []
+    assert log.failed(lost, KafkaStorageError()) == []
     again = append(log, idempotent(2))  # the retry finds its place again: same offset, no false duplicate
     assert again.base_offset == 2
     log.durable(3)
@@ -256,7 +258,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.log.pending) - 1))
-        self.log.failed(self.log.pending[index], OSError())
+        self.log.failed(self.log.pending[index], KafkaStorageError())
 
     @precondition(lambda self: 7 in self.log.windows)
     @rule(data=st.data())

@@ -159,12 +159,12 @@ async def test_a_deletion_while_partitions_are_opened_is_finished(url: str) -> N
         wire = connect(gateway)
         for group_id in ("a", "b"):
             assert await wire.commit(group_id, "t", 3) == 0
-        record = gateway.core.topics.get("t")
+        record = gateway.parts.topics.get("t")
         assert record is not None
 
         async def touch() -> None:
             for index in range(30):
-                partition = gateway.core.partitions.of(record, index)
+                partition = gateway.parts.partitions.of(record, index)
                 if partition is not None:
                     partition.open_soon()
                 await anyio.lowlevel.checkpoint()
@@ -173,8 +173,8 @@ async def test_a_deletion_while_partitions_are_opened_is_finished(url: str) -> N
             group.start_soon(touch)
             await create_again(wire, 30)
         assert await wire.committed("a", "t") == await wire.committed("b", "t") == -1
-        assert not await gateway.core.manager.scan("kafka/intent/")
-        assert not await gateway.core.manager.scan(f"kafka/log/{record.topic_id.hex()}")
+        assert not await gateway.parts.manager.scan("kafka/intent/")
+        assert not await gateway.parts.manager.scan(f"kafka/log/{record.topic_id.hex()}")
         for partition in range(30):
             await check_new(wire, partition)
         await wire.aclose()
@@ -202,7 +202,7 @@ async def test_a_commit_for_the_old_one_is_none_for_the_new_one(url: str) -> Non
         assert await wire.committed("g", "t") == -1, "it is stored, and not removed yet"
         removing.open()
         with anyio.fail_after(10):
-            while gateway.core.topics.get("t") is None:
+            while gateway.parts.topics.get("t") is None:
                 await anyio.lowlevel.checkpoint()
         assert await wire.committed("g", "t") == -1
         assert await wire.commit("g", "t", 1) == 0
@@ -218,7 +218,7 @@ async def test_a_commit_for_the_old_one_is_none_for_the_new_one(url: str) -> Non
 async def test_deleting_by_id_does_not_delete_the_namesake(url: str) -> None:
     await fill(url, 1)
     async with gated(url) as (gateway, wire, gates), anyio.create_task_group() as group:
-        old = gateway.core.topics.get("t")
+        old = gateway.parts.topics.get("t")
         assert old is not None
         codes: list[int] = []
 
@@ -240,11 +240,11 @@ async def test_deleting_by_id_does_not_delete_the_namesake(url: str) -> None:
         await third.aclose()
         await anyio.wait_all_tasks_blocked()
         assert codes == [ErrorCode.UNKNOWN_TOPIC_ID]
-        new = gateway.core.topics.get("t")
+        new = gateway.parts.topics.get("t")
         assert new is not None
         with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
-            await gateway.core.topics.delete("t", old.topic_id)
-        assert gateway.core.topics.get("t") is new
+            await gateway.parts.catalogue.delete("t", old.topic_id)
+        assert gateway.parts.topics.get("t") is new
 
 
 async def test_a_waiting_fetch_of_the_old_one_reads_nothing_of_the_new_one(url: str) -> None:
@@ -266,14 +266,14 @@ async def test_a_waiting_fetch_of_the_old_one_reads_nothing_of_the_new_one(url: 
 async def test_a_record_that_left_the_catalogue_has_no_partitions_any_more(url: str) -> None:
     await fill(url, 2)
     async with Gateway(url, listen=None) as gateway:
-        record = gateway.core.topics.get("t")
+        record = gateway.parts.topics.get("t")
         assert record is not None
-        held = gateway.core.partitions.of(record, 0)
+        held = gateway.parts.partitions.of(record, 0)
         assert held is not None
         await held.ready()
         wire = connect(gateway)
         await create_again(wire, 2)
-        assert gateway.core.partitions.of(record, 1) is None
+        assert gateway.parts.partitions.of(record, 1) is None
         assert str(held) == "t-0"
         for call in (held.ready(), held.trim(3), held.pull(0), held.segments(), held.find_by_timestamp(0, start=0)):
             with pytest.raises(Exception, match="t-0 is gone"):
@@ -292,7 +292,7 @@ async def test_a_topic_follows_what_was_changed_while_it_was_made(url: str) -> N
         assert await wire.alter(4, "", ("message.max.bytes", 0, "2000")) == 0
         making.open()
         with anyio.fail_after(10):
-            while gateway.core.topics.get("t") is None:
+            while gateway.parts.topics.get("t") is None:
                 await anyio.lowlevel.checkpoint()
         assert (await wire.produce("t", batch_of(b"x" * 10_000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
         await other.aclose()

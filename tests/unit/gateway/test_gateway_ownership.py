@@ -49,7 +49,7 @@ async def test_everything_is_served_under_another_number(url: str) -> None:
             topic = (await wire.metadata("t")).topics[0]
             assert topic.partitions[0].leader_id == number
             epochs.append(topic.partitions[0].leader_epoch)
-            assert epochs[-1] == gateway.core.leader_epoch
+            assert epochs[-1] == gateway.parts.identity.leader_epoch
     assert epochs == sorted(set(epochs))
 
 
@@ -80,7 +80,7 @@ async def test_when_the_first_has_crashed_its_lease_has_to_end(url: str, monkeyp
             pass
         lease = await store.manager.acquire("kafka/gateway", "node-5", 0.0)
         async with Gateway(store, listen=None, **numbered(2)) as gateway:
-            assert gateway.core.leader_epoch > lease.epoch
+            assert gateway.parts.identity.leader_epoch > lease.epoch
 
 
 async def take_for_a_minute(manager: Manager, node_id: int, _ttl: float) -> Lease:
@@ -177,7 +177,7 @@ async def test_one_that_was_followed_removes_nothing_of_its_successors(url: str)
             assert (await old.create("t")).error_code == ErrorCode.NOT_CONTROLLER
             recording.open()
             with anyio.fail_after(10):
-                while second.core.topics.get("t") is None:
+                while second.parts.topics.get("t") is None:
                     await anyio.lowlevel.checkpoint()
             assert (await new.produce("t", batch_of(b"a"))).base_offset == 0
             assert await new.values("t") == [b"a"]
@@ -220,12 +220,12 @@ async def test_reading_goes_on_while_the_disk_is_full(tmp_path: Path, monkeypatc
     async with running(f"embedded:{tmp_path / 'data'}") as (gateway, wire):
         await wire.create("t")
         await wire.produce("t", batch_of(b"a"))
-        ends = gateway.core.lease.expires
+        ends = gateway.parts.lease.current.expires
         with monkeypatch.context() as patch:
             patch.setattr(SqliteManager, "renew", full)
             patch.setattr(SqliteManager, "commit", full)
             with anyio.fail_after(30):
-                while not (renewals > 3 and gateway.core.now() > ends + 0.3):
+                while not (renewals > 3 and gateway.parts.clock.now() > ends + 0.3):
                     await anyio.sleep(0.05)
             assert await wire.values("t") == [b"a"]
             assert await wire.commit("g", "t", 1) == ErrorCode.COORDINATOR_NOT_AVAILABLE

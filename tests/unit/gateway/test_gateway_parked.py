@@ -43,7 +43,7 @@ def long_poll(topic: str, count: int = 1, session: int = -1) -> FetchRequest:
 
 
 def waiters(gateway: Gateway, topic: str) -> int:
-    partition = gateway.core.partitions.get(topic, 0)
+    partition = gateway.parts.partitions.get(topic, 0)
     assert partition is not None
     return len(partition.waiters)
 

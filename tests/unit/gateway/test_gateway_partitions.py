@@ -12,7 +12,7 @@ import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
-from kclient.gateway.core import Core
+from kclient.gateway.assembly import Assembly
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.htp.memory.topic import MemoryTopic
@@ -41,7 +41,7 @@ class LateSent:
 
 
 @asynccontextmanager
-async def late(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Core, Wire, list[LateSent]]]:
+async def late(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Assembly, Wire, list[LateSent]]]:
     """A gateway whose appends are stored at once and synced by the test; the store keeps none that failed."""
     pending: list[LateSent] = []
     async with Gateway(f"memory:{next(names)}", listen=None) as gateway:
@@ -57,7 +57,7 @@ async def late(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Core, Wir
         with monkeypatch.context() as patch:
             patch.setattr(MemoryTopic, "send_nowait", send)
             try:
-                yield gateway.core, wire, pending
+                yield gateway.parts, wire, pending
             finally:
                 for sent in pending:
                     sent.decide()
@@ -81,12 +81,12 @@ def idempotent(sequence: int) -> bytes:
 
 
 async def test_acks_1_is_answered_when_written_and_all_when_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with late(monkeypatch) as (core, wire, pending):
+    async with late(monkeypatch) as (parts, wire, pending):
         assert (await wire.produce("t", batch_of(b"a"), acks=1)).base_offset == 0
         await wire.send(produce_request("t", batch_of(b"b")), 9)
         await stored(pending, 2)
         # Nothing is visible before it is durable, whatever the acks.
-        partition = core.partitions.get("t", 0)
+        partition = parts.partitions.get("t", 0)
         assert partition is not None
         assert partition.log.high_watermark == 0
         pending[0].decide()
@@ -107,7 +107,7 @@ async def test_a_repeat_waits_for_the_sync_of_the_first(monkeypatch: pytest.Monk
 
 
 async def test_a_failed_sync_undoes_what_came_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with late(monkeypatch) as (core, wire, pending):
+    async with late(monkeypatch) as (parts, wire, pending):
         for sequence in (0, 1, 0):
             await wire.send(produce_request("t", idempotent(sequence)), 9)
         await stored(pending, 2)
@@ -115,7 +115,7 @@ async def test_a_failed_sync_undoes_what_came_after_it(monkeypatch: pytest.Monke
         pending[1].decide(StorageError("the disk is gone"))
         failed = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
         assert [await answer(wire) for _ in range(3)] == [failed] * 3
-        partition = core.partitions.get("t", 0)
+        partition = parts.partitions.get("t", 0)
         assert partition is not None
         assert (partition.log.next_offset, partition.log.high_watermark) == (0, 0)
         # The retries are new: no duplicate is seen in what was lost.
@@ -137,9 +137,9 @@ async def test_a_request_that_takes_too_long_is_told_so(monkeypatch: pytest.Monk
 
 
 async def test_closing_waits_for_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with late(monkeypatch) as (core, wire, pending):
+    async with late(monkeypatch) as (parts, wire, pending):
         await wire.produce("t", batch_of(b"a"), acks=1)
-        partition = core.partitions.get("t", 0)
+        partition = parts.partitions.get("t", 0)
         assert partition is not None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partition.settled)
@@ -223,7 +223,7 @@ async def test_a_partition_that_cannot_be_opened_says_so_and_tries_again(monkeyp
         await wire.create("t")
         await wire.aclose()
     async with Gateway(store, listen=None) as gateway:
-        broker = gateway.core.broker
+        broker = gateway.parts.broker
 
         async def refuse(*args: object, **options: object) -> None:
             raise StorageError("unreadable")
@@ -236,7 +236,7 @@ async def test_a_partition_that_cannot_be_opened_says_so_and_tries_again(monkeyp
                 assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
                 assert "unreadable" in str(row.error_message)
                 assert (await wire.fetch("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        later = gateway.core.now() + 1.1
-        monkeypatch.setattr(type(gateway.core), "now", lambda _: later)
+        later = gateway.parts.clock.now() + 1.1
+        monkeypatch.setattr(gateway.parts.clock, "now", lambda: later)
         assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
         await wire.aclose()

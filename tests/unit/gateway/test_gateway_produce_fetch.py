@@ -37,7 +37,7 @@ async def test_every_produce_version_with_batches(version: int) -> None:
         row = response.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (0, 0)
         assert await wire.values("t") == [b"a"]
-        assert gateway.core.topics.get("t") is not None
+        assert gateway.parts.topics.get("t") is not None
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -238,7 +238,7 @@ async def test_offsets_out_of_range() -> None:
 async def test_leader_epochs_are_checked() -> None:
     async with running() as (gateway, wire):
         await wire.create("t")
-        epoch = gateway.core.leader_epoch
+        epoch = gateway.parts.identity.leader_epoch
         assert (await wire.fetch("t", 0, leader_epoch=epoch)).error_code == 0
         assert (await wire.fetch("t", 0, leader_epoch=epoch + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert (await wire.fetch("t", 0, leader_epoch=epoch - 1)).error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -285,7 +285,7 @@ async def test_a_long_poll_ends_when_its_topic_is_deleted() -> None:
         request = fetch_request("t", 0, max_wait_ms=60_000)
         await wire.send(request, 11)
         await wire.send(MetadataRequest(topics=[]), 9)  # answered after the fetch: keeps the order honest
-        await gateway.core.topics.delete("t")
+        await gateway.parts.catalogue.delete("t")
         with anyio.fail_after(10):
             response = await wire.read(request, 11)
             await wire.read(MetadataRequest(), 9)
@@ -298,7 +298,7 @@ async def test_a_gateway_that_closes_answers_long_polls() -> None:
         await wire.create("t")
         await wire.send(request, 11)
         with anyio.fail_after(10):
-            partition = gateway.core.partitions.get("t", 0)
+            partition = gateway.parts.partitions.get("t", 0)
             assert partition is not None
             while not partition.waiters:
                 await anyio.lowlevel.checkpoint()

@@ -26,10 +26,10 @@ async def test_everything_is_there_again(store: str) -> None:
         created = await wire.create("t", 2, retention_ms="-1")
         await wire.produce("t", batch_of(b"a", b"b"))
         await wire.produce("t", batch_of(b"c"), 1)
-        cluster, epoch = gateway.core.cluster_id, gateway.core.leader_epoch
+        cluster, epoch = gateway.parts.identity.cluster_id, gateway.parts.identity.leader_epoch
     async with running(store) as (gateway, wire):
-        assert gateway.core.cluster_id == cluster
-        assert gateway.core.leader_epoch > epoch
+        assert gateway.parts.identity.cluster_id == cluster
+        assert gateway.parts.identity.leader_epoch > epoch
         topic = (await wire.metadata("t")).topics[0]
         assert (topic.topic_id, len(topic.partitions)) == (created.topic_id, 2)
         assert await wire.values("t") == [b"a", b"b"]
@@ -45,7 +45,7 @@ async def test_producers_are_known_again(store: str, checkpointed: bool, monkeyp
         for batch in batches:
             await wire.produce("t", batch)
         if not checkpointed:  # as after a crash: the log is read from its beginning
-            for partition in gateway.core.partitions.opened():
+            for partition in gateway.parts.partitions.opened():
                 partition.dirty = False
     async with running(store) as (_, wire):
         assert (await wire.produce("t", batches[6])).base_offset == 6
@@ -59,12 +59,12 @@ async def test_producers_are_known_again(store: str, checkpointed: bool, monkeyp
 
 async def test_a_creation_that_was_cut_off_leaves_nothing(store: str) -> None:
     async with running(store) as (gateway, wire):
-        core = gateway.core
-        await core.manager.commit({"kafka/intent/half": b"domain"})
-        await core.manager.create_domain("half")
+        parts = gateway.parts
+        await parts.manager.commit({"kafka/intent/half": b"domain"})
+        await parts.manager.create_domain("half")
         await wire.create("whole")
     async with running(store) as (gateway, wire):
-        assert await gateway.core.manager.list_domains() == ["whole"]
+        assert await gateway.parts.manager.list_domains() == ["whole"]
         assert (await wire.metadata("half")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await wire.create("half")).error_code == 0
         assert (await wire.produce("half", batch_of(b"a"))).base_offset == 0
@@ -72,10 +72,10 @@ async def test_a_creation_that_was_cut_off_leaves_nothing(store: str) -> None:
 
 async def test_a_domain_of_others_is_left_alone(store: str) -> None:
     async with running(store) as (gateway, wire):
-        await gateway.core.manager.create_domain("theirs")
+        await gateway.parts.manager.create_domain("theirs")
         row = await wire.create("theirs")
         assert row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-        assert "theirs" in await gateway.core.manager.list_domains()
+        assert "theirs" in await gateway.parts.manager.list_domains()
 
 
 @pytest.mark.parametrize("mapping", ["multilevel", "virtual", "broker"])

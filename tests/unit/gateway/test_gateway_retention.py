@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +14,14 @@ import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, retention
 from kclient.gateway.config import TopicConfig
+from kclient.gateway.partition import Partition
 from kclient.gateway.retention import Cut, cut
 from kclient.htp import open_store
+from kclient.htp.embedded.files import Files
 from kclient.htp.port import SegmentInfo
-from tests.gateway_wire import batch_of, connect, names, running
+from tests.gateway_wire import Wire, batch_of, connect, names, running
 from tests.slow_store import Gates
 
 
@@ -111,6 +117,116 @@ async def test_too_many_records_go() -> None:
         assert len(await wire.values("t", start)) == 6 - start
 
 
+async def waited_for(partition: Partition) -> None:
+    """Until somebody waits for its last append beside who has sent it."""
+    while len(partition.log.pending[-1]._waiting or ()) < 2:
+        await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def slowly_sending(path: Path, *topics: str) -> AsyncIterator[tuple[Gates, Gateway, Wire, Partition]]:
+    """A gateway with an old record in each topic; what is sent to the first one goes through a gate."""
+    async with open_store(f"embedded:{path}") as store:
+        gates = Gates(store)
+        slow: Any = gates.store
+        async with Gateway(slow, listen=None) as gateway:
+            wire = connect(gateway)
+            for topic in topics:
+                await wire.create(topic, retention_ms="60000")
+                await wire.produce(topic, batch_of(b"a", timestamp=1000))
+            partition = gateway.parts.partitions.get(topics[0], 0)
+            assert partition is not None
+            partition.direct = None  # as of a store that takes nothing at once
+            try:
+                yield gates, gateway, wire, partition
+            finally:
+                gates.open()
+            await wire.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_partition_that_is_written_without_a_pause_is_not_waited_for(tmp_path: Path) -> None:
+    """But for what was on its way: else a busy one would keep all records of all topics that come behind it."""
+    async with slowly_sending(tmp_path / "data", "t", "u") as (gates, gateway, wire, partition):
+        async with anyio.create_task_group() as group:
+            before, behind = connect(gateway), connect(gateway)
+            first, second = gates.hold("send"), gates.hold("send", 2)
+            group.start_soon(before.produce, "t", batch_of(b"b", timestamp=1000))
+            with anyio.fail_after(20):
+                await first.reached.wait()
+                async with anyio.create_task_group() as passing:
+                    passing.start_soon(gateway.apply_retention)
+                    await waited_for(partition)
+                    group.start_soon(behind.produce, "t", batch_of(b"c", timestamp=1000))
+                    while len(partition.log.pending) < 2:
+                        await anyio.lowlevel.checkpoint()
+                    first.open()
+                    await second.reached.wait()
+            assert partition.log.pending
+            assert (await wire.offset("t", -2)).offset == 1
+            assert (await wire.offset("u", -2)).offset == 1
+            second.open()
+        await before.aclose()
+        await behind.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_partition_that_takes_long_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_LONG_S", 0.01)
+    async with slowly_sending(tmp_path / "data", "t", "u") as (gates, gateway, wire, partition):
+        waiting = connect(gateway)
+        sending = gates.hold("send")
+        moved: list[int] = []
+
+        async def apply() -> None:
+            moved.append(await gateway.apply_retention())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(waiting.produce, "t", batch_of(b"b", timestamp=1000))
+            with anyio.fail_after(20):
+                await sending.reached.wait()
+                group.start_soon(apply)
+                while (await wire.offset("u", -2)).offset == 0:
+                    await anyio.lowlevel.checkpoint()
+            assert partition.log.pending
+            assert not moved
+            sending.open()
+        assert moved == [2]
+        await waiting.aclose()
+
+
+@pytest.mark.anyio
+async def test_what_was_not_durable_when_it_was_looked_at_does_not_take_younger_records_with_it(tmp_path: Path) -> None:
+    """Its sync fails, and others get its offsets."""
+    async with slowly_sending(tmp_path / "data", "t") as (gates, gateway, wire, partition):
+        partition.direct = partition.stored_in  # type: ignore[assignment]
+        waiting = connect(gateway)
+        goes_on = threading.Event()
+
+        def failing(*_args: Any) -> None:
+            goes_on.wait(20)
+            raise OSError(errno.EIO, "in this test")
+
+        rolling = gates.hold("roll")
+        async with anyio.create_task_group() as group:
+            with pytest.MonkeyPatch.context() as patch, anyio.fail_after(20):
+                patch.setattr(Files, "sync", failing)
+                group.start_soon(waiting.produce, "t", batch_of(b"lost", timestamp=1000))
+                while not partition.log.pending:
+                    await anyio.lowlevel.checkpoint()
+                group.start_soon(gateway.apply_retention)
+                await waited_for(partition)
+                goes_on.set()
+                await rolling.reached.wait()
+            assert (await wire.produce("t", batch_of(b"young"))).base_offset == 1
+            rolling.open()
+        assert (await wire.offset("t", -2)).offset == 1
+        assert await wire.values("t", 1) == [b"young"]
+        await waiting.aclose()
+
+
 @pytest.mark.anyio
 async def test_a_pass_goes_on_when_the_topic_is_deleted_for_whose_appends_it_waits(tmp_path: Path) -> None:
     """Else nothing would be removed any more, of any topic, until the gateway is started again."""
@@ -123,7 +239,7 @@ async def test_a_pass_goes_on_when_the_topic_is_deleted_for_whose_appends_it_wai
             await wire.create("u", retention_ms="60000")
             for topic in ("t", "u"):
                 await wire.produce(topic, batch_of(b"a", timestamp=1000))
-            partition = gateway.core.partitions.get("t", 0)
+            partition = gateway.parts.partitions.get("t", 0)
             assert partition is not None
             partition.direct = None  # as of a store that takes nothing at once
             sending = gates.hold("send")
@@ -131,8 +247,7 @@ async def test_a_pass_goes_on_when_the_topic_is_deleted_for_whose_appends_it_wai
             with anyio.fail_after(10):
                 await sending.reached.wait()
                 group.start_soon(gateway.apply_retention)
-                while partition._idle is None:
-                    await anyio.lowlevel.checkpoint()
+                await waited_for(partition)
                 assert await wire.delete("t") == 0
                 assert await gateway.apply_retention() <= 1
             assert (await wire.offset("u", -2)).offset == 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import anyio
 import pytest
 
-from kclient.gateway.core import Core
 from kclient.htp.errors import StorageError, StorageFullError
 from kclient.htp.memory.topic import MemoryTopic
 from kclient.protocol.framing import encode_request
@@ -109,19 +109,15 @@ async def test_a_full_disk_is_an_error_that_passes(error: Exception, monkeypatch
 
 async def test_a_gateway_without_its_lease_answers_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (gateway, wire):
-        core: Core = gateway.core
-        core.lease = type(core.lease)(**{**_fields(core.lease), "expires": core.now() - 1})
+        lease = gateway.parts.lease
+        lease.current = replace(lease.current, expires=gateway.parts.clock.now() - 1)
         await wire.send(MetadataRequest(topics=[]), 9)
         assert await wire.frame() is None
         assert "lease" in caplog.text
 
 
-def _fields(lease: object) -> dict[str, object]:
-    return {name: getattr(lease, name) for name in ("name", "holder", "epoch", "ttl", "expires")}
-
-
 async def test_a_handler_for_everything_that_is_advertised() -> None:
     async with running() as (gateway, _):
-        table = gateway.core.table
+        table = gateway.parts.table
         assert set(table.versions) == set(table.handlers)
         assert {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT} <= set(table.handlers)

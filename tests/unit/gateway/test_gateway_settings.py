@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import runpy
 from pathlib import Path
 
 import pytest
 
 from kclient.errors import ConfigError
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.reference import render
 from tests.gateway_wire import names, running
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,7 +61,7 @@ def test_the_longest_request_that_one_connection_may_hold() -> None:
 @pytest.mark.anyio
 async def test_the_default_of_the_longest_request_follows_the_memory_and_is_shown() -> None:
     async with running(f"memory:{next(names)}", config={"connections.max.memory.bytes": 128 * MIB}) as (gateway, wire):
-        assert gateway.core.config.get_int("socket.request.max.bytes") == 32 * MIB
+        assert gateway.parts.config.get_int("socket.request.max.bytes") == 32 * MIB
         assert (await wire.configs(4, "1"))["socket.request.max.bytes"] == (str(32 * MIB), 5)
         assert await wire.alter(4, "", ("log.retention.ms", 0, "5000")) == 0  # which makes out all settings again
         assert (await wire.configs(4, "1"))["socket.request.max.bytes"] == (str(32 * MIB), 5)
@@ -69,4 +69,5 @@ async def test_the_default_of_the_longest_request_follows_the_memory_and_is_show
 
 def test_the_reference_is_up_to_date() -> None:
     text = (ROOT / "docs" / "reference" / "gateway.md").read_text("utf-8")
-    assert text == render(), "run: python -m kclient.gateway.reference > docs/reference/gateway.md"
+    script = ROOT / "docs" / "generate" / "gateway_settings.py"
+    assert text == runpy.run_path(str(script))["render"](), f"run: python {script} > docs/reference/gateway.md"

@@ -181,7 +181,7 @@ def test_the_clock_is_looked_at_often_and_nothing_stays(name: str, gateway: Gate
     assert site.refused == 0
     assert meter.longest < MOST_CALLS, meter.where
     # what the client's requests and sessions took has been given back
-    budget, fetches = gateway._running().budget, gateway.core.table.handlers[ApiKey.FETCH]
+    budget, fetches = gateway._running().budget, gateway.parts.table.handlers[ApiKey.FETCH]
     assert isinstance(fetches, FetchHandler)
     eventually(lambda: budget.used == 0, lambda: budget)
     eventually(lambda: len(fetches.sessions) == 0, lambda: len(fetches.sessions))

@@ -9,18 +9,30 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any, cast
 
-from kclient.concurrency import Completion, Supervisor
+from kclient.concurrency import Completion, Supervisor, loop_soon
 from kclient.errors import ErrorCode
+from kclient.gateway.assembly import group_handlers
+from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.core import Advertised, ConnectionContext, Core, RequestContext
+from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
-from kclient.gateway.groups.offsets import CommittedOffset, OffsetCommit
+from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.writer import Write
-from kclient.gateway.handlers import HandlerTable
+from kclient.gateway.handlers.table import HandlerTable
+from kclient.gateway.identity import Identity
+from kclient.gateway.ownership import HeldLease
+from kclient.gateway.rows.groups import CommittedOffset
+from kclient.gateway.shields import Shields
+from kclient.gateway.topic_record import TopicRecord
+from kclient.gateway.topic_table import TopicTable
 from kclient.htp import open_store
 from kclient.htp.memory import reset
+from kclient.htp.port import Manager
+from kclient.net.fair_queue import FairQueue
 from kclient.net.memory_budget import MemoryBudget
+from kclient.net.reply_order import Place, ReplyOrder
+from kclient.net.server_settings import ServerSettings
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
     JoinGroupRequest,
@@ -32,8 +44,6 @@ from kclient.protocol.messages import (
 )
 from kclient.protocol.registry import response_class
 from kclient.types import TopicPartition
-
-MODULES = ("groups", "groups_offsets", "groups_admin")
 
 
 @dataclass(eq=False)
@@ -69,15 +79,36 @@ class FakeTopics:
 class Harness:
     """Sends requests through the handlers, every message through its codec at the version asked for."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self.groups = core.groups
-        self.table = HandlerTable(core, MODULES)
+    def __init__(self, manager: Manager, lease: HeldLease, config: BrokerConfig, clock: Clock, spawn: Any) -> None:
+        self.manager = manager
+        self.lease = lease
+        self.config = config
+        self.clock = clock
+        self.spawn = spawn
+        self.queue = FairQueue(loop_soon())
+        self.topics = FakeTopics()
+        self.dynamic = DynamicConfig(config, manager, lease, Shields())
+        self.renew()
         share = MemoryBudget().share(lambda: None)
         self.connection = ConnectionContext(
-            "127.0.0.1:1", "/127.0.0.1", Advertised("gateway", 9092), core.queue.flow(), share
+            "127.0.0.1:1", "/127.0.0.1", Advertised("gateway", 9092), self.queue.flow(), share
         )
         self.client_id: str | None = "client"
+
+    def renew(self) -> None:
+        """Another coordinator over the same store, not started yet, and handlers that ask it."""
+        self.groups = GroupCoordinator(
+            cast("TopicTable", self.topics),
+            self.config,
+            self.dynamic,
+            manager=self.manager,
+            lease=self.lease,
+            identity=Identity(1, "cluster", self.lease.current.epoch),
+            queue=self.queue,
+            clock=self.clock,
+            spawn=self.spawn,
+        )
+        self.table = HandlerTable(group_handlers(1, self.groups, cast("TopicTable", self.topics), self.clock))
 
     def begin(self, request: ApiMessage, version: int | None = None) -> Callable[[], Awaitable[Any]]:
         """Send a request; returns what waits for the answer."""
@@ -85,7 +116,8 @@ class Harness:
         version = self.table.versions[key][1] if version is None else version
         low, high = self.table.versions[key]
         assert low <= version <= high
-        context = RequestContext(key, version, 7, self.client_id, self.connection, cast("Any", None))
+        place = Place(ReplyOrder(ServerSettings(), self.connection.share, lambda: False), 0)
+        context = RequestContext(key, version, 7, self.client_id, self.connection, place)
         received = type(request).decode(request.encode(version), version)
         begun = until_it_waits(self.table.handlers[key].begin(received, context))
 
@@ -100,9 +132,9 @@ class Harness:
         """Commit offsets of topics that there are, past the handlers."""
         commit = OffsetCommit()
         for partition, committed in offsets.items():
-            record = self.core.topics.get(partition.topic)
+            record = self.topics.get(partition.topic)
             assert record is not None
-            commit.add(record, partition.partition, committed)
+            commit.add(cast("TopicRecord", record), partition.partition, committed)
         return self.groups.commit(group, commit)
 
     async def ask(self, request: ApiMessage, version: int | None = None) -> Any:
@@ -146,11 +178,11 @@ def topics_of(box: Harness, group: str = "g") -> list[str]:
 
 
 async def stored(box: Harness) -> list[str]:
-    return [key.removeprefix("group-offset/") for key in await box.core.manager.scan("group-offset/")]
+    return [key.removeprefix("group-offset/") for key in await box.manager.scan("group-offset/")]
 
 
 async def committed(box: Harness, group: str, **offsets: int) -> None:
-    now = box.core.wall_ms()
+    now = box.clock.wall_ms()
     values = {TopicPartition(topic, 0): CommittedOffset(at, commit_ms=now) for topic, at in offsets.items()}
     assert await box.store_offsets(group, values).wait() is ErrorCode.NONE
 
@@ -186,29 +218,17 @@ def subscription(*topics: str) -> bytes:
 
 
 @asynccontextmanager
-async def coordinator(store: str, core_class: type[Core] = Core, **settings: Any) -> AsyncIterator[Harness]:
+async def coordinator(store: str, clock: Clock | None = None, **settings: Any) -> AsyncIterator[Harness]:
     """A coordinator over the memory store of that name, started and closed."""
-    config = {"group_initial_rebalance_delay_ms": 0, **settings}
+    config = BrokerConfig({"group_initial_rebalance_delay_ms": 0, **settings})
     async with open_store(f"memory:{store}") as opened, Supervisor("test") as supervisor:
         lease = await opened.manager.acquire("gateway", str(uuid.uuid4()), 30.0)
-        core = core_class(
-            config=BrokerConfig(config),
-            manager=opened.manager,
-            broker=opened.broker,
-            lease=lease,
-            node_id=1,
-            cluster_id="cluster",
-            leader_epoch=lease.epoch,
-            spawn=supervisor.spawn,
-        )
-        core.topics = cast("Any", FakeTopics())
-        core.dynamic = DynamicConfig(core)
-        core.groups = GroupCoordinator(core)
-        await core.groups.start()
+        box = Harness(opened.manager, HeldLease(lease), config, clock or Clock(), supervisor.spawn)
+        await box.groups.start()
         try:
-            yield Harness(core)
+            yield box
         finally:
-            await core.groups.aclose()
+            await box.groups.aclose()
             await opened.manager.release(lease)
         supervisor.check()
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway.core import RequestContext
+from kclient.gateway.contexts import RequestContext
 from kclient.gateway.groups.events import Leave
 from kclient.gateway.groups.writer import Write
 from kclient.htp.errors import StorageFullError
@@ -50,7 +50,7 @@ def store() -> Iterator[str]:
 
 def many(box: Harness, offset: int = 7, **fields: Any) -> tuple[FakeTopic, Any]:
     """A commit of so many partitions of a topic that it is worked on in steps; three of them are done."""
-    topics = box.core.topics.by_name  # type: ignore[attr-defined]
+    topics = box.topics.by_name  # type: ignore[attr-defined]
     topic = topics["a"] = FakeTopic("a", b"a" * 16, MANY)
     wanted = [OffsetCommitRequestPartition(partition_index=index, committed_offset=offset) for index in range(MANY)]
     request = OffsetCommitRequest(
@@ -81,12 +81,12 @@ async def test_a_commit_is_that_of_the_topic_that_it_found(store: str) -> None:
     async with coordinator(store) as box:
         old, work = many(box)
         old.gone = True
-        box.groups.topic_deleted("a")
-        again = box.core.topics.by_name["a"] = FakeTopic("a", b"b" * 16, MANY)  # type: ignore[attr-defined]
+        await box.groups.topic_deleted("a")
+        again = box.topics.by_name["a"] = FakeTopic("a", b"b" * 16, MANY)  # type: ignore[attr-defined]
         assert await codes_of(work) == {ErrorCode.UNKNOWN_TOPIC_ID}
         assert topics_of(box) == []
     async with coordinator(store) as box:
-        box.core.topics.by_name["a"] = again  # type: ignore[attr-defined]
+        box.topics.by_name["a"] = again  # type: ignore[attr-defined]
         assert topics_of(box) == []
 
 
@@ -95,7 +95,7 @@ async def test_a_commit_whose_topic_goes_while_it_is_stored(store: str) -> None:
         topic, work = many(box)
         work = until_it_waits(work)
         topic.gone = True
-        box.groups.topic_deleted("a")
+        await box.groups.topic_deleted("a")
         assert await codes_of(work) == {ErrorCode.UNKNOWN_TOPIC_ID}
         assert topics_of(box) == []
         await box.groups.forget_topic("a")
@@ -151,7 +151,7 @@ async def test_offsets_are_deleted_beside_the_deletion_of_their_group(store: str
 def fails_from_part(box: Harness, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """The store takes so many parts of a write, and no more."""
     monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 100)
-    manager: Any = type(box.core.manager)
+    manager: Any = type(box.manager)
     commit, parts = manager.commit, 0
 
     async def until_then(self: Any, *args: Any, **options: Any) -> Any:
@@ -184,8 +184,8 @@ async def test_a_commit_that_fails_half_way_is_shown_as_it_is_stored(
         live = shown(box)
         assert live == [(index, 2 if index < 100 * parts else 1) for index in range(MANY)]
     async with coordinator(store) as box:
-        box.core.topics.by_name["a"] = topic  # type: ignore[attr-defined]
-        box.groups._load_offsets(await box.core.manager.scan("group-offset/"), ())
+        box.topics.by_name["a"] = topic  # type: ignore[attr-defined]
+        box.groups._load_offsets(await box.manager.scan("group-offset/"), ())
         assert shown(box) == live
 
 

@@ -19,6 +19,7 @@ from kclient.htp import (
     UnknownDomainError,
     UnknownTopicError,
 )
+from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.unit.htp.conftest import OpenStore
 
 pytestmark = pytest.mark.anyio
@@ -171,6 +172,15 @@ async def test_the_same_holder_gets_a_new_epoch_at_once(manager: Manager) -> Non
     await manager.release(before)
     with pytest.raises(LeaseHeldError):
         await manager.acquire("gateway", "two", 60)
+
+
+async def test_a_lease_that_nobody_waits_for_any_more_is_given_back(manager: Manager) -> None:
+    async def scenario(cancelled: Cancelled) -> None:
+        if await cancelled(manager.acquire("gateway", "one", 60)) is Outcome.FINISHED:
+            await manager.release(cancelled.result)
+        await manager.release(await manager.acquire("gateway", "two", 60))
+
+    await at_every_checkpoint(scenario)
 
 
 async def test_a_lease_that_ran_out(manager: Manager) -> None:

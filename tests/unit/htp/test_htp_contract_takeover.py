@@ -223,13 +223,13 @@ async def test_a_trim_that_waits_for_a_sync_while_the_topic_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, go_on, deleted = anyio.Event(), anyio.Event(), anyio.Event()
-    idle = EmbeddedBroker._idle
+    decided = EmbeddedBroker._decided
 
     async def slowly(broker: EmbeddedBroker, log: TopicLog) -> None:
         if not waits.is_set():
             waits.set()
             await go_on.wait()
-        await idle(broker, log)
+        await decided(broker, log)
 
     async with open_store(f"embedded:{tmp_path / 'data'}") as store:
         await store.manager.create_domain(TOPIC.domain)
@@ -245,7 +245,7 @@ async def test_a_trim_that_waits_for_a_sync_while_the_topic_is_deleted(
             await store.broker.delete([place], epoch=1)
             deleted.set()
 
-        monkeypatch.setattr(EmbeddedBroker, "_idle", slowly)
+        monkeypatch.setattr(EmbeddedBroker, "_decided", slowly)
         with anyio.fail_after(20):
             async with anyio.create_task_group() as group:
                 group.start_soon(trim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -28,7 +30,11 @@ from kclient.htp import (
 )
 from kclient.htp.embedded import directory as directory_module
 from kclient.htp.embedded import log as log_module
+from kclient.htp.embedded import writer as writer_module
 from kclient.htp.embedded.directory import FORMAT
+from kclient.htp.embedded.files import Files
+from kclient.htp.errors import StorageFullError
+from kclient.htp.rows import unsealed
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
@@ -90,6 +96,65 @@ async def check(data: Path, count: int = 23) -> None:
 
 
 # --- format and lock ---
+
+
+FULL = {"f_bavail": 7}
+WITHOUT_INODES = {"f_favail": 0}
+
+
+@pytest.mark.parametrize(
+    ("code", "left", "full"),
+    [
+        (sqlite3.SQLITE_IOERR_SHMSIZE, FULL, True),
+        (sqlite3.SQLITE_IOERR_WRITE, FULL, True),
+        (sqlite3.SQLITE_CANTOPEN, WITHOUT_INODES, True),
+        (sqlite3.SQLITE_FULL, {}, True),  # a quota, which only SQLite meets
+        (sqlite3.SQLITE_IOERR_READ, {}, False),
+        (sqlite3.SQLITE_NOTADB, FULL, False),
+    ],
+)
+async def test_a_database_that_cannot_be_opened_for_want_of_space(
+    code: int, left: dict[str, int], full: bool, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(data)
+    asked: list[str] = []
+
+    def refuse(*_args: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = code
+        raise error
+
+    def statvfs(path: str) -> SimpleNamespace:
+        asked.append(path)
+        space = {"f_bavail": 1 << 20, "f_frsize": 4096, "f_files": 1 << 20, "f_favail": 1 << 20}
+        return SimpleNamespace(**{**space, **left})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module, "_configure", refuse)
+        patch.setattr(os, "statvfs", statvfs)
+        with pytest.raises(StorageError, match=r"mgr\.db cannot be opened: .*disk I/O error") as caught:
+            await opening(data).__aenter__()
+    assert set(asked) <= {str(data / "mgr")}
+    assert isinstance(caught.value, StorageFullError) is full
+    assert ("no space is left on its file system" in str(caught.value)) is full
+    await check(data)
+
+
+@pytest.mark.parametrize(("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
+async def test_a_directory_that_cannot_be_made_for_want_of_space(
+    number: int, full: bool, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "store", refuse)
+        with pytest.raises(StorageError, match="cannot be opened: ") as caught:
+            await opening(data).__aenter__()
+    assert isinstance(caught.value, StorageFullError) is full
+    assert ("no space is left on its file system" in str(caught.value)) is full
+    await fill(data)
+    await check(data)
 
 
 async def test_a_newer_format_is_refused(data: Path) -> None:
@@ -446,7 +511,7 @@ async def test_recovery_begins_at_the_last_checkpoint(data: Path, monkeypatch: p
         shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
     data = data.parent / "killed"
     async with opening(data) as store:
-        checkpoints = [json.loads(each.value) for each in (await store.manager.scan("brk/")).values()]
+        checkpoints = [json.loads(unsealed(each.value)) for each in (await store.manager.scan("brk/")).values()]
         assert max(checkpoint["next"] for checkpoint in checkpoints) in range(20, 25)
     overwrite(f"{0:020}.log", OVERHEAD, b"damage")(topic_folder(data))
     async with opening(data) as store:

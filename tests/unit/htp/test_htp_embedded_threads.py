@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from sqlalchemy import create_engine, text
@@ -19,10 +20,11 @@ from sqlalchemy import create_engine, text
 from kclient.htp import ConflictError, Sent, StorageError, StorageFullError, Topic, open_store
 from kclient.htp.embedded import writer as writer_module
 from kclient.htp.embedded.broker import EmbeddedBroker
-from kclient.htp.embedded.files import SyncPoint
+from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.recovery import SET_ASIDE, SET_ASIDE_MS
 from kclient.htp.embedded.syncer import Syncer
+from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.embedded.writer import Job
 from kclient.types import Buffer
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -554,3 +556,44 @@ async def test_the_database_has_its_space_from_the_start(tmp_path: Path) -> None
         shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm"))
     async with named_store(f"embedded:{tmp_path / 'killed'}") as store:
         assert (await store.manager.get(["key"]))["key"].value == bytes([39]) * 400_000
+
+
+# --- syncing without a pause ---
+
+
+async def test_a_trim_does_not_wait_for_what_is_written_after_it_was_asked_for(
+    store: NamedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic may be written without a pause: there is always a sync under way, or wanted."""
+    await prepare(store)
+    opened = store.broker.opened[TOPIC]
+    assert isinstance(opened, EmbeddedTopic)
+    log = opened.use()
+    for number in range(3):
+        await (await store.broker.send(TOPIC, [message(number)])).synced()
+        await store.broker.roll(TOPIC)
+    begun, free = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    rounds = iter(range(2))
+    sync = Files.sync
+
+    def held(files: Files, fd: int, point: SyncPoint) -> None:
+        number = next(rounds)
+        begun[number].set()
+        free[number].wait(20)
+        sync(files, fd, point)
+
+    with monkeypatch.context() as patch, anyio.fail_after(20):
+        patch.setattr(Files, "sync", held)
+        first = await store.broker.send(TOPIC, [message(3)])
+        await anyio.to_thread.run_sync(begun[0].wait, 20)
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.broker.trim, TOPIC, 2)
+            while not log._when_over:
+                await anyio.lowlevel.checkpoint()
+            second = await store.broker.send(TOPIC, [message(4)])
+            free[0].set()
+            await anyio.to_thread.run_sync(begun[1].wait, 20)
+        assert await store.broker.start(TOPIC) == 2
+        free[1].set()
+        await first.synced()
+        await second.synced()

@@ -18,9 +18,12 @@ import pytest
 
 import kclient
 import kclient.sync
-from kclient.errors import BrokerConnectionError, IllegalStateError, KafkaError
+from kclient.concurrency import current_backend
+from kclient.errors import BrokerConnectionError, KafkaError
 from kclient.gateway import Gateway
 from kclient.gateway.local import LONGEST_PATH, POINTER, SOCKET, find_local, find_socket, local_address
+from kclient.htp import open_store
+from kclient.htp.errors import StorageError
 from kclient.inprocess import close_all, connect, hosts, reset
 from kclient.net.address import Address, parse_address
 from kclient.net.settings import ConnectionSettings
@@ -204,6 +207,55 @@ def test_a_client_outlives_its_gateway(memory: str) -> None:
         assert producer.send("t", b"2").result(timeout=30).offset == 1
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("where", ["its loop", "a thread"])
+@pytest.mark.parametrize("what", ["the name", "all names"])
+async def test_a_gateway_whose_store_is_reset_fails_and_blocks_nobody(where: str, what: str, memory: str) -> None:
+    name = memory.removeprefix("memory:") if what == "the name" else None
+    gateway = Gateway(memory, "127.0.0.1:0")
+    await gateway.start()
+    assert await produce(memory, b"x") == 0
+    if where == "its loop":
+        reset(name)
+        assert gateway.failure is not None
+    else:
+        await anyio.to_thread.run_sync(reset, name)
+    async with Gateway(memory, listen=None) as second:  # at once
+        assert not list(second.parts.topics)
+        assert await produce(memory, b"y") == 0
+        with anyio.fail_after(20), pytest.raises(StorageError, match="was reset"):
+            await gateway.wait()
+        if current_backend() == "asyncio":  # on trio closing follows nesting
+            await gateway.close()
+            await gateway.close()
+        assert await produce(memory, b"y") == 1
+    await gateway.close()
+    assert await produce(memory, b"z") == 2
+
+
+@pytest.mark.anyio
+async def test_a_store_that_is_reset_fails_once() -> None:
+    name = f"inprocess-{uuid.uuid4().hex}"
+    told: list[BaseException] = []
+    async with open_store(f"memory:{name}") as store, open_store(f"memory:{name}-other") as other:
+        store.on_failure(told.append)
+        other.on_failure(told.append)
+        reset(name)
+        reset(name)
+        assert [str(error) for error in told] == [f"memory:{name} was reset"]
+        store.on_failure(told.append)
+        assert len(told) == 2, "whoever comes later is told as well"
+        await store.__aexit__(None, None, None)
+        await store.__aenter__()
+        store.on_failure(told.append)
+        assert len(told) == 2, "it is open again, and empty"
+        other.on_failure(told.append)()
+        reset(f"{name}-other")
+        assert len(told) == 3
+        store.on_failure(told.append)
+        assert len(told) == 3
+
+
 # ---- what goes wrong ------------------------------------------------------------------------------------------
 
 
@@ -221,8 +273,6 @@ async def test_a_directory_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_locked_directory_without_an_answer(embedded: str) -> None:
     """Somebody holds the lock and serves nobody: the error says who."""
-    from kclient.htp import open_store
-
     async with open_store(embedded):
         with pytest.raises(BrokerConnectionError) as caught:
             await open_stream(embedded, socket_connection_setup_timeout_ms=300)
@@ -366,10 +416,77 @@ os.kill(os.getpid(), signal.SIGKILL)
             os.kill(child, signal.SIGKILL)
 
 
-def test_memory_of_the_parent_cannot_be_used_after_a_fork(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "_foreign", {parse_address(memory)})
-    with pytest.raises(IllegalStateError, match="embedded:DIRECTORY"):
-        hosts.start_host(parse_address(memory))
+IN_A_CHILD = """
+import anyio, os, sys
+import kclient, kclient.sync
+from kclient.gateway import Gateway
+from kclient.htp import Topic, open_store
+from kclient.inprocess import close_all, reset
+
+def produce(address):
+    with kclient.sync.Producer(bootstrap_servers=address, max_block_ms=5000) as producer:
+        return producer.send("t", b"x").result(10).offset
+
+def serve():
+    with kclient.sync.Gateway("memory:a", None):
+        return "served"
+
+async def open_it():
+    async with open_store("memory:a"):
+        return "opened"
+
+async def in_a_loop():
+    async with kclient.Producer(bootstrap_servers="memory:a", max_block_ms=5000) as producer:
+        return (await (await producer.send("t", b"x"))).offset
+
+def reset_it():
+    reset("a")
+    return produce("memory:a")
+
+def child(function):
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            print(f"{function.__name__}: {function()}", flush=True)
+        except BaseException as error:
+            print(f"{function.__name__}: {type(error).__name__} {'embedded:DIRECTORY' in str(error)}", flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parent", ["serves", "has served", "is a client", "was a client", "holds it open"])
+def test_memory_of_the_parent_cannot_be_used_after_a_fork(parent: str) -> None:
+    """Whoever serves it there, and whether that goes on: the store lives until the parent ends."""
+    code = {
+        "serves": "gateway = kclient.sync.Gateway('memory:a', None); gateway.start(); produce('memory:a')",
+        "has served": "with kclient.sync.Gateway('memory:a', None): produce('memory:a')",
+        "is a client": "produce('memory:a')",
+        "was a client": "produce('memory:a'); close_all()",
+        "holds it open": """
+store = open_store("memory:a")
+kclient.sync.portal.get_portal().call(store.__aenter__)
+def use():
+    return anyio.run(store.manager.list_domains)
+child(use)
+""",
+    }[parent]
+    uses = "produce_it", "serve", "open", "loop"
+    code = f"""{IN_A_CHILD}
+{code}
+def produce_it(): return produce("memory:a")
+def open(): return anyio.run(open_it)
+def loop(): return anyio.run(in_a_loop)
+def own(): return produce("memory:b")
+for use in ({", ".join(uses)}, own, reset_it):
+    child(use)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    refused = [f"{use}: IllegalStateError True" for use in (*(["use"] if parent == "holds it open" else []), *uses)]
+    assert done.stdout.splitlines() == [*refused, "own: 0", "reset_it: 0"], done.stderr
 
 
 def test_closing_all_from_any_thread(memory: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kclient.errors import ProtocolError
 from kclient.net.frames import FIRST_ROOM, FrameAssembler
-from kclient.net.rooms import PATIENCE, rooms
+from kclient.net.receive_buffers import PATIENCE, receive_buffers
 
 
 def encoded(frames: list[bytes]) -> bytes:
@@ -180,7 +180,7 @@ def large_frame(assembler: FrameAssembler, size: int) -> memoryview:
 
 
 def test_a_large_buffer_is_used_again_when_nobody_looks_at_it() -> None:
-    rooms().clear()
+    receive_buffers().clear()
     assembler = trusting()
     first = large_frame(assembler, 3_000_000)
     buffer, part = id(first.obj), first[5:10]
@@ -196,7 +196,7 @@ def test_a_large_buffer_is_used_again_when_nobody_looks_at_it() -> None:
 
 
 def test_a_small_frame_holds_no_large_buffer() -> None:
-    rooms().clear()
+    receive_buffers().clear()
     assembler = trusting()
     buffer = id(large_frame(assembler, 30_000_000).obj)
     assert id(large_frame(assembler, 30_000_000).obj) == buffer
@@ -204,7 +204,7 @@ def test_a_small_frame_holds_no_large_buffer() -> None:
 
 
 def test_large_buffers_are_given_back() -> None:
-    rooms().clear()
+    receive_buffers().clear()
     assembler = trusting()
     tracemalloc.start()
     held = [large_frame(assembler, 20_000_000) for _ in range(8)]

@@ -13,6 +13,7 @@ import tracemalloc
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ import pytest
 from kclient.concurrency import Completion, Supervisor
 from kclient.errors import ClosedError, ProtocolError, UnsupportedVersionError
 from kclient.net.address import Address, parse_address
+from kclient.net.answers import Steps
 from kclient.net.channel import Channel
 from kclient.net.channel_kinds import open_channel
 from kclient.net.connection import Connection
 from kclient.net.connectors import connect
+from kclient.net.memory_budget import Share
+from kclient.net.reply_order import Place
 from kclient.net.server import Server, ServerConnection, ServerSettings
-from kclient.net.server_connection import Place, Steps
 from kclient.net.streams import ByteStream, SocketStream, memory_pair
 from kclient.protocol.framing import decode_request, encode_response
 from kclient.protocol.messages import MetadataResponse
@@ -933,33 +936,122 @@ async def test_who_waits_without_need_is_hurried_when_the_connection_is_short_of
         await server.aclose()
 
 
-async def test_who_holds_memory_for_replies_that_wait_is_closed_while_others_wait(
-    caplog: pytest.LogCaptureFixture,
+CROWDED = {
+    "a request that does not begin": [b"first", b"reply 1048576", b"last"],
+    "a request that is not read": [b"first", *[b"more" + bytes(240_000)] * 3, b"last" + bytes(500_000)],
+    "steps that wait for memory": [b"first", b"reply 500000", b"large"],
+}
+"""What a client sends that fills its own quarter behind one answer."""
+
+
+class Crowd:
+    """A server without memory for others, one client of which has its own quarter full behind its first request."""
+
+    def __init__(self, kind: str, supervisor: Supervisor, bodies: list[bytes], parked: bool) -> None:
+        self.handler, self.server, self.client, self.connection = serve(
+            kind, supervisor, max_memory=4 << 20, stall_timeout=0.2
+        )
+        self.handler.special = self._begin
+        self.first: Completion[list[bytes]] = Completion()
+        self.parked = parked
+        self.client.send(*bodies)
+
+    def _begin(self, body: bytes, connection: ServerConnection) -> Any:
+        if body == b"first":
+            assert connection.beginning is not None
+            connection.beginning.parked = self.parked
+            return self.first
+        if body.startswith(b"more"):
+            return Completion()
+        if body.startswith(b"reply"):
+            return frame(bytes(int(body[5:])))
+        return Steps(self._large()) if body == b"large" else frame(b"ok")
+
+    @staticmethod
+    def _large() -> Any:
+        yield 700_000
+        return frame(b"large")
+
+    async def others_wait(self) -> Share:
+        """From now on; returns what holds the rest."""
+        await until(lambda: self.connection.crowded)
+        hog = self.server.budget.share(lambda: None)
+        hog.keep(self.server.budget.limit)
+        assert self.server.budget.favours(hog)
+        return hog
+
+
+@pytest.mark.parametrize("bodies", CROWDED.values(), ids=CROWDED)
+async def test_who_holds_memory_behind_a_parked_answer_is_closed_while_others_wait(
+    bodies: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with supervised() as supervisor:
-        handler, server, client, connection = serve("memory", supervisor, max_memory=4 << 20, stall_timeout=0.2)
-
-        def work() -> Any:
-            yield 700_000
-            return frame(b"large")
-
-        answers = {b"first": Completion(), b"reply": frame(bytes(500_000)), b"large": Steps(work())}
-        handler.special = lambda body, _: answers.get(body) or frame(b"ok")
-        client.send(b"first", b"reply", b"large")
-        await until(lambda: connection.crowded)
-        hog = server.budget.share(lambda: None)
-        hog.keep(server.budget.limit)
-        assert server.budget.favours(hog)
-        mine, theirs = LINKS["memory"]()
-        server.attach(theirs)
-        other = Client(mine, supervisor)
+        crowd = Crowd("tcp", supervisor, bodies, parked=True)
+        hog = await crowd.others_wait()
+        other, _ = await other_client(crowd.server, "tcp", supervisor)
         other.send(bytes(500_000))
-        await client.ended()
+        await crowd.client.ended()
         assert "memory that others wait for" in caplog.text
         hog.close()
         assert await other.receive(1) == [b"ok"]
         await other.aclose()
-        await client.aclose()
+        await crowd.client.aclose()
+        await crowd.server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "tcp", "tls"])
+@pytest.mark.parametrize("bodies", CROWDED.values(), ids=CROWDED)
+async def test_who_waits_for_the_server_is_not_closed_however_much_it_holds(kind: str, bodies: list[bytes]) -> None:
+    """As while its disk stalls: the client has sent all and reads, so it cannot do anything about it."""
+    async with supervised() as supervisor:
+        crowd = Crowd(kind, supervisor, bodies, parked=False)
+        hog = await crowd.others_wait()
+        silent, _ = await other_client(crowd.server, kind, supervisor)
+        silent.channel.write([(500_000).to_bytes(4, "big") + bytes(100)])
+        await silent.ended()
+        for _ in range(10):
+            assert crowd.connection in crowd.server.connections
+            await anyio.sleep(0.1)
+        hog.close()
+        crowd.first.set_result(frame(b"first"))
+        assert (await crowd.client.receive(1))[0] == b"first"
+        await crowd.client.aclose()
+        await silent.aclose()
+        await crowd.server.aclose()
+
+
+async def test_who_hangs_amid_a_request_is_closed_although_others_of_it_wait_for_the_server() -> None:
+    async with supervised() as supervisor:
+        crowd = Crowd("tcp", supervisor, CROWDED["a request that is not read"][:-1], parked=False)
+        crowd.client.channel.write([(500_000).to_bytes(4, "big") + bytes(100)])
+        hog = await crowd.others_wait()
+        other, _ = await other_client(crowd.server, "tcp", supervisor)
+        other.send(bytes(500_000))
+        await crowd.client.ended()
+        hog.close()
+        assert await other.receive(1) == [b"ok"]
+        await other.aclose()
+        await crowd.client.aclose()
+        await crowd.server.aclose()
+
+
+async def test_what_the_server_has_begun_asks_no_faster_reading_of_a_client() -> None:
+    """Who reads a reply slowly has to take that, not what waits for a disk."""
+    async with supervised() as supervisor:
+        handler, server, _, _ = serve("memory", supervisor)
+        handler.special = lambda body, _: frame(bytes(4 << 20)) if body == b"much" else Completion()
+        mine, theirs = socket.socketpair()
+        with mine:
+            theirs.setblocking(False)
+            connection = server.attach(SocketStream(theirs))
+            mine.sendall(b"".join(frame(b"much")))
+            await until(lambda: connection.stuck)
+            unsent = connection.stuck
+            thread = partial(mine.sendall, b"".join(frame(bytes(8 << 20))))
+            await anyio.to_thread.run_sync(thread)
+            await until(lambda: connection.outstanding)
+            assert connection.share.held >= unsent + (8 << 20)
+            assert connection.stuck == unsent
         await server.aclose()
 
 

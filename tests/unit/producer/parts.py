@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 from kclient.cluster import Backoff, ClusterSnapshot, MetadataCache, PartitionMetadata, TopicMetadata
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import ProducerBatch
-from kclient.producer.outcomes import Outcomes
+from kclient.producer.batch_buffer import BatchBuffer
+from kclient.producer.delivery_reports import DeliveryReports
+from kclient.producer.drain import BatchDrain
+from kclient.producer.interfaces import DeliveryCallback
+from kclient.producer.producer_id import ProducerIdState
 from kclient.producer.sender import Actions, InFlight, PartitionOutcome, Sender
 from kclient.producer.settings import AccumulatorSettings, SenderSettings
-from kclient.producer.transactions import TransactionManager
 from kclient.records import BatchBuilder, decode_records
-from kclient.types import Node, TopicPartition
+from kclient.types import Headers, Node, TopicPartition
 
 TOPIC_ID = b"t" * 16
 
@@ -50,17 +54,20 @@ class Parts:
         self.now = 1000.0
         self.wakes = 0
         self.settings = AccumulatorSettings(**{**defaults, **settings})
-        self.outcomes = Outcomes()
-        self.accumulator = Accumulator(
-            self.settings, self.outcomes, self._wake, lambda: self.now, lambda: self.now, Random(seed)
+        self.reports = DeliveryReports()
+        self.producer_id_state = ProducerIdState() if idempotent else None
+        self.buffer = BatchBuffer(self.settings, self._wake, Random(seed))
+        self.accumulator = Accumulator(self.buffer, self.settings, self.reports)
+        self.drain = BatchDrain(
+            self.buffer, self.settings, self.producer_id_state, mute=not idempotent and max_in_flight == 1
         )
-        self.transactions = TransactionManager() if idempotent else None
         self.metadata = MetadataCache(max_age=300, backoff=Backoff(100, 1000))
         self.metadata.begin_update(self.now)
         self.connected = {1, 2, 3}
         self.sender = Sender(
-            self.accumulator,
-            self.transactions,
+            self.buffer,
+            self.drain,
+            self.producer_id_state,
             self.metadata,
             SenderSettings(
                 acks=acks,
@@ -78,13 +85,29 @@ class Parts:
     def lead(self, leaders: dict[int, int] | int, epoch: int = 0, topic_id: bytes = TOPIC_ID) -> None:
         """New metadata."""
         self.metadata.snapshot = cluster_of(leaders, epoch=epoch, topic_id=topic_id)
-        self.accumulator.update(self.metadata.snapshot)
+        self.buffer.update(self.metadata.snapshot)
 
     def forget_partitions(self) -> None:
         self.metadata.snapshot = replace(self.metadata.snapshot, topics={})
 
-    def send(self, value: bytes | None = b"v", key: bytes | None = None, partition: int | None = 0, **rest: Any) -> Any:
-        return self.accumulator.append("t", value, key, partition, rest.pop("timestamp", 5), **rest)
+    def send(
+        self,
+        value: bytes | None = b"v",
+        key: bytes | None = None,
+        partition: int | None = 0,
+        timestamp: int = 5,
+        headers: Headers = (),
+        callback: DeliveryCallback | None = None,
+    ) -> Any:
+        """Append a record as the producer does: to the open batch if that is possible, else by the accumulator."""
+        if callback is None:
+            made = self.buffer.appender.append("t", value, key, partition, timestamp, headers)
+            if made is not None:
+                return made
+        return self.accumulator.append("t", value, key, partition, timestamp, headers, callback, now=self.now)
+
+    def send_many(self, values: Sequence[bytes], start: int = 0) -> Any:
+        return self.accumulator.append_many("t", 0, 5, values, start, now=self.now)
 
     def poll(self) -> Actions:
         return self.sender.poll(self.now, self.connected.__contains__)
@@ -101,11 +124,11 @@ class Parts:
 
     def ready_id(self, producer_id: int = 7, epoch: int = 0) -> None:
         """Give the producer its id, which the leaders know already."""
-        assert self.transactions is not None
-        self.transactions.initializing()
+        assert self.producer_id_state is not None
+        self.producer_id_state.initializing()
         self.sender.on_producer_id(producer_id, epoch)
         for partition in self.metadata.snapshot.topics["t"].partitions:
-            self.transactions.partition(TopicPartition("t", partition)).known = True
+            self.producer_id_state.partition(TopicPartition("t", partition)).known = True
 
     def answer(self, request: InFlight, code: int = 0, offset: int = 0, **rest: Any) -> None:
         """The broker answers the same for every partition."""
@@ -113,12 +136,14 @@ class Parts:
         self.sender.on_response(request, dict.fromkeys(request.batches, outcome), self.now)
 
 
-def batch_of(*values: bytes, outcomes: Outcomes | None = None, partition: int = 0, timestamp: int = 5) -> ProducerBatch:
+def batch_of(
+    *values: bytes, reports: DeliveryReports | None = None, partition: int = 0, timestamp: int = 5
+) -> ProducerBatch:
     """A closed batch of some values."""
     builder = BatchBuilder(limit=1_000_000)
     for value in values:
         builder.append(timestamp, None, value)
-    batch = ProducerBatch(TopicPartition("t", partition), builder, 0.0, 0, outcomes or Outcomes())
+    batch = ProducerBatch(TopicPartition("t", partition), builder, 0.0, 0, reports or DeliveryReports())
     batch.close()
     return batch
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kclient.errors import ClosedError, RecordTooLargeError
-from kclient.producer.answers import FULL
-from kclient.producer.batch import BatchState
+from kclient.producer.accumulator import FULL
 from kclient.producer.delivery import Delivery
+from kclient.producer.states import BatchState
 from kclient.records import HEADER_SIZE, decode_records
 from kclient.types import TopicPartition
 from tests.unit.producer.parts import Parts, values_of
@@ -29,8 +29,13 @@ JAVA_PARTITIONS_OF_7 = {
 }
 
 
+def gathering(leaders: dict[int, int] | int = 1, **settings: Any) -> Parts:
+    """Parts without sequence numbers, so that nothing waits for a producer id."""
+    return Parts(leaders, idempotent=False, **settings)
+
+
 def drain(parts: Parts, *nodes: int) -> list[Any]:
-    drained = parts.accumulator.drain(parts.metadata.snapshot, nodes or (1,), parts.now)
+    drained = parts.drain.drain(parts.metadata.snapshot, nodes or (1,), parts.now)
     batches = [batch for batches in drained.batches.values() for batch in batches]
     for batch in batches:
         batch.encode()
@@ -38,11 +43,11 @@ def drain(parts: Parts, *nodes: int) -> list[Any]:
 
 
 def ready(parts: Parts) -> Any:
-    return parts.accumulator.ready(parts.metadata.snapshot, parts.now)
+    return parts.drain.ready(parts.metadata.snapshot, parts.now)
 
 
 def test_what_goes_in_comes_out_in_order() -> None:
-    parts = Parts()
+    parts = gathering()
     handles = [
         parts.send(b"a", b"k", headers=[("h", b"1")]),
         parts.send(None, b"k", timestamp=7),
@@ -61,7 +66,7 @@ def test_what_goes_in_comes_out_in_order() -> None:
 
 
 def test_log_append_time_overrides_the_producers() -> None:
-    parts = Parts()
+    parts = gathering()
     handle = parts.send(b"a")
     (batch,) = drain(parts)
     batch.succeed(3, 99)
@@ -72,7 +77,7 @@ def test_log_append_time_overrides_the_producers() -> None:
 
 
 def test_linger_is_waited_for() -> None:
-    parts = Parts(linger=0.5)
+    parts = gathering(linger=0.5)
     parts.send()
     state = ready(parts)
     assert (state.nodes, state.next_at) == (set(), 1000.5)
@@ -84,38 +89,38 @@ def test_linger_is_waited_for() -> None:
 
 
 def test_a_full_batch_does_not_linger() -> None:
-    parts = Parts(linger=60.0)
-    while not parts.accumulator._active[TP].batches[0].full if parts.accumulator.queued else True:
+    parts = gathering(linger=60.0)
+    while not parts.buffer.active[TP].batches[0].full if parts.buffer.queued else True:
         parts.send(b"x" * 100)
     assert ready(parts).nodes == {1}
 
 
 def test_a_full_batch_lingers_while_another_request_is_on_its_way() -> None:
-    parts = Parts(linger=0.5, growth=5000)
+    parts = gathering(linger=0.5, growth=5000)
     for _ in range(12):
         parts.send(b"x" * 100)
     assert ready(parts).nodes == {1}
-    busy = parts.accumulator.ready(parts.metadata.snapshot, parts.now, {1})
+    busy = parts.drain.ready(parts.metadata.snapshot, parts.now, {1})
     assert (busy.nodes, busy.next_at) == (set(), 1000.5)
     for _ in range(60):
         parts.send(b"x" * 100)
-    assert parts.accumulator.ready(parts.metadata.snapshot, parts.now, {1}).nodes == {1}, "it cannot grow any more"
+    assert parts.drain.ready(parts.metadata.snapshot, parts.now, {1}).nodes == {1}, "it cannot grow any more"
 
 
 def test_a_flush_hurries_everything() -> None:
-    parts = Parts(leaders=2, linger=60.0)
+    parts = gathering(leaders=2, linger=60.0)
     parts.send(partition=0)
     parts.send(partition=1)
-    assert len(parts.accumulator.begin_flush()) == 2
+    assert len(parts.buffer.begin_flush()) == 2
     assert ready(parts).nodes == {1}
     assert len(drain(parts)) == 2
-    parts.accumulator.end_flush()
+    parts.buffer.end_flush()
     parts.send(partition=0)
     assert ready(parts).nodes == set()
 
 
 def test_a_partition_without_leader_is_reported() -> None:
-    parts = Parts(leaders={0: -1})
+    parts = gathering(leaders={0: -1})
     parts.send()
     state = ready(parts)
     assert (state.nodes, state.unknown_leaders) == (set(), {"t"})
@@ -123,7 +128,7 @@ def test_a_partition_without_leader_is_reported() -> None:
 
 
 def test_a_batch_that_cannot_leave_grows_beyond_batch_size() -> None:
-    parts = Parts(batch_size=1000, growth=5000)
+    parts = gathering(batch_size=1000, growth=5000)
     for _ in range(30):
         parts.send(b"x" * 100)
     (batch,) = drain(parts)
@@ -132,7 +137,7 @@ def test_a_batch_that_cannot_leave_grows_beyond_batch_size() -> None:
 
 
 def test_a_batch_does_not_grow_beyond_its_bound() -> None:
-    parts = Parts(batch_size=1000, growth=2000)
+    parts = gathering(batch_size=1000, growth=2000)
     for _ in range(60):
         parts.send(b"x" * 100)
     sizes = []
@@ -146,7 +151,7 @@ def test_a_batch_does_not_grow_beyond_its_bound() -> None:
 
 
 def test_one_batch_per_partition_and_no_more_than_a_request_holds() -> None:
-    parts = Parts(leaders=3, batch_size=4000, growth=4000, max_request_size=8000)
+    parts = gathering(leaders=3, batch_size=4000, growth=4000, max_request_size=8000)
     for partition in range(3):
         for _ in range(60):
             parts.send(b"x" * 100, partition=partition)
@@ -159,7 +164,7 @@ def test_one_batch_per_partition_and_no_more_than_a_request_holds() -> None:
 
 
 def test_a_batch_larger_than_what_is_left_is_not_overtaken_by_small_ones() -> None:
-    parts = Parts(leaders=2, batch_size=6000, growth=6000, max_request_size=8000)
+    parts = gathering(leaders=2, batch_size=6000, growth=6000, max_request_size=8000)
     for partition in (0, 1):
         parts.send(b"x" * 5000, partition=partition)
     first, second = drain(parts), drain(parts)
@@ -168,7 +173,7 @@ def test_a_batch_larger_than_what_is_left_is_not_overtaken_by_small_ones() -> No
 
 
 def test_only_the_asked_brokers_are_drained() -> None:
-    parts = Parts(leaders={0: 1, 1: 2})
+    parts = gathering(leaders={0: 1, 1: 2})
     parts.send(partition=0)
     parts.send(partition=1)
     assert [batch.tp.partition for batch in drain(parts, 2)] == [1]
@@ -176,22 +181,22 @@ def test_only_the_asked_brokers_are_drained() -> None:
 
 
 def test_a_muted_partition_waits() -> None:
-    parts = Parts()
+    parts = gathering(max_in_flight=1)
     parts.send(b"a")
-    parts.accumulator.drain(parts.metadata.snapshot, [1], parts.now, mute=True)
+    parts.drain.drain(parts.metadata.snapshot, [1], parts.now)
     parts.send(b"b")
     assert ready(parts).nodes == set()
     assert drain(parts) == []
-    parts.accumulator.unmute(TP)
+    parts.drain.landed(TP)
     assert len(drain(parts)) == 1
 
 
 def test_a_batch_that_comes_back_leaves_first_but_not_before_its_time() -> None:
-    parts = Parts()
+    parts = gathering()
     parts.send(b"a")
     (batch,) = drain(parts)
     parts.send(b"b")
-    parts.accumulator.reenqueue(batch, parts.now + 0.2)
+    parts.drain.reenqueue(batch, parts.now + 0.2)
     state = ready(parts)
     assert (state.nodes, state.next_at) == (set(), parts.now + 0.2)
     assert drain(parts) == []
@@ -201,24 +206,24 @@ def test_a_batch_that_comes_back_leaves_first_but_not_before_its_time() -> None:
 
 
 def test_a_new_leader_is_tried_at_once() -> None:
-    parts = Parts(leaders={0: 1, 1: 2})
+    parts = gathering(leaders={0: 1, 1: 2})
     parts.send()
     (batch,) = drain(parts)
-    parts.accumulator.reenqueue(batch, parts.now + 60)
+    parts.drain.reenqueue(batch, parts.now + 60)
     assert ready(parts).nodes == set()
     parts.lead({0: 2, 1: 2}, epoch=1)
     assert ready(parts).nodes == {2}
 
 
 def test_several_that_come_back_keep_their_order() -> None:
-    parts = Parts(idempotent=False)
+    parts = gathering()
     batches = []
     for value in (b"a", b"b", b"c"):
         parts.send(value)
         parts.now += 0.001
         batches += drain(parts)
     for batch in batches:
-        parts.accumulator.reenqueue(batch, 0.0)
+        parts.drain.reenqueue(batch, 0.0)
     assert [values_of(drain(parts)[0]) for _ in range(3)] == [[b"a"], [b"b"], [b"c"]]
 
 
@@ -226,69 +231,69 @@ def test_several_that_come_back_keep_their_order() -> None:
 
 
 def test_memory_runs_out_and_comes_back() -> None:
-    parts = Parts(buffer_memory=2000, batch_size=1000)
+    parts = gathering(buffer_memory=2000, batch_size=1000)
     handles = []
     while (handle := parts.send(b"x" * 100)) is not FULL:
         handles.append(handle)
     assert 14 <= len(handles) <= 19
     called: list[int] = []
-    assert parts.accumulator.add_waiter(lambda: called.append(1))
-    assert parts.accumulator.waiting == 1
+    assert parts.buffer.add_waiter(lambda: called.append(1))
+    assert parts.buffer.waiting == 1
     batches = drain(parts)
     for batch in batches:
         batch.succeed(0, -1)
-        parts.accumulator.finished(batch)
-        parts.accumulator.finished(batch)  # twice does not free twice
+        parts.buffer.finished(batch)
+        parts.buffer.finished(batch)  # twice does not free twice
     assert called == [1]
     assert isinstance(parts.send(b"x"), Delivery)
     while batches := drain(parts):
         for batch in batches:
             batch.succeed(0, -1)
-            parts.accumulator.finished(batch)
-    assert parts.accumulator.memory.available == 2000
+            parts.buffer.finished(batch)
+    assert parts.buffer.pool.free == 2000
 
 
 def test_waiting_for_room_makes_everything_ready() -> None:
-    parts = Parts(buffer_memory=1500, batch_size=1000, linger=60.0)
+    parts = gathering(buffer_memory=1500, batch_size=1000, linger=60.0)
     while parts.send(b"x" * 100) is not FULL:
         pass
-    parts.accumulator.add_waiter(lambda: None)
+    parts.buffer.add_waiter(lambda: None)
     assert ready(parts).nodes == {1}
 
 
 def test_no_waiter_is_taken_when_there_is_room_again() -> None:
-    parts = Parts(buffer_memory=1000, batch_size=1000)
+    parts = gathering(buffer_memory=1000, batch_size=1000)
     while parts.send(b"x" * 100) is not FULL:
         pass
     for batch in drain(parts):
-        parts.accumulator.finished(batch)
-    assert not parts.accumulator.add_waiter(lambda: None)
+        parts.buffer.finished(batch)
+    assert not parts.buffer.add_waiter(lambda: None)
 
 
 def test_a_waiter_can_leave() -> None:
-    parts = Parts(buffer_memory=1000, batch_size=1000)
+    parts = gathering(buffer_memory=1000, batch_size=1000)
     while parts.send(b"x" * 100) is not FULL:
         pass
 
     def waiter() -> None:
         raise AssertionError("called")
 
-    parts.accumulator.add_waiter(waiter)
-    parts.accumulator.remove_waiter(waiter)
+    parts.buffer.add_waiter(waiter)
+    parts.buffer.remove_waiter(waiter)
     for batch in drain(parts):
-        parts.accumulator.finished(batch)
+        parts.buffer.finished(batch)
 
 
 def test_what_a_small_batch_did_not_use_is_free_once_it_left() -> None:
-    parts = Parts(buffer_memory=1000, batch_size=1000)
+    parts = gathering(buffer_memory=1000, batch_size=1000)
     parts.send(b"tiny")
-    assert parts.accumulator.memory.available == 0
+    assert parts.buffer.pool.free == 0
     (batch,) = drain(parts)
-    assert parts.accumulator.memory.available == 1000 - batch.size
+    assert parts.buffer.pool.free == 1000 - batch.size
 
 
 def test_records_that_fit_nowhere_are_refused() -> None:
-    parts = Parts(max_request_size=2000, buffer_memory=1500)
+    parts = gathering(max_request_size=2000, buffer_memory=1500)
     with pytest.raises(RecordTooLargeError, match=r"max\.request\.size"):
         parts.send(b"x" * 2000)
     with pytest.raises(RecordTooLargeError, match=r"buffer\.memory"):
@@ -297,7 +302,7 @@ def test_records_that_fit_nowhere_are_refused() -> None:
 
 
 def test_a_record_just_as_large_as_a_batch_has_one_of_its_own() -> None:
-    parts = Parts(batch_size=0, growth=0)
+    parts = gathering(batch_size=0, growth=0)
     parts.send(b"a")
     parts.send(b"b")
     assert [values_of(drain(parts)[0]) for _ in range(2)] == [[b"a"], [b"b"]]
@@ -307,7 +312,7 @@ def test_a_record_just_as_large_as_a_batch_has_one_of_its_own() -> None:
 
 
 def test_the_sender_is_woken_once_until_it_looks() -> None:
-    parts = Parts(leaders=3, linger=60.0)
+    parts = gathering(leaders=3, linger=60.0)
     for partition in range(3):
         for _ in range(30):
             parts.send(b"x" * 100, partition=partition)
@@ -319,7 +324,7 @@ def test_the_sender_is_woken_once_until_it_looks() -> None:
 
 
 def test_nothing_new_wakes_nobody() -> None:
-    parts = Parts(linger=60.0)
+    parts = gathering(linger=60.0)
     parts.send()
     ready(parts)
     parts.send()
@@ -330,7 +335,7 @@ def test_nothing_new_wakes_nobody() -> None:
 
 
 def test_records_without_a_key_stick_then_go_on() -> None:
-    parts = Parts(leaders=4, linger=60.0)
+    parts = gathering(leaders=4, linger=60.0)
     placed = [parts.send(b"x" * 90, partition=None).batch.tp.partition for _ in range(80)]
     changes = sum(1 for one, other in itertools.pairwise(placed) if one != other)
     assert 4 <= changes <= 10
@@ -338,7 +343,7 @@ def test_records_without_a_key_stick_then_go_on() -> None:
 
 
 def test_a_slow_trickle_fills_a_batch_size_before_it_goes_on() -> None:
-    parts = Parts(leaders=4)
+    parts = gathering(leaders=4)
     placed = []
     for _ in range(40):
         placed.append(parts.send(b"x" * 100, partition=None).batch.tp.partition)
@@ -354,7 +359,7 @@ def test_a_slow_trickle_fills_a_batch_size_before_it_goes_on() -> None:
 
 
 def test_partitions_without_leader_are_avoided() -> None:
-    parts = Parts(leaders={0: 1, 1: -1, 2: 1})
+    parts = gathering(leaders={0: 1, 1: -1, 2: 1})
     placed = {parts.send(b"x" * 90, partition=None).batch.tp.partition for _ in range(200)}
     assert placed == {0, 2}
 
@@ -362,7 +367,7 @@ def test_partitions_without_leader_are_avoided() -> None:
 def test_long_queues_are_avoided() -> None:
     counts = [0, 0]
     for seed in range(30):
-        parts = Parts(leaders=2, seed=seed, growth=0, buffer_memory=10**9)
+        parts = gathering(leaders=2, seed=seed, growth=0, buffer_memory=10**9)
         for _ in range(90):
             parts.send(b"x" * 100, partition=0)
         ready(parts)
@@ -374,7 +379,7 @@ def test_long_queues_are_avoided() -> None:
 
 
 def test_a_broker_that_takes_nothing_is_avoided() -> None:
-    parts = Parts(leaders={0: 1, 1: 2}, availability_timeout=1.0, adaptive=False)
+    parts = gathering(leaders={0: 1, 1: 2}, availability_timeout=1.0, adaptive=False)
     parts.send(partition=0)
     ready(parts)
     parts.now += 2.0
@@ -384,13 +389,13 @@ def test_a_broker_that_takes_nothing_is_avoided() -> None:
 
 
 def test_keys_go_where_java_sends_them() -> None:
-    parts = Parts(leaders=7)
+    parts = gathering(leaders=7)
     placed = {key: parts.send(b"v", key, partition=None).batch.tp.partition for key in JAVA_PARTITIONS_OF_7}
     assert placed == JAVA_PARTITIONS_OF_7
 
 
 def test_keys_can_be_ignored() -> None:
-    parts = Parts(leaders=4, ignore_keys=True, linger=60.0)
+    parts = gathering(leaders=4, ignore_keys=True, linger=60.0)
     placed = [parts.send(b"v", b"%d" % n, partition=None).batch.tp.partition for n in range(5)]
     assert len(set(placed)) == 1
 
@@ -399,11 +404,11 @@ def test_keys_can_be_ignored() -> None:
 
 
 def test_many_values_fill_batch_after_batch() -> None:
-    parts = Parts(buffer_memory=10**6)
+    parts = gathering(buffer_memory=10**6)
     values = [b"%03d" % n + b"x" * 97 for n in range(50)]
     start = 0
     while start < len(values):
-        result = parts.accumulator.append_many("t", 0, 5, values, start)
+        result = parts.send_many(values, start)
         assert result is not FULL
         batch, first, taken = result
         assert taken >= 1
@@ -417,51 +422,51 @@ def test_many_values_fill_batch_after_batch() -> None:
 
 
 def test_many_values_stop_where_memory_ends() -> None:
-    parts = Parts(buffer_memory=1000)
-    result = parts.accumulator.append_many("t", 0, 5, [b"x" * 100] * 50, 0)
+    parts = gathering(buffer_memory=1000)
+    result = parts.send_many([b"x" * 100] * 50, 0)
     assert result is not FULL
     assert result[2] < 50
-    assert parts.accumulator.append_many("t", 0, 5, [b"x" * 100] * 50, result[2]) is FULL
+    assert parts.send_many([b"x" * 100] * 50, result[2]) is FULL
 
 
 # --------------------------------------------------------------------------- expiry, close, abort
 
 
 def test_old_batches_expire() -> None:
-    parts = Parts(leaders=2, delivery_timeout=10.0, linger=60.0)
+    parts = gathering(leaders=2, delivery_timeout=10.0, linger=60.0)
     parts.send(b"old", partition=0)
     parts.now += 5
     parts.send(b"young", partition=1)
-    assert parts.accumulator.oldest == 1000.0
-    assert parts.accumulator.take_expired(1009.9) == []
-    (expired,) = parts.accumulator.take_expired(1010.0)
-    assert (expired.tp.partition, expired.state) == (0, BatchState.CLOSED)
+    assert parts.drain.oldest == 1000.0
+    assert parts.drain.take_expired(1009.9) == []
+    (expired,) = parts.drain.take_expired(1010.0)
+    assert (expired.tp.partition, expired.state) == (0, BatchState.QUEUED)
 
 
 def test_closed_takes_no_more_but_sends_what_it_has() -> None:
-    parts = Parts(linger=60.0)
+    parts = gathering(linger=60.0)
     parts.send(b"a")
     called: list[int] = []
-    parts.accumulator.add_waiter(lambda: called.append(1))
-    parts.accumulator.close()
+    parts.buffer.add_waiter(lambda: called.append(1))
+    parts.buffer.close()
     with pytest.raises(ClosedError):
         parts.send(b"b")
     with pytest.raises(ClosedError):
-        parts.accumulator.append_many("t", 0, 5, [b"b"])
-    assert not parts.accumulator.add_waiter(lambda: None)
+        parts.send_many([b"b"])
+    assert not parts.buffer.add_waiter(lambda: None)
     assert [values_of(batch) for batch in drain(parts)] == [[b"a"]]
 
 
 def test_abort_fails_queued_and_in_flight() -> None:
-    parts = Parts()
+    parts = gathering()
     flying = parts.send(b"a")
     drain(parts)
     queued = parts.send(b"b")
-    aborted = parts.accumulator.abort(ClosedError("over"))
+    aborted = parts.buffer.abort(ClosedError("over"))
     assert len(aborted) == 2
     assert isinstance(flying.exception(), ClosedError)
     assert isinstance(queued.exception(), ClosedError)
-    assert parts.accumulator.memory.available == parts.settings.buffer_memory
+    assert parts.buffer.pool.free == parts.settings.buffer_memory
     assert drain(parts) == []
 
 
@@ -469,11 +474,11 @@ def test_abort_fails_queued_and_in_flight() -> None:
 
 
 def test_a_batch_is_split_and_its_handles_follow() -> None:
-    parts = Parts(growth=100_000, batch_size=1000)
+    parts = gathering(growth=100_000, batch_size=1000)
     handles = [parts.send(b"%02d" % n + b"x" * 98) for n in range(40)]
     (batch,) = drain(parts)
-    children = parts.accumulator.split(batch)
-    assert [child.state for child in children] == [BatchState.CLOSED] * len(children)
+    children = parts.drain.split(batch)
+    assert [child.state for child in children] == [BatchState.QUEUED] * len(children)
     assert all(child.size <= 1000 for child in children)
     offset = 500
     for child in children:
@@ -481,20 +486,20 @@ def test_a_batch_is_split_and_its_handles_follow() -> None:
         assert drained is child
         child.succeed(offset, -1)
         offset += child.count
-        parts.accumulator.finished(child)
+        parts.buffer.finished(child)
     assert [handle.outcome().offset for handle in handles] == list(range(500, 540))
-    assert parts.accumulator.memory.available == parts.settings.buffer_memory
+    assert parts.buffer.pool.free == parts.settings.buffer_memory
 
 
 def test_after_a_split_batches_of_the_topic_stay_small() -> None:
-    parts = Parts(growth=100_000, batch_size=1000)
+    parts = gathering(growth=100_000, batch_size=1000)
     for _ in range(40):
         parts.send(b"x" * 100)
     (batch,) = drain(parts)
-    for child in parts.accumulator.split(batch):
+    for child in parts.drain.split(batch):
         drain(parts)
         child.succeed(0, -1)
-        parts.accumulator.finished(child)
+        parts.buffer.finished(child)
     for _ in range(40):
         parts.send(b"x" * 100)
     while batches := drain(parts):
@@ -505,7 +510,7 @@ def test_after_a_split_batches_of_the_topic_stay_small() -> None:
 
 
 def test_threads_append_while_another_drains() -> None:
-    parts = Parts(leaders=3, buffer_memory=10**9, linger=0.0, batch_size=2000, growth=8000)
+    parts = gathering(leaders=3, buffer_memory=10**9, linger=0.0, batch_size=2000, growth=8000)
     count, threads = 4000, 4
     handles: list[list[tuple[Any, bytes]]] = [[] for _ in range(threads)]
     done = threading.Event()
@@ -517,7 +522,7 @@ def test_threads_append_while_another_drains() -> None:
             handles[me].append((parts.send(value, partition=n % 3 if me % 2 else None), value))
 
     def drain_all() -> None:
-        while not done.is_set() or parts.accumulator.queued:
+        while not done.is_set() or parts.buffer.queued:
             drained.extend(drain(parts))
 
     workers = [threading.Thread(target=append, args=(me,)) for me in range(threads)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.cluster import ClusterSnapshot
@@ -84,6 +86,40 @@ async def test_send_batch_keeps_order_and_tells_each_place() -> None:
         assert kafka.values() == values
         with pytest.raises(IndexError):
             deliveries[3000]
+
+
+async def test_send_batch_serializes_keys_also_where_values_are_bytes_already() -> None:
+    async with FakeKafka() as kafka, producing(kafka, key_serializer="string") as producer:
+        await producer.send_batch("t", [b"a", b"b"], keys=["x", "ü"])
+        await producer.flush()
+        assert [record.key for record in kafka.records()] == [b"x", "ü".encode()]
+
+
+@pytest.mark.parametrize("interceptors", [[], [ProducerInterceptor()]], ids=["plain", "interceptor"])
+async def test_a_long_send_batch_lets_other_tasks_run(interceptors: list[ProducerInterceptor]) -> None:
+    turns = 0
+
+    def slowly(value: bytes) -> bytes:
+        time.sleep(0.00002)  # of the processor, as far as the loop can tell
+        return value
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with (
+        FakeKafka() as kafka,
+        producing(kafka, value_serializer=slowly, interceptor_classes=interceptors) as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        await producer.send("t", b"first")
+        tasks.start_soon(others)
+        before = turns
+        await producer.send_batch("t", [b"x"] * 2000)
+        tasks.cancel_scope.cancel()
+    assert turns - before >= 3
 
 
 async def test_send_batch_with_keys() -> None:
@@ -305,8 +341,7 @@ async def test_interceptors_are_told_once_of_each_record_whatever_becomes_of_it(
                 await producer.send("t", "text")
             with pytest.raises(ValueError, match="from 0 to 2147483647"):
                 await producer.send("t", b"a", partition=-1)
-            with anyio.CancelScope() as scope:
-                scope.cancel()
+            with anyio.move_on_after(0.1):  # while it waits for the topic: before that it may not have been shown
                 await producer.send("nowhere", b"a")
         kinds = [type(outcome) for outcome in counting.told]
         assert counting.sent == len(counting.told) == 8
@@ -347,6 +382,22 @@ async def test_a_callback_that_raises_is_logged(caplog: pytest.LogCaptureFixture
         await producer.send("t", b"a", on_delivery=on_delivery)
         await producer.flush()
     assert "my callback" in caplog.text
+
+
+async def test_a_callback_that_would_have_to_be_awaited_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody awaits it, and a failure that it alone is told of would be told to nobody."""
+
+    async def on_delivery(metadata: Any, error: Any) -> None: ...
+
+    async with FakeKafka() as kafka, producing(kafka) as producer:
+        with pytest.raises(TypeError, match="on_delivery is a plain function"):
+            await producer.send("t", b"a", on_delivery=on_delivery)  # type: ignore[arg-type]
+        kafka.faults.append(Fault(ErrorCode.INVALID_RECORD))
+        await producer.send("t", b"a", on_delivery=lambda *outcome: on_delivery(*outcome))  # type: ignore[arg-type]
+        with pytest.raises(DeliveryError, match="1 records were not delivered"):
+            await producer.flush()
+        assert kafka.values() == []
+    assert "on_delivery of a record for t-0 gave a coroutine, which nobody awaits" in caplog.text
 
 
 async def test_flush_reports_failures_that_nobody_saw() -> None:
@@ -661,7 +712,7 @@ async def test_flush_can_time_out_and_go_on() -> None:
 async def test_a_background_failure_surfaces_at_the_next_call(caplog: pytest.LogCaptureFixture) -> None:
     async with FakeKafka() as kafka, producing(kafka) as producer:
         await (await producer.send("t", b"a"))
-        producer._core.supervisor.spawn(_explode)
+        producer._life.supervisor.spawn(_explode)
         await anyio.wait_all_tasks_blocked()
         for call in (producer.send("t", b"b"), producer.flush(), producer.partitions_for("t")):
             with pytest.raises(KafkaError, match=r"background task failed.*boom"):
@@ -731,7 +782,7 @@ async def test_a_cancelled_flush_leaves_the_producer_whole() -> None:
         async with FakeKafka() as kafka, producing(kafka, linger_ms=10_000, delivery_timeout_ms=60_000) as producer:
             await producer.send("t", b"a")
             await cancelled(producer.flush())
-            assert producer._core.accumulator._flushes == 0
+            assert producer._life.buffer._flushes == 0
             await producer.send("t", b"b")
             await producer.flush()
             assert kafka.values() == [b"a", b"b"]

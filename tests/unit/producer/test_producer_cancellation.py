@@ -73,6 +73,27 @@ async def test_send_arrow(columns: dict[str, Any]) -> None:
     assert await at_every_checkpoint(scenario) >= 3
 
 
+async def test_send_arrow_to_many_partitions() -> None:
+    """Whatever partitions they went to, the rows that are there are the first ones."""
+    keys = [b"%d" % number for number in range(len(VALUES))]
+    table = pa.table({"value": pa.array(VALUES, pa.binary()), "key": pa.array(keys, pa.binary())})
+
+    async def scenario(cancelled: Cancelled) -> None:
+        async with FakeKafka({"t": 3}) as kafka, producing(kafka, **TIGHT) as producer:
+            outcome = await cancelled(producer.send_arrow("t", table.to_batches(max_chunksize=7)))
+            if outcome is Outcome.FINISHED:
+                assert len(await cancelled.result) == len(VALUES)
+            await producer.flush()
+            found = [kafka.values("t", number) for number in range(3)]
+            assert all(values == sorted(values, key=VALUES.index) for values in found)
+            sent = sorted((value for values in found for value in values), key=VALUES.index)
+            assert sent == VALUES[: len(sent)]
+            assert len(sent) == len(VALUES) or outcome is Outcome.CANCELLED
+            assert producer.metrics()["buffer-available-bytes"] == TIGHT["buffer_memory"]
+
+    assert await at_every_checkpoint(scenario) >= 3
+
+
 async def test_partitions_for() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         async with FakeKafka() as kafka, producing(kafka) as producer:

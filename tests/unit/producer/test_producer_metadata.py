@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.producer import Producer
-from kclient.producer.core import ProducerCore
+from kclient.producer.lifecycle import ProducerLifecycle
 from kclient.protocol.messages import MetadataRequest, ProduceRequest
 from tests.fake_kafka import FakeKafka
 
@@ -46,10 +46,11 @@ class TimedProducer(Producer):
     """A producer with a clock of its own."""
 
     def __init__(self, kafka: FakeKafka, clock: Clock, **given: Any) -> None:
-        settings = {**FAST, "bootstrap_servers": kafka.bootstrap, **given}
-        super().__init__(**settings)
-        self._core = ProducerCore(ProducerConfig.parse(**settings), clock)
-        self._fast = self._core.accumulator.appender.append
+        self.clock = clock
+        super().__init__(**{**FAST, "bootstrap_servers": kafka.bootstrap, **given})
+
+    def _make(self, config: ProducerConfig, clock: Callable[[], float]) -> ProducerLifecycle:
+        return super()._make(config, self.clock)
 
 
 def asked(kafka: FakeKafka) -> list[str]:
@@ -142,7 +143,7 @@ async def test_an_idle_producer_sends_again_after_the_leader_moved() -> None:
     async with FakeKafka({"t": 1, "u": 1}, brokers=2) as kafka, TimedProducer(kafka, clock) as producer:
         await (await producer.send("t", b"a"))
         await (await producer.send("u", b"a"))
-        cluster = producer._core.cluster
+        cluster = producer._life.cluster
         clock.ahead += 290
         await (await producer.send("u", b"b"))
         clock.ahead += 20
@@ -160,7 +161,7 @@ async def test_records_that_wait_keep_their_topic_in_use() -> None:
     async with FakeKafka({"t": 1}, brokers=2) as kafka, TimedProducer(kafka, clock, linger_ms=400_000) as producer:
         delivery = await producer.send("t", b"a")
         clock.ahead += 301
-        await producer._core.cluster.refresh()
+        await producer._life.cluster.refresh()
         assert asked(kafka) == ["t"]
         kafka.move("t", 0, 2)
         await producer.flush(timeout=10)
@@ -174,9 +175,9 @@ async def test_what_is_forgotten_takes_no_memory() -> None:
         for name in names:
             await (await producer.send(name, b"a"))
         clock.ahead += 301
-        await producer._core.cluster.refresh()
-        accumulator = producer._core.accumulator
-        assert (accumulator._topics, accumulator.appender.topics) == ({}, {})
+        await producer._life.cluster.refresh()
+        buffer = producer._life.buffer
+        assert (buffer._topics, buffer.appender.topics) == ({}, {})
         await (await producer.send("t0", b"b"))
         assert kafka.values("t0") == [b"a", b"b"]
 
@@ -190,7 +191,7 @@ async def test_a_deleted_topic_is_not_created_again_by_the_refresh_but_by_the_ne
         await (await producer.send("t", b"a"))
         kafka.delete("t")
         for _ in range(3):
-            await producer._core.cluster.refresh()
+            await producer._life.cluster.refresh()
         await producer.partitions_for("another")
         assert "t" not in kafka.ids
         await (await producer.send("t", b"b", partition=0))
@@ -201,7 +202,7 @@ async def test_who_waited_in_vain_creates_nothing_later() -> None:
     async with FakeKafka({"other": 1}) as kafka, producing(kafka, max_block_ms=50) as producer:
         with pytest.raises(KafkaTimeoutError):
             await producer.send("t", b"a")
-        await producer._core.cluster.refresh()  # what was asked while it waited has been answered
+        await producer._life.cluster.refresh()  # what was asked while it waited has been answered
         kafka.auto_create = 1
-        await producer._core.cluster.refresh()
+        await producer._life.cluster.refresh()
         assert "t" not in kafka.ids

@@ -23,7 +23,7 @@ async def test_a_dropped_producer_warns_sends_what_it_has_and_ends() -> None:
     async with FakeKafka() as kafka:
         producer = kclient.Producer(bootstrap_servers=kafka.bootstrap, **SETTINGS)
         await producer.start()
-        supervisor = producer._core.supervisor
+        supervisor = producer._life.supervisor
         await producer.send_batch("t", [b"%d" % number for number in range(7)])
         with pytest.warns(ResourceWarning, match=r"Producer fake:.*not closed: 7 records .*use `async with`"):
             del producer
@@ -38,7 +38,7 @@ def test_a_dropped_blocking_producer_warns_sends_what_it_has_and_ends() -> None:
     kafka, portal = FakeKafka(), get_portal()
     portal.call(kafka.start)
     producer = kclient.sync.Producer(bootstrap_servers=kafka.bootstrap, **SETTINGS)
-    supervisor = producer._core.supervisor
+    supervisor = producer._life.supervisor
     delivery = producer.send("t", b"a")
     send = producer.send
     with pytest.warns(ResourceWarning, match=r"<sync.Producer fake:.*not closed: 1 records .*use `with`"):
@@ -80,7 +80,7 @@ async def main(forgotten):
     if forgotten == "kept":
         return producer
     if forgotten == "woken":
-        producer._core.accumulator.begin_flush()
+        producer._life.buffer.begin_flush()
     if forgotten == "admin":
         admin = kclient.Admin(bootstrap_servers="memory:forgotten")
         await admin.start()

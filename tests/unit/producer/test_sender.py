@@ -55,7 +55,7 @@ def test_a_record_is_sent_and_acknowledged() -> None:
     parts.answer(request, offset=42)
     assert handle.outcome().offset == 42
     assert parts.sender.in_flight == 0
-    assert parts.accumulator.memory.available == parts.settings.buffer_memory
+    assert parts.buffer.pool.free == parts.settings.buffer_memory
     assert parts.poll().wake_at >= parts.now + parts.settings.delivery_timeout
 
 
@@ -224,7 +224,7 @@ def test_a_final_error_is_not_retried_and_names_the_partition() -> None:
     assert isinstance(error, TopicAuthorizationError)
     assert "t-0" in str(error)
     assert parts.requests() == []
-    assert parts.accumulator.memory.available == parts.settings.buffer_memory
+    assert parts.buffer.pool.free == parts.settings.buffer_memory
 
 
 def test_one_bad_record_is_told_apart() -> None:
@@ -289,8 +289,8 @@ def test_out_of_order_behind_what_is_acknowledged_is_a_duplicate() -> None:
     parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert overtaken.done()
     assert overtaken.outcome().offset == -1
-    assert parts.transactions is not None
-    assert parts.transactions.identity.epoch == 0
+    assert parts.producer_id_state is not None
+    assert parts.producer_id_state.identity.epoch == 0
 
 
 @pytest.mark.parametrize("lost_after_refusal", [False, True])
@@ -313,8 +313,8 @@ def test_a_refused_batch_is_not_stored_because_a_later_one_is(code: ErrorCode, l
     parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert isinstance(refused.exception(), OutOfOrderSequenceError)
     assert later.outcome().offset == 0
-    assert parts.transactions is not None
-    assert parts.transactions.identity.epoch == 0, "the new log goes on from the later batch"
+    assert parts.producer_id_state is not None
+    assert parts.producer_id_state.identity.epoch == 0, "the new log goes on from the later batch"
     parts.send(b"c")
     (third,) = parts.requests()
     assert read_header(only(third).data or b"").base_sequence == 2
@@ -460,7 +460,7 @@ def test_a_batch_that_is_too_large_is_split() -> None:
         offset += header.count
     assert seen == [b"%02d" % n + b"x" * 98 for n in range(30)]
     assert [handle.outcome().offset for handle in handles] == list(range(30))
-    assert parts.accumulator.memory.available == parts.settings.buffer_memory
+    assert parts.buffer.pool.free == parts.settings.buffer_memory
 
 
 def test_a_single_record_that_is_too_large_fails() -> None:
@@ -495,6 +495,15 @@ def test_a_partition_without_leader_is_named_when_time_is_over() -> None:
     parts.now += 10
     parts.poll()
     assert "no leader" in str(handle.exception())
+
+
+def test_a_topic_that_came_back_smaller_is_named_when_time_is_over() -> None:
+    parts = idempotent(leaders={0: 1, 1: 1}, delivery_timeout=10.0)
+    handle = parts.send(b"a", partition=1)
+    parts.lead({0: 1}, topic_id=b"u" * 16)
+    parts.now += 10
+    parts.poll()
+    assert "the topic has no such partition any more" in str(handle.exception())
 
 
 def test_the_last_error_is_named_when_time_is_over() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 import kclient.records
+from kclient.records._implementation import load
 from kclient.records.arrow import ArrowDecoder
 from kclient.records.arrow_source import ArrowEncoder
-from kclient.records.chooser import load
 from kclient.records.conversion import RecordConverter
 from kclient.records.reader import RecordReader
 

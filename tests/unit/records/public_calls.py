@@ -14,12 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 import kclient.records as public
-from kclient.records import BinaryColumn, CompressionType, RecordColumns
+from kclient.records import BinaryColumn, CompressionType, Destinations, HeaderColumn, RecordColumns
 from tests.unit.records.faces import FACES, Face, build
 
 BATCH = build(FACES[0], [(1000, b"k", b"v", [("h", b"x")]), (2000, None, b"w", [])], compression=CompressionType.LZ4)
 COLUMN = BinaryColumn(0, None, array.array("i", (0, 1, 2)).tobytes(), b"xx")
 COLUMNS = RecordColumns(2, None, COLUMN, None, 1, None)
+HEADERS = HeaderColumn(0, None, array.array("i", (0, 1, 2)).tobytes(), 0, 2, COLUMN, COLUMN)
+DESTINATIONS = Destinations(["t"], array.array("i", (0, 0)).tobytes(), array.array("i", (1, -1)).tobytes())
 TABLE = pa.table({"value": [b"1", b"2"]})
 SETTINGS = {"limit": 1000, "compression": CompressionType.GZIP, "level": 9, "delete_horizon": 5}
 RECORD = {"timestamp": 1000, "key": b"k", "value": b"v", "headers": [("h", b"x")]}
@@ -77,6 +79,11 @@ def _place(face: Face, **arguments: Any) -> Any:
     return handle and (handle.batch, handle.index)
 
 
+def _places(face: Face, source: Any = None, **arguments: Any) -> Any:
+    source = face.RecordSource(COLUMNS, DESTINATIONS) if source is None else source
+    return _appender(face).append_rows(source, **arguments)
+
+
 def _slots(face: Face, **values: Any) -> Any:
     slots = face.TopicSlots()
     slots.partitions, slots.sticky = values["partitions"], values["sticky"]
@@ -130,6 +137,19 @@ OF_IMPLEMENTATIONS: dict[str, Call] = {
         lambda face, **a: _appended(face, "append_columns", columns=COLUMNS._replace(values=BinaryColumn(**a))),
         COLUMN._asdict(),
     ),
+    "HeaderColumn": (
+        lambda face, **a: _appended(face, "append_columns", columns=COLUMNS._replace(headers=HeaderColumn(**a))),
+        HEADERS._asdict(),
+    ),
+    "RecordSource": (
+        lambda face, **a: (face.RecordSource(**a).rows, face.RecordSource(**a).has_destinations),
+        {"columns": COLUMNS, "destinations": DESTINATIONS},
+    ),
+    "Destinations": (
+        lambda face, **a: _places(face, face.RecordSource(COLUMNS, Destinations(**a))),
+        DESTINATIONS._asdict(),
+    ),
+    "Appender.append_rows": (_places, {"source": None, "start": 0, "enough": 1000}),
     "BatchBuilder.build": (
         _built,
         {
@@ -249,8 +269,8 @@ WRITTEN_ONCE: dict[str, Call] = {
 """What there is once for both implementations."""
 
 NO_FUNCTIONS = {
-    "ABORT", "COMMIT", "CURRENT_MAGIC", "DEFAULT_MAX_DECOMPRESSED", "HEADER_SIZE", "IMPLEMENTATION", "MAX_BATCH_SIZE",
-    "BatchHeader", "BatchInfo", "CompressionType", "Deserialize", "Magic", "arrow_schema",
+    "ABORT", "Appended", "COMMIT", "CURRENT_MAGIC", "DEFAULT_MAX_DECOMPRESSED", "HEADER_SIZE", "IMPLEMENTATION",
+    "MAX_BATCH_SIZE", "BatchHeader", "BatchInfo", "CompressionType", "Deserialize", "Magic", "arrow_schema",
 }  # fmt: skip
 """Constants, types, tuples that hold whatever they are given, and a function of one flag."""
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.errors import IllegalStateError, SerializationError
-from kclient.records import BinaryColumn, CompressionType, RecordColumns, read_header, record_columns
+from kclient.records import BinaryColumn, CompressionType, HeaderColumn, RecordColumns, read_header, record_columns
 from tests.unit.records.faces import FACES, Face, build, header_lists, optional_bytes
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -153,6 +153,9 @@ def positions(*numbers: int) -> bytes:
     return array.array("i", numbers).tobytes()
 
 
+HEADER_COLUMN = HeaderColumn(0, None, positions(5, 6, 7), 5, 2, BinaryColumn(0, None, positions(0, 1, 2), b"kk"), None)
+
+
 @pytest.mark.parametrize(
     "column",
     [
@@ -171,10 +174,106 @@ def test_columns_that_lie(face: Face, column: BinaryColumn) -> None:
     for columns in (
         RecordColumns(2, None, column, None, 1, None),
         RecordColumns(2, column, None, None, 1, None),
-        RecordColumns(2, None, column, None, 1, [[], []]),
+        RecordColumns(2, None, column, None, 1, HEADER_COLUMN),
     ):
         with pytest.raises(ValueError, match="make no sense at row"):
             face.BatchBuilder(limit=1000).append_columns(columns)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ends": positions(5, 6)},
+        {"first": 1},
+        {"ends": positions(4, 5, 6)},
+        {"ends": positions(5, 7, 6)},
+        {"ends": positions(5, 6, 8)},
+        {"validity": b""},
+        {"keys": None},
+        {"keys": BinaryColumn(0, b"\x01", positions(0, 1, 2), b"kk")},
+        {"keys": BinaryColumn(0, None, positions(0, 1), b"kk")},
+        {"values": BinaryColumn(0, None, positions(0, 1, 9), b"kk")},
+        {"wide": True},
+    ],
+)
+def test_headers_that_lie(face: Face, wrong: dict[str, Any]) -> None:
+    value = BinaryColumn(0, None, positions(0, 1, 2), b"xx")
+    with pytest.raises(ValueError, match="make no sense at row"):
+        face.BatchBuilder(limit=1000).append_columns(
+            RecordColumns(2, None, value, None, 1, HEADER_COLUMN._replace(**wrong))
+        )
+
+
+def test_headers_of_rows_that_are_null(face: Face) -> None:
+    """What lies behind a null row is no row's, even a null key."""
+    items = pa.StructArray.from_arrays(
+        [pa.array(["a", None, "c"]), pa.array([b"1", None, None], pa.binary())], ["key", "value"]
+    )
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), items, mask=pa.array([False, True, False]))
+    (batch,) = encoded(face, pa.table({"value": [b"1", b"2", b"3"], "headers": lists}))
+    assert [r.headers for r in face.decode_records(batch, "t", 0)] == [(("a", b"1"),), (), (("c", None),)]
+    (batch,) = encoded(face, pa.table({"value": [b"2", b"3"], "headers": lists.slice(1)}))
+    assert [r.headers for r in face.decode_records(batch, "t", 0)] == [(), (("c", None),)]
+
+
+STRUCT = pa.struct([pa.field("value", pa.large_string()), pa.field("key", pa.dictionary(pa.int8(), pa.large_string()))])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(STRUCT),
+        pa.large_list(STRUCT),
+        pa.list_view(STRUCT),
+        pa.large_list_view(STRUCT),
+        pa.map_(pa.string(), pa.large_string()),
+        pa.list_(pa.struct([pa.field("key", pa.string_view()), pa.field("value", pa.binary_view())])),
+    ],
+)
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_kinds_of_headers(face: Face, kind: Any, start: int) -> None:
+    rows = [[("a", "1"), ("b", "x" * 20)], None, [("é", None)], [], [("a", "")]]
+    made = rows if pa.types.is_map(kind) else [r and [{"key": k, "value": v} for k, v in r] for r in rows]
+    if "binary_view" in str(kind):
+        made = [r and [{**h, "value": h["value"] and h["value"].encode()} for h in r] for r in made]  # type: ignore[index,union-attr]
+    column = pa.array(made, kind).slice(start)
+    (batch,) = encoded(face, pa.table({"value": [b"v"] * len(column), "headers": column}))
+    expected = [tuple((k, None if v is None else v.encode()) for k, v in row or ()) for row in rows[start:]]
+    assert [r.headers for r in face.decode_records(batch, "t", 0)] == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "flaw"),
+    [
+        (pa.array([[{"key": None, "value": b""}]], HEADERS), "the key of one, is null"),
+        (pa.array([[None]], HEADERS), "is null"),
+        (pa.array([[{"key": b"k", "value": b""}]]), "the key of a header is text"),
+        (pa.array([[{"key": "k", "value": 5}]]), "int64 cannot be taken as binary"),
+        (pa.array([[{"key": "k"}]]), "no list of keys and values"),
+        (pa.array([["k"]]), "no list of keys and values"),
+        (
+            pa.MapArray.from_arrays(
+                [0, 1],
+                pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(positions(0, 1)), pa.py_buffer(b"\xff")]),
+                pa.array([b""]),
+            ),
+            "no text",
+        ),
+    ],
+)
+def test_headers_that_are_none(face: Face, column: Any, flaw: str) -> None:
+    with pytest.raises(SerializationError, match=rf"column 'headers' of type .*{flaw}"):
+        encoded(face, pa.table({"value": [b"v"], "headers": column}))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
+def test_what_lies_one_behind_the_other_is_not_copied(kind: Any) -> None:
+    column = pa.array(["a", "bc", None], kind).slice(1)
+    (columns,) = record_columns(pa.record_batch({"value": column}))
+    assert columns.values is not None
+    assert columns.values.data.address == column.buffers()[2].address  # type: ignore[union-attr]
+    assert columns.values.ends.address == column.buffers()[1].address  # type: ignore[union-attr]
+    assert columns.values.wide == ("large" in str(kind))
 
 
 def test_other_mistakes(face: Face) -> None:

@@ -359,23 +359,6 @@ def test_errors_come_with_the_call(face: Face) -> None:
         face.decode_records(**{**READING, "key_deserializer": 5})
 
 
-def test_fewer_headers_than_rows(face: Face) -> None:
-    columns = next(public.record_columns(TABLE))
-    with pytest.raises(ValueError, match="make no sense at row 0"):
-        face.BatchBuilder(limit=1000).append_columns(columns._replace(headers=[[]]))
-
-    class Sly(list[Any]):
-        def __iter__(self) -> Any:
-            headers.clear()
-            return iter([])
-
-    headers: list[Any] = [Sly(), []]
-    builder = face.BatchBuilder(limit=1000)
-    with pytest.raises(ValueError, match="make no sense at row 1"):
-        builder.append_columns(columns._replace(headers=headers))
-    assert builder.count == 1
-
-
 def test_record_without_leader_epoch(face: Face) -> None:
     for epoch in (None, -1):
         assert face.ConsumerRecord("t", 0, 1, 2, 0, b"", b"", (), epoch).leader_epoch is None

@@ -23,7 +23,7 @@ from kclient.records import (
     read_header,
 )
 from kclient.records.batch_header import check_crc
-from kclient.records.flaws import Flaw, record_error
+from kclient.records.corruption import Corruption, record_error
 from kclient.records.varint import encode_varint
 from tests.example_budget import examples
 from tests.unit.records.faces import FACES, INTERPRETED, Face, build, outcome, rows
@@ -183,49 +183,49 @@ def record(*parts: int | bytes, length: int | None = None) -> bytes:
 
 
 LONG = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
-FLAWS: list[tuple[Flaw, bytes, int]] = [
-    (Flaw.TRUNCATED, record() + b"\0" * 6, 1),
-    (Flaw.TRUNCATED, record(b"\0") + b"\0" * 6, 2),
-    (Flaw.TRUNCATED, record(b"\0", 0, b"\x80") + b"\x01" * 6, 3),
-    (Flaw.TRUNCATED, record(b"\0", 0, 0, -1) + b"\x01" * 6, 5),
-    (Flaw.TRUNCATED, record(b"\0", 0, 0, -1, -1) + b"\0" * 6, 6),
-    (Flaw.VARINT, LONG, 0),
-    (Flaw.VARINT, b"\xff\xff\xff\xff\x1f" + b"\0" * 9, 0),
-    (Flaw.VARINT, record(b"\0", LONG, b"\0" * 9), 2),
-    (Flaw.VARINT, record(b"\0", b"\xff" * 9 + b"\x02", b"\0" * 9), 2),
-    (Flaw.VARINT, record(b"\0", 0, b"\xff\xff\xff\xff\x10", b"\0" * 9), 3),
-    (Flaw.RECORD_LENGTH, record(b"\0" * 6, length=-1), 0),
-    (Flaw.RECORD_LENGTH, record(b"\0" * 6, length=7), 0),
-    (Flaw.RECORD_LENGTH, record(b"\0" * 6, length=2**31 - 1), 0),
-    (Flaw.RECORD_LENGTH, record(b"\0" * 6, length=-(2**31)), 0),
-    (Flaw.OFFSET_DELTA, record(b"\0", 0, 1, -1, -1, 0), 3),
-    (Flaw.OFFSET_DELTA, record(b"\0", 0, -1, -1, -1, 0), 3),
-    (Flaw.OFFSET_DELTA, record(b"\0", 0, 2**31 - 1, -1, -1, 0), 3),
-    (Flaw.KEY_LENGTH, record(b"\0", 0, 0, 100, b"k", -1, 0), 4),
-    (Flaw.KEY_LENGTH, record(b"\0", 0, 0, -2, -1, 0), 4),
-    (Flaw.KEY_LENGTH, record(b"\0", 0, 0, 2**31 - 1, -1, 0), 4),
-    (Flaw.VALUE_LENGTH, record(b"\0", 0, 0, -1, 3, b"v", 0), 5),
-    (Flaw.VALUE_LENGTH, record(b"\0", 0, 0, -1, -(2**31), 0), 5),
-    (Flaw.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, -1), 6),
-    (Flaw.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, 2, b"\0\0\0"), 6),
-    (Flaw.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, 2**31 - 1, b"\0\0"), 6),
-    (Flaw.HEADER_KEY_LENGTH, record(b"\0", 0, 0, -1, -1, 1, -1, -1), 7),
-    (Flaw.HEADER_KEY_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 9, b"k", -1), 7),
-    (Flaw.HEADER_VALUE_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 1, b"k", 9), 9),
-    (Flaw.HEADER_VALUE_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 1, b"k", -2), 9),
-    (Flaw.RECORD_REMAINDER, record(b"\0", 0, 0, -1, -1, 0, b"x"), 7),
-    (Flaw.BATCH_REMAINDER, record(b"\0", 0, 0, -1, -1, 0) + b"x", 7),
+FLAWS: list[tuple[Corruption, bytes, int]] = [
+    (Corruption.TRUNCATED, record() + b"\0" * 6, 1),
+    (Corruption.TRUNCATED, record(b"\0") + b"\0" * 6, 2),
+    (Corruption.TRUNCATED, record(b"\0", 0, b"\x80") + b"\x01" * 6, 3),
+    (Corruption.TRUNCATED, record(b"\0", 0, 0, -1) + b"\x01" * 6, 5),
+    (Corruption.TRUNCATED, record(b"\0", 0, 0, -1, -1) + b"\0" * 6, 6),
+    (Corruption.VARINT, LONG, 0),
+    (Corruption.VARINT, b"\xff\xff\xff\xff\x1f" + b"\0" * 9, 0),
+    (Corruption.VARINT, record(b"\0", LONG, b"\0" * 9), 2),
+    (Corruption.VARINT, record(b"\0", b"\xff" * 9 + b"\x02", b"\0" * 9), 2),
+    (Corruption.VARINT, record(b"\0", 0, b"\xff\xff\xff\xff\x10", b"\0" * 9), 3),
+    (Corruption.RECORD_LENGTH, record(b"\0" * 6, length=-1), 0),
+    (Corruption.RECORD_LENGTH, record(b"\0" * 6, length=7), 0),
+    (Corruption.RECORD_LENGTH, record(b"\0" * 6, length=2**31 - 1), 0),
+    (Corruption.RECORD_LENGTH, record(b"\0" * 6, length=-(2**31)), 0),
+    (Corruption.OFFSET_DELTA, record(b"\0", 0, 1, -1, -1, 0), 3),
+    (Corruption.OFFSET_DELTA, record(b"\0", 0, -1, -1, -1, 0), 3),
+    (Corruption.OFFSET_DELTA, record(b"\0", 0, 2**31 - 1, -1, -1, 0), 3),
+    (Corruption.KEY_LENGTH, record(b"\0", 0, 0, 100, b"k", -1, 0), 4),
+    (Corruption.KEY_LENGTH, record(b"\0", 0, 0, -2, -1, 0), 4),
+    (Corruption.KEY_LENGTH, record(b"\0", 0, 0, 2**31 - 1, -1, 0), 4),
+    (Corruption.VALUE_LENGTH, record(b"\0", 0, 0, -1, 3, b"v", 0), 5),
+    (Corruption.VALUE_LENGTH, record(b"\0", 0, 0, -1, -(2**31), 0), 5),
+    (Corruption.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, -1), 6),
+    (Corruption.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, 2, b"\0\0\0"), 6),
+    (Corruption.HEADER_COUNT, record(b"\0", 0, 0, -1, -1, 2**31 - 1, b"\0\0"), 6),
+    (Corruption.HEADER_KEY_LENGTH, record(b"\0", 0, 0, -1, -1, 1, -1, -1), 7),
+    (Corruption.HEADER_KEY_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 9, b"k", -1), 7),
+    (Corruption.HEADER_VALUE_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 1, b"k", 9), 9),
+    (Corruption.HEADER_VALUE_LENGTH, record(b"\0", 0, 0, -1, -1, 1, 1, b"k", -2), 9),
+    (Corruption.RECORD_REMAINDER, record(b"\0", 0, 0, -1, -1, 0, b"x"), 7),
+    (Corruption.BATCH_REMAINDER, record(b"\0", 0, 0, -1, -1, 0) + b"x", 7),
 ]
 
 
-def expected_error(flaw: Flaw, byte: int) -> CorruptRecordError:
+def expected_error(flaw: Corruption, byte: int) -> CorruptRecordError:
     """The error of a batch of one record at offset 0."""
     header = BatchHeader(0, 61, -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
-    return record_error(flaw, header, 0, 1 if flaw is Flaw.BATCH_REMAINDER else 0, byte)
+    return record_error(flaw, header, 0, 1 if flaw is Corruption.BATCH_REMAINDER else 0, byte)
 
 
 @pytest.mark.parametrize(("flaw", "payload", "byte"), FLAWS)
-def test_flaws(face: Face, flaw: Flaw, payload: bytes, byte: int) -> None:
+def test_flaws(face: Face, flaw: Corruption, payload: bytes, byte: int) -> None:
     batch = with_records(payload)
     check_batch(batch)  # the flaw is in the records only
     expected = str(expected_error(flaw, byte))
@@ -240,7 +240,7 @@ def test_flaws(face: Face, flaw: Flaw, payload: bytes, byte: int) -> None:
 
 
 def test_every_flaw_has_a_case() -> None:
-    assert {flaw for flaw, _, _ in FLAWS} | {Flaw.TIMESTAMP} == set(Flaw)
+    assert {flaw for flaw, _, _ in FLAWS} | {Corruption.TIMESTAMP} == set(Corruption)
 
 
 @pytest.mark.parametrize(("base", "delta"), [(GREATEST, 1), (-GREATEST - 1, -1), (-2, -GREATEST)])

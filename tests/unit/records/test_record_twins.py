@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kclient.records
-from kclient.records.chooser import VARIABLE
+from kclient.records._implementation import VARIABLE
 from tests.unit.records.faces import Face, is_built
 
 NAMES = [

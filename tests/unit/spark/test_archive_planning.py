@@ -12,7 +12,7 @@ from kclient.errors import UnknownTopicOrPartitionError
 from kclient.protocol import ZERO_UUID
 from kclient.spark.options import parse_read_options
 from kclient.spark.pipelines.manifest import ArchivedRange, ArchiveError, Manifest
-from kclient.spark.pipelines.planning import Plan, plan
+from kclient.spark.pipelines.planning import ArchivePlan, plan
 from kclient.spark.ranges import DataLossError
 from kclient.types import TopicPartition
 from tests.unit.spark.fake_cluster import FakeCluster
@@ -35,7 +35,7 @@ def planned(
     topics: str = "a",
     lenient: bool = False,
     restart: bool = False,
-) -> Plan:
+) -> ArchivePlan:
     options = parse_read_options({"kafka.bootstrap.servers": "x:1", "subscribe": topics})
     return plan(cluster, replace(options, fail_on_data_loss=not lenient), last, restart_recreated=restart)
 

@@ -30,6 +30,7 @@ from kclient.errors import (
 from kclient.producer import ProducerInterceptor, ProducerRecord
 from kclient.sync.portal import get_portal
 from kclient.sync.producer import Producer
+from kclient.types import TopicPartition
 from tests.fake_kafka import FakeKafka, Fault
 
 FAST: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
@@ -92,6 +93,64 @@ def test_batches_and_arrow(kafka: FakeKafka) -> None:
     assert kafka.values()[:2000] == values
 
 
+def test_columns_by_several_threads(kafka: FakeKafka) -> None:
+    """Through a buffer that is much smaller: each thread's rows are there once, a key's in their order."""
+    import pyarrow as pa
+
+    count = 3000
+    errors: list[BaseException] = []
+    with producing(kafka, buffer_memory=40_000, batch_size=2000) as producer:
+
+        def send(name: int) -> None:
+            try:
+                values = [b"%d-%05d" % (name, number) for number in range(count)]
+                keys = [b"k%d" % (number % 7) for number in range(count)]
+                metadata = producer.send_arrow("four", pa.table({"value": values, "key": keys})).result(timeout=60)
+                assert len(metadata) == count
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=send, args=(name,)) for name in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors
+    found = [kafka.values("four", number) for number in range(4)]
+    assert sorted(value for values in found for value in values) == [
+        b"%d-%05d" % (name, number) for name in range(3) for number in range(count)
+    ]
+    for values in found:
+        for name in range(3):
+            mine = [value for value in values if value.startswith(b"%d-" % name)]
+            assert mine == sorted(mine)
+
+
+def test_columns_that_cannot_be_sent(kafka: FakeKafka) -> None:
+    import pyarrow as pa
+
+    with producing(kafka, max_request_size=1000) as producer:
+        with pytest.raises(RecordTooLargeError, match=r"max\.request\.size") as caught:
+            producer.send_arrow("t", pa.table({"value": [b"1", b"2", b"x" * 2000, b"4"]}))
+        assert caught.value.__notes__ == ["kclient: send_arrow appended the 2 rows before it, and none behind it"]
+        producer.flush()
+        assert kafka.values() == [b"1", b"2"]
+    with pytest.raises(ClosedError):
+        producer.send_arrow("t", pa.table({"value": [b"5"]}))
+
+
+def test_a_small_request_size_bounds_records_and_batches(kafka: FakeKafka) -> None:
+    """Also one below `batch.size`, and also where a batch is open."""
+    with producing(kafka, max_request_size=1000, linger_ms=50) as producer:
+        producer.send("t", b"1")
+        with pytest.raises(RecordTooLargeError, match=r"max\.request\.size"):
+            producer.send("t", b"x" * 2000)
+        producer.send_batch("t", [b"x" * 300] * 10).result()
+    batches = kafka.partitions[TopicPartition("t", 0)].batches
+    assert max(len(batch) for batch in batches) <= 1000
+    assert sum(map(len, batches)) > 3000
+
+
 def test_callbacks_run_in_the_callers_thread(kafka: FakeKafka) -> None:
     told: list[Any] = []
     me = threading.get_ident()
@@ -126,7 +185,7 @@ def test_callbacks_that_send_do_not_nest(kafka: FakeKafka) -> None:
     kafka.create("many", 400)
     with producing(kafka, linger_ms=1000) as producer:
         deliveries = [producer.send("many", b"1", partition=number, on_delivery=again) for number in range(400)]
-        producer._core.accumulator.begin_flush()  # all finish before the first callback is called
+        producer._life.buffer.begin_flush()  # all finish before the first callback is called
         while not all(delivery.done() for delivery in deliveries):
             time.sleep(0.001)
         producer.flush()

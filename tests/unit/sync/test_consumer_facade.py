@@ -166,7 +166,7 @@ def test_heartbeats_go_on_while_user_code_blocks(address: str) -> None:
         drain(consumer, 3)
         member = consumer.group_metadata()
         beats = threading.Event()
-        inner = consumer._core.group()._on_heartbeat
+        inner = consumer._core.group().member._on_heartbeat
         count = 0
 
         def counting(response: Any, now: float) -> None:
@@ -176,9 +176,9 @@ def test_heartbeats_go_on_while_user_code_blocks(address: str) -> None:
             if count == 3:
                 beats.set()
 
-        from kclient.consumer.group import RequestKind
+        from kclient.consumer.group.model import RequestKind
 
-        consumer._core.group()._receivers[RequestKind.HEARTBEAT] = counting
+        consumer._core.group().member._receivers[RequestKind.HEARTBEAT] = counting
         assert beats.wait(10)  # this thread does nothing meanwhile
         assert consumer.group_metadata() == member
         consumer.commit()
@@ -265,6 +265,28 @@ def test_a_forked_child_is_told_clearly(address: str) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         fill(address, 3)
         assert len(drain(consumer, 3)) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_go_on_iterating(address: str) -> None:
+    """What is at hand are the parent's records: both would process them."""
+    fill(address, 30)
+    with reading(address) as consumer:
+        consumer.assign(T)
+        records = iter(consumer)
+        next(records)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                next(records)
+            except IllegalStateError as error:
+                code = 0 if "forked" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert len([next(records) for _ in range(29)]) == 29
 
 
 def test_many_threads_may_look_while_one_polls(address: str) -> None:

@@ -252,7 +252,7 @@ async def test_trouble_with_a_token_is_one_warning(caplog: pytest.LogCaptureFixt
     async with peer() as server:
         listener = await server.server.listen_tcp()
         settings: dict[str, Any] = {"bootstrap.servers": str(listener.address), "security.protocol": "SASL_PLAINTEXT"}
-        settings |= {"sasl.mechanism": "OAUTHBEARER", "request.timeout.ms": 300, "default.api.timeout.ms": 400}
+        settings |= {"sasl.mechanism": "OAUTHBEARER", "request.timeout.ms": 1400, "default.api.timeout.ms": 1500}
         for callback, error in ((sealed, KafkaTimeoutError), (wrong, OAuthTokenError)):
             caplog.clear()
             with pytest.raises(error, match="the token callback failed"):
@@ -415,8 +415,8 @@ class Due:
 
     @staticmethod
     def now(connection: Connection) -> None:
-        assert connection._turns.session_end < float("inf")
-        connection._turns.session_end = 0.0
+        assert connection._send_queue.session_end < float("inf")
+        connection._send_queue.session_end = 0.0
 
 
 @pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER"])
@@ -437,7 +437,7 @@ async def test_authenticating_again_with_requests_in_flight(mechanism: str) -> N
         assert [(await item).cluster_id for item in after] == ["after0", "after1", "after2"]
         assert session.ends_at == 1110.0
         assert connection.in_flight == 0
-        assert connection._turns.session_end > anyio.current_time() + 40
+        assert connection._send_queue.session_end > anyio.current_time() + 40
         kinds = [type(message).__name__ for message in server.inner.requests]
         assert kinds == ["ApiVersionsRequest"] + ["MetadataRequest"] * 6
 

@@ -1,0 +1,61 @@
+"""The gateway's settings, in Markdown.
+
+`python docs/generate/gateway_settings.py > docs/reference/gateway.md` writes it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, LONG_MAX, TOPIC_SETTINGS, WITHOUT_EFFECT, BrokerSetting
+
+__all__ = ["render"]
+
+_START = """\
+# Gateway
+
+::: kclient.gateway.Gateway
+
+## Broker settings
+
+For `--config NAME=VALUE` and `Gateway(config=...)`, with Kafka's names and defaults. An unknown name is an error that
+suggests the nearest. Times are in milliseconds and sizes in bytes, where the name does not say otherwise.
+"""
+
+_TOPICS = """\
+## Topic settings
+
+For `kclient topics create --set NAME=VALUE`, `topics alter` and `Admin.alter_configs`. A topic without a value of its
+own follows the broker setting of the same meaning. Those without effect are there because Kafka's tools set and show
+them.
+"""
+
+_PASTED = """\
+## Pasted from a Kafka broker
+
+These are accepted with a warning, and have no effect on a gateway: {names}.
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    broker = [setting for name, setting in BROKER_SETTINGS.items() if name not in ELSEWHERE]
+    names = ", ".join(f"`{name}`" for name in WITHOUT_EFFECT)
+    return "\n".join([_START, _table(broker), _TOPICS, _table(TOPIC_SETTINGS.values()), _PASTED.format(names=names)])
+
+
+def _table(settings: Iterable[BrokerSetting]) -> str:
+    rows = ["| setting | values | default | |", "|---|---|---|---|"]
+    rows += [f"| `{item.name}` | {item.kind.text} | {_default(item)} | {item.doc} |" for item in settings]
+    return "\n".join([*rows, ""])
+
+
+def _default(setting: BrokerSetting) -> str:
+    if not setting.default:
+        return "none" if setting.default is None else "empty"
+    return "no limit" if setting.default == str(LONG_MAX) else f"`{setting.default}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,406 @@
+"""Handing out what was fetched: as lists of records, one by one, or as Arrow columns.
+
+Runs in the caller's thread or task. Positions move only when everything that can fail is done, in one go with the
+return: an interrupted or failed call has handed out nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kclient.consumer.fetch.completed_fetch import ENOUGH, with_partition
+from kclient.consumer.fetch.interception import Interception, UndecodedRecords
+from kclient.consumer.records import ConsumerRecords
+from kclient.consumer.reset import ResetKind
+from kclient.errors import CorruptRecordError, KafkaError, LogTruncationError, OffsetOutOfRangeError
+from kclient.records import ArrowChunk, decode_arrow_some, decode_records, decode_some
+from kclient.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+
+    from kclient.concurrency import Wakeup
+    from kclient.consumer.fetch.buffer import FetchBuffer
+    from kclient.consumer.fetch.completed_fetch import CompletedFetch
+    from kclient.consumer.interfaces import ConsumerInterceptor
+    from kclient.consumer.metrics import ConsumerMetrics
+    from kclient.consumer.subscription import SubscriptionState
+    from kclient.records import ConsumerRecord
+
+logger: logging.Logger = logging.getLogger("kclient.consumer")
+
+_Used: TypeAlias = "tuple[CompletedFetch, int | None]"
+"""A completed fetch, and the offset up to which it was taken, or None if it was taken whole."""
+
+
+class FetchCollector:
+    """Takes completed fetches off the buffer of one consumer.
+
+    Args:
+        lock: Guards the state machines.
+        subscriptions: The positions.
+        buffer: What was fetched.
+        metrics: Count records.
+        wakeup: Of the task that fetches: there is room again.
+        max_poll_records: `max.poll.records`.
+        decode_options: Arguments for `records.decode_records`.
+        interceptors: See what is handed out.
+    """
+
+    def __init__(
+        self,
+        *,
+        lock: threading.RLock,
+        subscriptions: SubscriptionState,
+        buffer: FetchBuffer,
+        metrics: ConsumerMetrics,
+        wakeup: Wakeup,
+        max_poll_records: int,
+        decode_options: Mapping[str, Any],
+        interceptors: Sequence[ConsumerInterceptor],
+    ) -> None:
+        self._lock = lock
+        self._subscriptions = subscriptions
+        self._buffer = buffer
+        self._metrics = metrics
+        self._wakeup = wakeup
+        self._max_poll_records = max_poll_records
+        self._options = decode_options
+        self._column_options = {name: self._options[name] for name in ("check_crcs", "max_decompressed")}
+        self._interception = Interception(interceptors)
+        # one by one
+        self._completed: CompletedFetch | None = None
+        self._list: list[ConsumerRecord] = []
+        self._index = 0
+        self._settled = 0
+
+    # ------------------------------------------------------------------ lists
+
+    def take(self) -> ConsumerRecords | None:
+        """Up to `max.poll.records` records; None if nothing is there.
+
+        Raises:
+            KafkaError: The next thing is an error, of a partition or a record.
+        """
+        while True:
+            parts = self._parts(self._max_poll_records)
+            if not parts:
+                return None
+            taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+            for completed, part in parts:
+                if part:
+                    tp = completed.state.tp
+                    taken[tp] = taken[tp] + part if tp in taken else part
+            records = self._pack(taken, parts) if taken else None
+            used_up = False
+            with self._lock:
+                for completed, part in parts:
+                    if self._buffer.still_there(completed):  # no interceptor went elsewhere
+                        used_up = self._buffer.advance(completed, len(part)) or used_up
+            if used_up:
+                self._wakeup.set()
+            if records is not None:
+                self._metrics.records += sum(map(len, taken.values()))
+                return records
+
+    def _parts(self, limit: int) -> list[tuple[CompletedFetch, list[ConsumerRecord]]]:
+        """Up to `limit` records off the first fetches, all decoded; nothing has moved yet. Empty if nothing is there.
+
+        Raises:
+            KafkaError: The first thing is an error, of a partition or a record.
+        """
+        head = self._open_head()
+        if head is None:
+            return []
+        parts = [(head, _part(head, limit))]
+        left = limit - len(parts[0][1])
+        room = ENOUGH - head.opened
+        if left <= 0 or head.broken or room <= 0:
+            return parts
+        with self._lock:
+            others = [completed for completed in self._buffer.available() if completed is not head]
+        # partitions of which a fetch has more to open: what was fetched behind it waits
+        unfinished = {head.state.tp} if head.rest is not None else set()
+        for completed in others:
+            if completed.error is not None or room <= 0:
+                break
+            if completed.state.tp in unfinished:
+                continue
+            if completed.records is None:
+                try:
+                    completed.decode(decode_some, room, **self._options)
+                except KafkaError:
+                    break  # raised when its turn has come
+            part = _part(completed, left)
+            parts.append((completed, part))
+            left -= len(part)
+            room -= completed.opened
+            if left <= 0 or completed.broken:  # behind a broken one everything is fetched again
+                break
+            if completed.rest is not None:
+                unfinished.add(completed.state.tp)
+        return parts
+
+    def _pack(
+        self,
+        taken: dict[TopicPartition, list[ConsumerRecord]],
+        parts: list[tuple[CompletedFetch, list[ConsumerRecord]]],
+    ) -> ConsumerRecords:
+        """What poll returns, as the interceptors want it: they may be interrupted, so this is before positions move."""
+        next_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for completed, part in parts:
+            if completed.state.tp in taken:
+                offset, epoch = completed.place_behind(len(part))
+                next_offsets[completed.state.tp] = OffsetAndMetadata(offset, "", epoch)
+        return self._interception.show(ConsumerRecords(taken, next_offsets))
+
+    def _open_head(self) -> CompletedFetch | None:
+        """The first completed fetch that may be handed out, decoded; None if there is none.
+
+        Raises:
+            KafkaError: Its turn has come, and it is an error.
+        """
+        while True:
+            with self._lock:
+                completed = self._buffer.head()
+            if completed is None:
+                return None
+            if completed.error is not None:
+                self._deal_with(completed)
+                continue
+            if completed.records is None:
+                completed.decode(decode_some, **self._options)
+            return completed
+
+    def _deal_with(self, completed: CompletedFetch) -> None:
+        """The error's turn has come: go on where `auto.offset.reset` says, or raise it."""
+        error = completed.error
+        assert error is not None
+        tp = completed.state.tp
+        policy = self._subscriptions.default_policy
+        resets = policy.kind is not ResetKind.NONE and isinstance(error, LogTruncationError | OffsetOutOfRangeError)
+        with self._lock:
+            if not self._buffer.still_there(completed):  # the metadata told in this moment that the topic is another
+                return
+            self._buffer.finish(completed)
+            if resets and isinstance(error, LogTruncationError):
+                self._subscriptions.seek(tp, completed.next_offset, completed.epoch)
+            elif resets:
+                self._subscriptions.reset(tp)
+        self._wakeup.set()
+        if resets:
+            logger.warning("%s; going on, because auto.offset.reset is %s", error, policy.kind.value)
+            return
+        if isinstance(error, LogTruncationError | OffsetOutOfRangeError):
+            error.message += (
+                ", and auto.offset.reset is none: seek to a position, or set auto.offset.reset to earliest, latest or "
+                "by_duration"
+            )
+        raise error
+
+    # ------------------------------------------------------------------ one by one
+
+    def next_record(self) -> ConsumerRecord | None:
+        """The next record of those at hand, or None if `refill` has to be called; for iteration.
+
+        The record before it counts as processed from now on.
+        """
+        completed = self._completed
+        if completed is None or self._index >= len(self._list):
+            return None
+        state = completed.state
+        if completed.version != state.version or state.paused:
+            return None
+        record = self._list[self._index]
+        self._index += 1
+        return record
+
+    def refill(self) -> bool | None:
+        """Have records at hand for `next_record`; None if there are none.
+
+        Raises:
+            KafkaError: The next thing is an error, of a partition or a record.
+        """
+        self.settle()
+        while True:
+            completed = self._open_head()
+            if completed is None:
+                return None
+            assert completed.records is not None
+            if completed.index < len(completed.records):
+                break
+            with self._lock:
+                if self._buffer.still_there(completed):
+                    self._buffer.advance(completed, 0)
+            self._wakeup.set()
+        self._completed = completed
+        self._list = completed.records
+        self._index = self._settled = completed.index
+        return True
+
+    def settle(self) -> None:
+        """Move the position behind the records that were handed out one by one."""
+        if self._completed is None:
+            return
+        with self._lock:  # another thread may close the consumer
+            completed, self._completed = self._completed, None
+            count = 0 if completed is None else self._index - self._settled
+            if completed is None or not count:
+                return
+            self._metrics.records += count
+            used_up = self._buffer.still_there(completed) and self._buffer.advance(completed, count)
+        if used_up:
+            self._wakeup.set()
+
+    # ------------------------------------------------------------------ columns
+
+    def take_arrow(self, include_headers: bool) -> Any:
+        """What is there as a `pyarrow.RecordBatch`; None if nothing is.
+
+        Raises:
+            KafkaError: The next thing is an error.
+            MissingExtraError: pyarrow is not installed.
+        """
+        while True:
+            fetches = self._ready_fetches()
+            if not fetches:
+                return None
+            if fetches[0].error is not None:
+                self._deal_with(fetches[0])
+                continue
+            batch, used = self._columns(fetches, include_headers)
+            rows = batch.num_rows
+            if rows and self._interception:
+                batch = self._interception.show_columns(batch, self._undecoded(used))
+            with self._lock:
+                for completed, end in used:
+                    if not self._buffer.still_there(completed):  # an interceptor went elsewhere
+                        continue
+                    if end is None:
+                        self._buffer.finish(completed)
+                    else:
+                        self._buffer.advance_to(completed, end)
+            self._wakeup.set()
+            self._metrics.records += rows
+            if batch.num_rows:
+                return batch
+
+    def _undecoded(self, used: list[_Used]) -> ConsumerRecords:
+        """The records of completed fetches, with keys and values as bytes."""
+        places = {completed.state.tp: _place_at(completed, end) for completed, end in used}
+        columns = [
+            _columns_of(completed, completed.next_offset if completed.broken and end is None else end)
+            for completed, end in used
+        ]
+        options = self._column_options
+
+        def load() -> dict[TopicPartition, list[ConsumerRecord]]:
+            made: dict[TopicPartition, list[ConsumerRecord]] = {}
+            for one in columns:
+                records = decode_records(
+                    one.buffer,
+                    one.topic,
+                    one.partition,
+                    start_offset=one.start_offset,
+                    end_offset=one.end_offset,
+                    aborted=one.aborted,
+                    **options,
+                )
+                if records:
+                    made.setdefault(TopicPartition(one.topic, one.partition), []).extend(records)
+            return made
+
+        return UndecodedRecords(load, places)
+
+    def _ready_fetches(self) -> list[CompletedFetch]:
+        """The first completed fetches, up to an error (which comes alone) or `ENOUGH` bytes as they were fetched."""
+        chosen: list[CompletedFetch] = []
+        size = 0
+        with self._lock:
+            for completed in self._buffer.available():
+                if chosen and (completed.error is not None or size + completed.size > ENOUGH):
+                    break
+                chosen.append(completed)
+                size += completed.size
+                if completed.error is not None:
+                    break
+        return chosen
+
+    def _columns(self, fetches: list[CompletedFetch], include_headers: bool) -> tuple[Any, list[_Used]]:
+        """As much of the completed fetches as `ENOUGH` allows, and what that is of."""
+        options = self._column_options
+        enough = max(ENOUGH, sum(completed.size for completed in fetches))
+        try:
+            wanted = [_columns_of(completed) for completed in fetches]
+            batch, whole, end = decode_arrow_some(wanted, enough, include_headers, **options)
+        except KafkaError as error:
+            if len(fetches) > 1:  # all but the broken one are fine
+                return self._columns(fetches[: len(fetches) // 2], include_headers)
+            first = fetches[0]
+            broken = error.offset if isinstance(error, CorruptRecordError) else None
+            if broken is None or broken <= max(first.start_offset, first.state.position):
+                raise with_partition(error, first.state.tp) from error.__cause__
+            batch, whole, end = decode_arrow_some([_columns_of(first, broken)], enough, include_headers, **options)
+            if whole:
+                first.broken = True
+                first.next_offset = broken
+        used: list[_Used] = [(completed, None) for completed in fetches[:whole]]
+        return batch, used if end is None else [*used, (fetches[whole], end)]
+
+
+def _place_at(completed: CompletedFetch, end: int | None) -> OffsetAndMetadata:
+    """Behind a whole completed fetch, or at an offset in it."""
+    if end is not None:
+        return OffsetAndMetadata(end, "", completed.epoch_before(end))
+    return OffsetAndMetadata(completed.next_offset, "", completed.state.epoch if completed.broken else completed.epoch)
+
+
+class InterceptedFetchCollector(FetchCollector):
+    """One whose interceptors see each record of an iteration.
+
+    A class of its own, because what nobody intercepts is counted in nanoseconds.
+    """
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._seen: deque[ConsumerRecord] = deque()
+        """What interceptors returned beyond one record for the one they were shown."""
+
+    def next_record(self) -> ConsumerRecord | None:
+        """As without interceptors: they are shown each record when it is about to be handed out."""
+        while not self._seen:
+            record = super().next_record()
+            completed = self._completed
+            if record is None or completed is None:
+                return None
+            place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+            try:
+                shown = self._interception.show(
+                    ConsumerRecords({completed.state.tp: [record]}, {completed.state.tp: place})
+                )
+                self._seen.extend(shown)
+            except BaseException:  # they were interrupted: it has not been handed out
+                self._index -= 1
+                raise
+        return self._seen.popleft()
+
+    def settle(self) -> None:
+        self._seen.clear()
+        super().settle()
+
+
+def _part(completed: CompletedFetch, limit: int) -> list[ConsumerRecord]:
+    """The next records of a decoded completed fetch; the list itself where nothing has to be cut off."""
+    records = completed.records
+    assert records is not None
+    start = completed.index
+    return records if start == 0 and len(records) <= limit else records[start : start + limit]
+
+
+def _columns_of(completed: CompletedFetch, end_offset: int | None = None) -> ArrowChunk:
+    topic, partition = completed.state.tp
+    start = max(completed.start_offset, completed.state.position)
+    return ArrowChunk(topic, partition, completed.data, start, end_offset, completed.aborted)

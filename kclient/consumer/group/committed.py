@@ -1,0 +1,88 @@
+"""The offsets that the group has committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kclient.cluster import version_for
+from kclient.consumer.group.coordinator import CHANNEL
+from kclient.consumer.group.offsets import FETCH_MAX_VERSION, committed_offsets, committed_request
+from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, RefreshCoordinatorError
+from kclient.protocol.messages import OffsetFetchRequest
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable
+
+    from kclient.cluster import Cluster
+    from kclient.consumer.attempts import Attempts
+    from kclient.consumer.group.coordinator import CoordinatorAccess
+    from kclient.consumer.group.member import GroupMember
+    from kclient.types import OffsetAndMetadata, TopicPartition
+
+
+class CommittedOffsets:
+    """Asks the coordinator for committed offsets.
+
+    Args:
+        lock: Guards the state machines.
+        member: Names the group.
+        coordinator: Whom to ask.
+        cluster: Connects to it.
+        attempts: Tries again.
+    """
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        member: GroupMember,
+        coordinator: CoordinatorAccess,
+        cluster: Cluster,
+        attempts: Attempts,
+    ) -> None:
+        self._lock = lock
+        self._member = member
+        self._coordinator = coordinator
+        self._cluster = cluster
+        self._attempts = attempts
+
+    async def fetch(
+        self, partitions: Iterable[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offsets; None where there is none.
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+            KafkaError: The group or a topic must not be read.
+        """
+        wanted = list(partitions)
+        if not wanted:
+            return {}
+        found = await self._attempts.retry(
+            lambda: self.fetch_once(wanted, timeout), timeout, "Fetching committed offsets", self.unanswered
+        )
+        return {tp: found.get(tp) for tp in wanted}
+
+    async def fetch_once(
+        self, partitions: Iterable[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """One attempt of `fetch`."""
+        member = self._member
+        node = await self._coordinator.node(timeout)
+        with self._lock:
+            epoch = member.lookup.epoch
+        try:
+            connection = await self._cluster.connection(node, CHANNEL)
+            version = version_for(connection, OffsetFetchRequest, FETCH_MAX_VERSION)
+            request = committed_request(member.settings.group_id, partitions, version)
+            found = committed_offsets(await connection.request(request, version))
+        except KafkaError as error:
+            if isinstance(error, RefreshCoordinatorError | BrokerConnectionError | KafkaTimeoutError):
+                self._coordinator.failed(f"fetching committed offsets failed: {error}", epoch)
+            raise
+        self._coordinator.answered(epoch)
+        return found
+
+    def unanswered(self) -> str:
+        """Who is asked, as one that does not answer; empty where nobody is known."""
+        return self._coordinator.unanswered()

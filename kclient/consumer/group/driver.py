@@ -1,0 +1,138 @@
+"""Sends what the member's state machine asks for, and wakes it when its time has come."""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+from typing import TYPE_CHECKING
+
+from kclient.cluster import version_for
+from kclient.consumer.group.coordinator import CHANNEL
+from kclient.consumer.group.model import RequestKind
+from kclient.errors import KafkaError
+from kclient.protocol.errors import EncodeError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from kclient.cluster import Cluster
+    from kclient.concurrency import Wakeup
+    from kclient.consumer.group.committer import Committer
+    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.group.model import GroupRequest
+    from kclient.consumer.tasks import BackgroundTasks
+    from kclient.net.connection import Connection
+
+logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
+
+JOIN_CHANNEL = "join"
+"""Where brokers keep a request until the other members have come."""
+
+_COMMITS_FIRST = 1.0
+"""Seconds that joining waits for commits on their way: a broker refuses what comes behind the new generation."""
+
+
+class GroupDriver:
+    """The task behind a consumer's membership in its group.
+
+    Args:
+        clock: Monotonic time in seconds.
+        lock: Guards the state machines.
+        member: Says what to send, and when.
+        cluster: Connects to brokers.
+        tasks: Run the requests.
+        wakeup: Ends the wait for the time that the member named.
+        committer: Its commits go out before a join.
+        on_progress: Called when the membership may have changed.
+        on_topics: Called when, as leader, the member needs the metadata of other topics.
+        request_timeout: Seconds for fresh metadata.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        lock: threading.RLock,
+        member: GroupMember,
+        cluster: Cluster,
+        tasks: BackgroundTasks,
+        wakeup: Wakeup,
+        committer: Committer,
+        on_progress: Callable[[], None],
+        on_topics: Callable[[], None],
+        request_timeout: float,
+    ) -> None:
+        self._clock = clock
+        self._lock = lock
+        self._member = member
+        self._cluster = cluster
+        self._tasks = tasks
+        self._wakeup = wakeup
+        self._committer = committer
+        self._on_progress = on_progress
+        self._on_topics = on_topics
+        self._topics: set[str] = set()
+        self._request_timeout = request_timeout
+
+    async def run(self) -> None:
+        """Drive the state machine until cancelled."""
+        while True:
+            now = self._clock()
+            with self._lock:
+                todo = self._member.next(now)
+                topics = self._member.group_topics
+            for request in todo.requests:
+                self._tasks.spawn(self._exchange, request, name=request.kind.value)
+            if todo.refresh is not None:
+                self._tasks.spawn(self._refresh, todo.refresh, name="metadata before joining")
+            if topics != self._topics:
+                self._topics = topics
+                self._on_topics()
+            self._on_progress()
+            await self._wakeup.wait(None if todo.wake_at == inf else max(todo.wake_at - now, 0))
+            late = self._clock() - todo.wake_at
+            if late > 0:
+                with self._lock:
+                    self._member.stalled(late)
+
+    async def _refresh(self, refresh: object) -> None:
+        """Have fresh metadata; without them the member joins with what it knows."""
+        try:
+            await self._cluster.refresh(timeout=self._request_timeout)
+        except KafkaError as error:
+            logger.info("group %s: joining without fresh metadata: %s", self._member.settings.group_id, error)
+        with self._lock:
+            self._member.refreshed(refresh)
+        self._wakeup.set()
+
+    async def _exchange(self, request: GroupRequest) -> None:
+        """Send one request and hand its answer in."""
+        try:
+            response = await self._send(request)
+            if response is None:
+                return
+        except (KafkaError, EncodeError) as error:
+            reason = error if isinstance(error, KafkaError) else KafkaError(str(error))
+            with self._lock:
+                self._member.failed(request, reason, self._clock())
+        else:
+            with self._lock:
+                self._member.received(request, response, self._clock())
+        self._wakeup.set()
+
+    async def _send(self, request: GroupRequest) -> object:
+        """The answer to a request; None if it was not sent, because it came to nothing while a connection was made."""
+
+        async def ask(connection: Connection) -> object:
+            version = version_for(connection, request.request_class)
+            return await connection.request(request.build(version), version, timeout=request.timeout)
+
+        if request.node_id is None:
+            return await self._cluster.ask_any(ask)
+        if request.kind is RequestKind.JOIN:
+            await self._committer.drained(_COMMITS_FIRST)
+        connection = await self._cluster.connection(request.node_id, JOIN_CHANNEL if request.parks else CHANNEL)
+        with self._lock:
+            current = self._member.awaits(request)
+        return await ask(connection) if current else None

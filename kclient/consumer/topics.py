@@ -1,0 +1,103 @@
+"""Which topics a consumer wants metadata of, and what it makes of those that come."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kclient.cluster import topic_error
+from kclient.consumer.subscription import SubscriptionKind
+from kclient.errors import UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from kclient.cluster import Cluster
+    from kclient.consumer.fetch.control import FetchControl
+    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.notices import PendingErrors
+    from kclient.consumer.subscription import SubscriptionState
+    from kclient.errors import KafkaError
+
+logger: logging.Logger = logging.getLogger("kclient.consumer")
+
+
+class TopicWatch:
+    """Follows the metadata of the topics that are subscribed to or read.
+
+    Args:
+        clock: Monotonic time in seconds.
+        lock: Guards the state machines.
+        subscriptions: The topics.
+        member: The membership in the group, which has the topics of others too where it leads; None without a group.
+        control: Is told of topics that were created again.
+        errors: What poll is to raise.
+        cluster: Has the metadata.
+        exclude_internal: Whether patterns leave internal topics out (`exclude.internal.topics`).
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        lock: threading.RLock,
+        subscriptions: SubscriptionState,
+        member: GroupMember | None,
+        control: FetchControl,
+        errors: PendingErrors,
+        cluster: Cluster,
+        exclude_internal: bool,
+    ) -> None:
+        self._clock = clock
+        self._lock = lock
+        self._subscriptions = subscriptions
+        self._member = member
+        self._control = control
+        self._errors = errors
+        self._cluster = cluster
+        self._exclude_internal = exclude_internal
+        self._missing: set[str] = set()
+        """Topics of which the log has said that they do not exist."""
+
+    def of_interest(self) -> set[str]:
+        """The topics whose metadata are needed."""
+        with self._lock:
+            topics = self._used()
+            if self._member is not None:
+                topics |= self._member.group_topics
+        return topics
+
+    def _used(self) -> set[str]:
+        return {*self._subscriptions.topics, *(state.tp.topic for state in self._subscriptions)}
+
+    def update(self) -> None:
+        """There are new metadata."""
+        snapshot = self._cluster.snapshot
+        now = self._clock()
+        with self._lock:
+            self._control.recognise_topics()
+            if self._subscriptions.kind is SubscriptionKind.PATTERN:
+                self.match_pattern()
+            if self._member is not None:
+                counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items()}
+                self._member.update_metadata(counts, snapshot.errors, now)
+            for topic in self._used():
+                self._heed(topic, topic_error(snapshot, topic))
+
+    def match_pattern(self) -> None:
+        """Under the lock: choose the topics by the pattern, from what is known of the cluster."""
+        found = self._cluster.snapshot.topics.items()
+        names = [name for name, topic in found if not (self._exclude_internal and topic.is_internal)]
+        if self._subscriptions.match(names) and self._member is not None:
+            self._member.subscribe(self._subscriptions.topics, by_pattern=True)
+
+    def _heed(self, topic: str, error: KafkaError | None) -> None:
+        """What the cluster says of a topic that is to be read: raised if it stays so, else logged once."""
+        if error is None:
+            self._missing.discard(topic)
+        elif not error.retriable:
+            self._errors.add(error)
+        elif isinstance(error, UnknownTopicOrPartitionError) and topic not in self._missing:
+            self._missing.add(topic)
+            logger.warning("topic %r does not exist, so nothing of it is read until it does: is this its name?", topic)

@@ -1,0 +1,190 @@
+"""What a running gateway is made of, and in which order: the one place that knows all parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kclient.concurrency import loop_soon
+from kclient.gateway.clock import Clock
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.dynamic_config import DynamicConfig
+from kclient.gateway.groups import GroupCoordinator
+from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
+from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
+from kclient.gateway.handlers.fetch import FetchHandler
+from kclient.gateway.handlers.groups import (
+    FindCoordinatorHandler,
+    HeartbeatHandler,
+    JoinGroupHandler,
+    LeaveGroupHandler,
+    SyncGroupHandler,
+)
+from kclient.gateway.handlers.groups_admin import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
+from kclient.gateway.handlers.groups_offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
+from kclient.gateway.handlers.handler import Handler
+from kclient.gateway.handlers.list_offsets import DeleteRecordsHandler, ListOffsetsHandler, OffsetForLeaderEpochHandler
+from kclient.gateway.handlers.metadata import MetadataHandler
+from kclient.gateway.handlers.produce import ProduceHandler
+from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
+from kclient.gateway.handlers.table import HandlerTable
+from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
+from kclient.gateway.identity import Identity
+from kclient.gateway.mapping import Mapping
+from kclient.gateway.opening_ahead import Opener
+from kclient.gateway.ownership import HeldLease
+from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.producer_ids import ProducerIds
+from kclient.gateway.producer_windows import ProducerLimit
+from kclient.gateway.retention import Retention
+from kclient.gateway.search import TimestampSearch
+from kclient.gateway.server import RequestServer
+from kclient.gateway.shields import Shields
+from kclient.gateway.topic_table import TopicTable
+from kclient.gateway.topics import TopicCatalogue
+from kclient.gateway.workers import Workers
+from kclient.htp.port import Broker, Manager
+from kclient.net.fair_queue import FairQueue
+
+Spawn = Callable[..., object]
+"""`spawn(async_function, *args, name="...")`: a background task owned by the gateway. Its failure is the gateway's
+failure; expected errors are handled inside."""
+
+
+@dataclass(slots=True, frozen=True)
+class Assembly:
+    """The parts of one gateway. Only the gateway holds them together: none of them knows this."""
+
+    config: BrokerConfig
+    manager: Manager
+    broker: Broker
+    lease: HeldLease
+    identity: Identity
+    clock: Clock
+    queue: FairQueue
+    """Who may use the event loop: each connection has a flow in it, and what is done for many of them has one too."""
+    workers: Workers
+    """Threads for checksums, decompression and compression."""
+    shields: Shields
+    """What goes on although its request is cancelled."""
+    dynamic: DynamicConfig
+    """What of `config` was changed since the start."""
+    topics: TopicTable
+    catalogue: TopicCatalogue
+    partitions: PartitionTable
+    groups: GroupCoordinator
+    retention: Retention
+    opener: Opener
+    table: HandlerTable
+    requests: RequestServer
+
+    async def load(self) -> None:
+        """Read what is stored, and finish what the last run left half done."""
+        await self.catalogue.load()
+        await self.partitions.load()
+        await self.groups.start()
+        await self.catalogue.sweep()
+
+
+async def assemble(
+    config: BrokerConfig,
+    mapping: Mapping,
+    manager: Manager,
+    broker: Broker,
+    lease: HeldLease,
+    identity: Identity,
+    spawn: Spawn,
+) -> Assembly:
+    """Make the parts of a gateway, with the settings in force that were changed while one ran.
+
+    Args:
+        config: The broker's settings as they were given.
+        mapping: Where the partitions of new topics lie.
+        manager: Keeps rows.
+        broker: Keeps messages.
+        lease: Under which the gateway serves the store.
+        identity: Who it is.
+        spawn: Starts a task of the gateway.
+
+    Raises:
+        HtpError: The settings that were changed cannot be read from the store.
+    """
+    clock, shields, workers, queue = Clock(), Shields(), Workers(), FairQueue(loop_soon())
+    producers = ProducerLimit(config.get_int("producer.id.cache.size"))
+    dynamic = DynamicConfig(config, manager, lease, shields)
+    await dynamic.load()
+    topics = TopicTable()
+    groups = GroupCoordinator(
+        topics, config, dynamic,
+        manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, spawn=spawn,
+    )  # fmt: skip
+    catalogue = TopicCatalogue(
+        topics, groups, mapping, config,
+        manager=manager, broker=broker, lease=lease, shields=shields, spawn=spawn, flow=queue.flow(),
+    )  # fmt: skip
+    partitions = PartitionTable(
+        topics,
+        manager=manager, broker=broker, lease=lease, leader_epoch=identity.leader_epoch, clock=clock,
+        producers=producers, shields=shields, spawn=spawn,
+    )  # fmt: skip
+    retention = Retention(topics, partitions, config, dynamic, clock)
+    dynamic.on_change(groups.reconfigure)
+    dynamic.on_change(retention.reconfigure)
+    dynamic.hold_for(catalogue.resolve_all)
+    table = HandlerTable(
+        [
+            ProduceHandler(topics, partitions, workers, clock, spawn),
+            FetchHandler(topics, partitions, config, clock=clock, shields=shields, flow=queue.flow()),
+            ListOffsetsHandler(partitions, TimestampSearch(broker.capabilities, workers)),
+            OffsetForLeaderEpochHandler(partitions),
+            DeleteRecordsHandler(partitions),
+            InitProducerIdHandler(ProducerIds(manager, lease, identity.leader_epoch, producers)),
+            MetadataHandler(identity, config, topics, catalogue),
+            DescribeClusterHandler(identity, config),
+            DescribeTopicPartitionsHandler(identity, topics),
+            CreateTopicsHandler(identity.node_id, config, catalogue),
+            DeleteTopicsHandler(config, topics, catalogue),
+            CreatePartitionsHandler(identity.node_id, topics, catalogue),
+            DescribeConfigsHandler(identity.node_id, config, topics),
+            AlterConfigsHandler(identity.node_id, config, catalogue, dynamic),
+            IncrementalAlterConfigsHandler(identity.node_id, config, catalogue, dynamic),
+            *group_handlers(identity.node_id, groups, topics, clock),
+        ]
+    )
+    return Assembly(
+        config=config,
+        manager=manager,
+        broker=broker,
+        lease=lease,
+        identity=identity,
+        clock=clock,
+        queue=queue,
+        workers=workers,
+        shields=shields,
+        dynamic=dynamic,
+        topics=topics,
+        catalogue=catalogue,
+        partitions=partitions,
+        groups=groups,
+        retention=retention,
+        opener=Opener(topics, partitions, clock),
+        table=table,
+        requests=RequestServer(table, lease, identity, clock),
+    )
+
+
+def group_handlers(node_id: int, groups: GroupCoordinator, topics: TopicTable, clock: Clock) -> list[Handler]:
+    """Who answers what is asked of consumer groups."""
+    return [
+        FindCoordinatorHandler(node_id),
+        JoinGroupHandler(groups),
+        SyncGroupHandler(groups),
+        HeartbeatHandler(groups),
+        LeaveGroupHandler(groups),
+        ListGroupsHandler(groups),
+        DescribeGroupsHandler(groups),
+        DeleteGroupsHandler(groups),
+        OffsetCommitHandler(groups, topics, clock),
+        OffsetFetchHandler(groups, topics),
+        OffsetDeleteHandler(groups, topics),
+    ]

@@ -1,0 +1,81 @@
+"""What a request carries with it: the connection that it came on, and the listener's advertised address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kclient.gateway.discarding import in_slices
+
+if TYPE_CHECKING:
+    from kclient.net.fair_queue import Flow
+    from kclient.net.memory_budget import Share
+    from kclient.net.reply_order import Place
+
+
+@dataclass(slots=True, frozen=True)
+class Advertised:
+    """The address under which clients of one listener find this gateway."""
+
+    host: str
+    port: int
+    listener: str = "PLAINTEXT"
+
+
+@dataclass(slots=True, eq=False)
+class ConnectionContext:
+    """One client connection: where it came from, the listener's advertised address, its turns and its memory."""
+
+    peer: str
+    """The peer's address as text, for logs: `127.0.0.1:40312`, or `memory:NAME`."""
+    client_host: str
+    """The peer's host as Kafka shows it in group descriptions: `/127.0.0.1`."""
+    advertised: Advertised
+    flow: Flow
+    """Its turns on the event loop."""
+    share: Share
+    """What it holds of the memory for clients."""
+    end_sessions: Callable[[], object] | None = None
+    """Ends the client's fetch sessions, if it has any."""
+    gone: bool = False
+    """Whether the client has gone: nobody waits for what is not answered yet."""
+    _when_gone: dict[Callable[[], object], None] = field(default_factory=dict)
+
+    def when_gone(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the client has gone, at once if it has; it must not raise.
+
+        `unless_gone` takes it back.
+        """
+        if self.gone:
+            callback()
+        else:
+            self._when_gone[callback] = None
+
+    def unless_gone(self, callback: Callable[[], object]) -> None:
+        """Do not call `callback` any more."""
+        self._when_gone.pop(callback, None)
+
+    def discard(self, steps: Iterator[None]) -> None:
+        """Give up very many objects in steps, in the client's turns; each step gives up some."""
+        self.flow.add(in_slices(steps, self.flow.clock))
+
+    def end(self) -> None:
+        """The client has gone."""
+        self.gone = True
+        callbacks, self._when_gone = self._when_gone, {}
+        for callback in callbacks:
+            callback()
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request's header, and the connection it came on."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    connection: ConnectionContext
+    place: Place
+    """Its place in the order of the connection's replies."""

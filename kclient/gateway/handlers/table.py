@@ -1,0 +1,19 @@
+"""The table of request handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kclient.gateway.handlers.api_versions import ApiVersionsHandler
+from kclient.gateway.handlers.handler import Handler, VersionRange
+
+
+class HandlerTable:
+    """Every API that the gateway serves: its version range and its handler. It answers ApiVersions itself."""
+
+    def __init__(self, handlers: Iterable[Handler]) -> None:
+        self.versions: dict[int, VersionRange] = {}
+        self.handlers: dict[int, Handler] = {}
+        for handler in (*handlers, ApiVersionsHandler(self.versions)):
+            self.versions[int(handler.API)] = handler.VERSIONS
+            self.handlers[int(handler.API)] = handler

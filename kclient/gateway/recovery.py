@@ -1,0 +1,81 @@
+"""What the log of a partition learns from the store when it is opened: the batches behind its checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import anyio.lowlevel
+
+from kclient.htp.errors import DamagedError
+from kclient.records import iter_headers
+
+if TYPE_CHECKING:
+    from kclient.gateway.log import PartitionLog
+    from kclient.htp.port import OpenTopic, TopicStatus
+    from kclient.types import Buffer
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.log")
+
+_SCAN_BYTES: Final = 1 << 20
+"""How much is read at a time."""
+_HEADERS_AT_ONCE: Final = 500
+"""Batches that are taken into account in one turn of the loop."""
+
+
+async def catch_up(log: PartitionLog, opened: OpenTopic, status: TopicStatus, name: str, now_ms: int) -> None:
+    """Take into account what the log has not seen of what is stored.
+
+    What lies before damage, and behind the checkpoint, is only missing in what is known of producers: whoever fetches
+    it is told of the damage.
+
+    Args:
+        log: The log as its checkpoint tells it.
+        opened: The partition's topic in HTP.
+        status: Where that begins and ends.
+        name: Of the partition, for messages.
+        now_ms: The time in milliseconds since the epoch: producers that are found have been seen then.
+
+    Raises:
+        HtpError: If it cannot be read.
+    """
+    position = max(log.next_offset, status.start)
+    while position < status.end:
+        try:
+            pulled = await opened.pull(position, max_bytes=_SCAN_BYTES)
+        except DamagedError as damage:
+            found = await _behind_damage(opened, position, status.end)
+            logger.error(
+                "%s: what is stored from offset %d on is damaged; opening it goes on at %d, and fetches of what is "
+                "damaged are refused. Restore the data directory from a backup, or let consumers seek beyond it (%s)",
+                name, position, found, damage,
+            )  # fmt: skip
+            position = found
+            continue
+        if not pulled.data:
+            break
+        await _read_again(log, pulled.data, now_ms)
+        position = pulled.last + 1
+    log.start_offset = max(log.start_offset, status.start)
+    log.skip_to(status.next, status.end)
+
+
+async def _behind_damage(opened: OpenTopic, position: int, end: int) -> int:
+    """The next offset from which on the log can be read."""
+    step = 1
+    while position + step < end:
+        try:
+            await opened.pull(position + step, max_bytes=1)
+        except DamagedError:
+            step *= 2
+        else:
+            return position + step
+    return end
+
+
+async def _read_again(log: PartitionLog, batches: Buffer, now_ms: int) -> None:
+    headers = (header for _, header in iter_headers(batches))
+    while some := list(islice(headers, _HEADERS_AT_ONCE)):
+        log.recovered(some, now_ms)
+        await anyio.lowlevel.checkpoint()

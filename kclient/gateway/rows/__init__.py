@@ -1,0 +1,22 @@
+"""What the gateway keeps in the manager's key-value part: every key, and the format of every row.
+
+=============================  =============================================================  =====================
+key                            row                                                            kept by
+=============================  =============================================================  =====================
+`kafka/topic/NAME`             `topics.TopicRow`: a topic's id, partitions and settings       `gateway.topics`
+`kafka/intent/NAME`            `topics.IntentRow`: a creation or deletion under way           `gateway.topics`
+`kafka/log/ID/N`               a partition's checkpoint, `partitions.encode_checkpoint`       `gateway.partitions`
+`kafka/log-start/ID/N`         where a trimmed partition starts, a `numbers.NumberRow`        `gateway.partitions`
+`kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`
+`kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
+`kafka/leader-epoch`           the last gateway's leader epoch, a `numbers.NumberRow`         `gateway.ownership`
+`kafka/cluster-id`             what clients know the store by, `broker.encode_cluster_id`     `gateway.gateway`
+`group/GROUP`                  a group and its members, `groups.encode_group_steps`           `gateway.groups`
+`group-offset/GROUP/TOPIC/N`   a committed offset, `groups.encode_offset`                     `gateway.groups`
+=============================  =============================================================  =====================
+
+Every row says its format, which is checked, and ends with a checksum (`htp/rows.py`): a digit that has become another
+one is as visible as a missing brace. Rows of earlier formats, and those without a checksum, are read as they are, and
+written anew when they change. A row that cannot be read raises `ValueError`; what becomes of its owner is the
+owner's matter, and nothing else may suffer.
+"""

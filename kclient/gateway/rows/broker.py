@@ -1,0 +1,47 @@
+"""Rows that belong to the gateway as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from kclient.htp.rows import check_format, dump, object_of_format, parse_object, seal, string, unsealed
+
+_FORMAT: Final = 1
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The row that holds the id of the cluster, which is the store's."""
+    return seal(dump({"format": _FORMAT, "id": cluster_id}))
+
+
+def decode_cluster_id(row: bytes) -> str:
+    """The id of the cluster. Raises `ValueError` if the row has none."""
+    try:
+        body = unsealed(row)
+        # the first versions kept the id alone
+        found = string(object_of_format(body, _FORMAT)["id"]) if body.startswith(b"{") else body.decode()
+    except LookupError as error:
+        raise ValueError(f"{row[:200]!r} has no {error}") from error
+    if not _CLUSTER_ID.fullmatch(found):
+        raise ValueError(f"{row[:200]!r} is no cluster id")
+    return found
+
+
+def encode_settings(settings: Mapping[str, str]) -> bytes:
+    """The row of the settings that were changed while a gateway ran."""
+    return seal(dump({"format": _FORMAT, "settings": dict(settings)}))
+
+
+def decode_settings(row: bytes) -> dict[str, str]:
+    """The settings that were changed while a gateway ran. Raises `ValueError` if the row has none."""
+    try:
+        fields = parse_object(unsealed(row))
+        if "format" in fields:  # the first versions kept the settings alone, and none has that name
+            check_format(fields["format"], _FORMAT)
+            fields = fields["settings"]
+        return {name: string(value) for name, value in fields.items()}
+    except (LookupError, AttributeError) as error:
+        raise ValueError(f"{row[:200]!r}: {error!r}") from error

@@ -1,0 +1,86 @@
+"""Where the gateway's rows lie in the manager's key-value part; groups' names are percent-encoded."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+from kclient.htp.rows import parse_number
+from kclient.records.bounds import INT32_MAX
+from kclient.types import TopicPartition
+
+TOPICS: Final = "kafka/topic/"
+"""One row per topic, by name: its id, partitions and settings."""
+INTENTS: Final = "kafka/intent/"
+"""A creation or deletion that is under way, by topic name."""
+CHECKPOINTS: Final = "kafka/log/"
+"""The checkpoint of a partition, by topic id and number."""
+LOG_STARTS: Final = "kafka/log-start/"
+"""The log start of a partition that was trimmed, by topic id and number, in case its checkpoint is damaged."""
+GROUPS: Final = "group/"
+"""A group with its members; one that only commits offsets has no row."""
+OFFSETS: Final = "group-offset/"
+"""A committed offset, by group, topic and partition."""
+SETTINGS: Final = "kafka/config/broker"
+"""The settings that were changed while a gateway ran."""
+PRODUCER_IDS: Final = "kafka/producer-ids"
+"""The first producer id that nobody was given."""
+LEADER_EPOCH: Final = "kafka/leader-epoch"
+"""The leader epoch of the last gateway, in case that the lease's row is damaged."""
+CLUSTER_ID: Final = "kafka/cluster-id"
+"""The id of the cluster, which is the store's."""
+LEASE: Final = "kafka/gateway"
+"""The right to serve the store. Its epoch is the leader epoch of every partition."""
+FIRST_LEASES: Final = "kafka/gateway/"
+"""The first versions had a lease for each node.id, and let the leader epochs go backwards when that was changed."""
+
+
+def topic_key(name: str) -> str:
+    """The key of a topic's row."""
+    return TOPICS + name
+
+
+def intent_key(name: str) -> str:
+    """The key of what is under way with a topic of this name."""
+    return INTENTS + name
+
+
+def checkpoint_key(topic_id: bytes, partition: int) -> str:
+    """The key of a partition's checkpoint."""
+    return f"{CHECKPOINTS}{topic_id.hex()}/{partition}"
+
+
+def log_start_key(topic_id: bytes, partition: int) -> str:
+    """The key of a partition's log start."""
+    return f"{LOG_STARTS}{topic_id.hex()}/{partition}"
+
+
+def of_topic(topic_id: bytes) -> tuple[str, ...]:
+    """The prefixes of all rows of a topic's partitions."""
+    return f"{CHECKPOINTS}{topic_id.hex()}/", f"{LOG_STARTS}{topic_id.hex()}/"
+
+
+def group_key(group_id: str) -> str:
+    """The key of a group's row."""
+    return GROUPS + quote(group_id, safe="")
+
+
+def parse_group_key(key: str) -> str:
+    """The group that a key of `group_key` names."""
+    return unquote(key.removeprefix(GROUPS))
+
+
+def offset_key(group_id: str, partition: TopicPartition) -> str:
+    """The key of a committed offset's row."""
+    return f"{offset_prefix(group_id, partition.topic)}{partition.partition}"
+
+
+def offset_prefix(group_id: str, topic: str) -> str:
+    """What the keys of a group's offsets of a topic begin with; the number of the partition follows."""
+    return f"{OFFSETS}{quote(group_id, safe='')}/{quote(topic, safe='')}/"
+
+
+def parse_offset_key(key: str) -> tuple[str, TopicPartition]:
+    """The group and the partition that a key of `offset_key` names. Raises `ValueError` if it is none such."""
+    group_id, topic, partition = key.removeprefix(OFFSETS).split("/")
+    return unquote(group_id), TopicPartition(unquote(topic), parse_number(partition.encode(), 0, INT32_MAX))

@@ -1,0 +1,65 @@
+"""What is known of one topic, and of one that is being made or removed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from kclient.gateway.mapping import Mapping as PartitionMapping
+from kclient.gateway.mapping import mapping_for
+from kclient.gateway.rows.topics import IntentRow, TopicRow
+
+if TYPE_CHECKING:
+    from kclient.gateway.config import TopicConfig
+    from kclient.gateway.partition import Partition
+    from kclient.htp.port import Place
+
+
+@dataclass(slots=True, eq=False)
+class TopicRecord:
+    """One topic as the catalogue knows it: what outlives an await holds this, and not the name."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+    mapping: PartitionMapping
+    overrides: dict[str, str]
+    config: TopicConfig
+    places: list[Place] = field(default_factory=list)
+    """Where its partitions lie in HTP."""
+    gone: bool = False
+    """Whether it has been deleted."""
+    version: int = 0
+    """The manager's version of the row, for compare-and-set."""
+    logs: dict[int, Partition] = field(default_factory=dict)
+    """The partitions used so far (`PartitionTable` fills it)."""
+
+    def row(self) -> bytes:
+        """The topic as its row holds it."""
+        return TopicRow(
+            self.topic_id,
+            self.partitions,
+            self.replication_factor,
+            self.mapping.name,
+            [place.incarnation for place in self.places],
+            self.overrides,
+        ).encode()
+
+
+class Intent(NamedTuple):
+    """A creation or deletion that is under way: what is to be removed unless the topic's row is there."""
+
+    mapping: PartitionMapping
+    topic_id: bytes | None
+    """None if an early version recorded it: the topic's checkpoints are not found then."""
+
+    def row(self) -> bytes:
+        """As its row holds it."""
+        return IntentRow(self.mapping.name, self.topic_id).encode()
+
+    @classmethod
+    def of(cls, row: bytes) -> Intent:
+        """What a row says. Raises `ValueError` or `KafkaError` if it says nothing sensible."""
+        fields = IntentRow.decode(row)
+        return cls(mapping_for(fields.mapping), fields.topic_id)

@@ -1,0 +1,87 @@
+"""The port to HTP: what the gateway asks of a message store, and nothing more.
+
+- `manager`: HTP's *mgr* keeps domains, topics, leases and a small key-value part.
+- `broker`: HTP's *brk* keeps messages; `open_topic` is what it opens, `framing` how it reads what it keeps.
+- `places`: what both call a topic by.
+- `store`: the pair of both, opened from a URL by `kclient.htp.open_store`.
+
+What a backend can do beyond the required calls it says in `Broker.capabilities`; the names are the `CAP_*`
+constants of `broker`. Every call is made from the event loop in which the store was opened, if not said otherwise.
+All names are here: `from kclient.htp.port import Broker`.
+"""
+
+from __future__ import annotations
+
+from kclient.htp.port.broker import (
+    CAP_EXCLUSIVE,
+    CAP_FENCED_SENDS,
+    CAP_FIND_BY_TIMESTAMP,
+    CAP_NOWAIT,
+    CAP_ORDINAL_POSITIONS,
+    CAP_POSITIONS,
+    CAP_SEGMENTS,
+    DURABILITY_SYNCED,
+    DURABILITY_WRITTEN,
+    Broker,
+)
+from kclient.htp.port.framing import (
+    Framing,
+    MessageInfo,
+)
+from kclient.htp.port.manager import (
+    Lease,
+    LeaseInfo,
+    Manager,
+    TopicInfo,
+    Versioned,
+)
+from kclient.htp.port.open_topic import (
+    DirectTopic,
+    Found,
+    OpenTopic,
+    Pulled,
+    SegmentInfo,
+    Sent,
+    SyncedCallback,
+    TopicSettings,
+    TopicStatus,
+)
+from kclient.htp.port.places import (
+    Place,
+    Topic,
+)
+from kclient.htp.port.store import (
+    Store,
+)
+
+__all__ = [
+    "CAP_EXCLUSIVE",
+    "CAP_FENCED_SENDS",
+    "CAP_FIND_BY_TIMESTAMP",
+    "CAP_NOWAIT",
+    "CAP_ORDINAL_POSITIONS",
+    "CAP_POSITIONS",
+    "CAP_SEGMENTS",
+    "DURABILITY_SYNCED",
+    "DURABILITY_WRITTEN",
+    "Broker",
+    "DirectTopic",
+    "Found",
+    "Framing",
+    "Lease",
+    "LeaseInfo",
+    "Manager",
+    "MessageInfo",
+    "OpenTopic",
+    "Place",
+    "Pulled",
+    "SegmentInfo",
+    "Sent",
+    "Store",
+    "SyncedCallback",
+    "Topic",
+    "TopicInfo",
+    "TopicSettings",
+    "TopicStatus",
+    "Versioned",
+]

@@ -1,0 +1,104 @@
+"""HTP's *brk*: topics are opened under an epoch, and their messages deleted; what it can do beyond that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from kclient.htp.port.framing import Framing
+from kclient.htp.port.open_topic import OpenTopic, TopicSettings
+from kclient.htp.port.places import Place
+
+__all__ = [
+    "CAP_EXCLUSIVE",
+    "CAP_FENCED_SENDS",
+    "CAP_FIND_BY_TIMESTAMP",
+    "CAP_NOWAIT",
+    "CAP_ORDINAL_POSITIONS",
+    "CAP_POSITIONS",
+    "CAP_SEGMENTS",
+    "DURABILITY_SYNCED",
+    "DURABILITY_WRITTEN",
+    "Broker",
+]
+
+CAP_POSITIONS = "positions"
+"""`Sent.first` and `Sent.last` tell where the messages were stored."""
+CAP_ORDINAL_POSITIONS = "ordinal_positions"
+"""Positions are the ordinals that the topic's `Framing` reads from the messages."""
+CAP_NOWAIT = "nowait"
+"""`Broker.open` gives `DirectTopic`s: appends and warm reads without a switch of tasks."""
+CAP_FIND_BY_TIMESTAMP = "find_by_timestamp"
+"""`OpenTopic.find_by_timestamp` works."""
+CAP_SEGMENTS = "segments"
+"""`OpenTopic.segments` and `OpenTopic.roll` work, and `TopicSettings` are heeded."""
+CAP_EXCLUSIVE = "exclusive"
+"""While a store is open no other process has it, so a lease that cannot be renewed there goes to nobody elsewhere."""
+CAP_FENCED_SENDS = "fenced_sends"
+"""`Broker.open` seals older epochs, durably: nothing is appended, trimmed or deleted under one afterwards."""
+
+DURABILITY_SYNCED = "synced"
+"""Messages are visible, and reported as synced, once they are on disk."""
+DURABILITY_WRITTEN = "written"
+"""Messages are visible, and reported as synced, once the operating system has them (Kafka's own default)."""
+
+
+class Broker(Protocol):
+    """HTP's *brk*: it keeps the messages of topics."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What this backend can do beyond the required calls (the `CAP_*` names)."""
+        ...
+
+    @property
+    def durability(self) -> str:
+        """`DURABILITY_SYNCED` or `DURABILITY_WRITTEN`."""
+        ...
+
+    async def open(
+        self,
+        place: Place,
+        framing: Framing,
+        *,
+        epoch: int,
+        settings: TopicSettings | None = None,
+        next_position: int = 0,
+    ) -> OpenTopic:
+        """Take a topic over under an epoch, and make it ready for use; recovers it if need be.
+
+        Older epochs are sealed, durably, before this returns (capability `fenced_sends`): what was opened under
+        one raises `FencedError`, and none can open it again. Nothing is appended between the sealing and what
+        `status` then tells. With the epoch that the topic is open under already, this is cheap and gives the
+        same again.
+
+        Args:
+            place: A topic that the manager knows, in its present incarnation.
+            framing: How its messages are to be read.
+            epoch: The opener's: it is the leader from now on. Not negative.
+            settings: Layout of the topic; the backend's defaults if None.
+            next_position: The next ordinal is at least this, whatever is stored: a log that was trimmed to
+                nothing, or that lost its end, never restarts below.
+
+        Raises:
+            UnknownTopicError: If the manager knows no such topic, or another incarnation of it.
+            FencedError: If it was opened under a newer epoch before.
+            StorageError: If what is stored cannot be read.
+        """
+        ...
+
+    async def delete(self, places: Iterable[Place], *, epoch: int) -> None:
+        """Drop all messages of some topics, durably; whoever has one of them open has it no more.
+
+        The manager's topics are deleted before or afterwards. One that is not there is no error: that incarnation
+        has no messages. Another incarnation of the same name is left alone.
+
+        Args:
+            places: The topics; however many they are, it takes few writes.
+            epoch: Whoever deletes must not come after a newer epoch either.
+
+        Raises:
+            FencedError: If one of them was opened under a newer epoch; then none was deleted.
+            StorageError: If the store failed: some may have been deleted, trying again is right.
+        """
+        ...

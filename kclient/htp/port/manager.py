@@ -1,0 +1,204 @@
+"""HTP's *mgr*: domains, topics, leases, and a small key-value part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from kclient.htp.port.places import Place, Topic
+
+__all__ = ["Lease", "LeaseInfo", "Manager", "TopicInfo", "Versioned"]
+
+
+class Versioned(NamedTuple):
+    """A value of the key-value part, and the revision of the commit that wrote it."""
+
+    value: bytes
+    version: int
+
+
+class TopicInfo(NamedTuple):
+    """What the manager knows of a topic."""
+
+    topic: Topic
+    broker: str | None
+    """The broker it is bound to; None while it is unbound."""
+    incarnation: int
+    """Greater for a topic that was created later, also under the same name; 0 if the backend has none."""
+
+    @property
+    def place(self) -> Place:
+        """What the broker calls it by."""
+        return Place(self.topic, self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A right that ends by itself unless it is renewed."""
+
+    name: str
+    holder: str
+    epoch: int
+    """Greater than that of every earlier holder."""
+    ttl: float
+    """Seconds that the lease is asked for."""
+    expires: float
+    """On this process's monotonic clock, reckoned from before the lease was asked for."""
+
+    def remaining(self, now: float | None = None) -> float:
+        """Seconds that the lease still holds; 0 if it has run out."""
+        return max(0.0, self.expires - (time.monotonic() if now is None else now))
+
+
+class LeaseInfo(NamedTuple):
+    """A lease as anybody can see it."""
+
+    name: str
+    holder: str
+    """Who holds it, or held it last."""
+    epoch: int
+    remaining: float
+    """Seconds for which nobody else can take it; 0 if it is free."""
+
+
+class Manager(Protocol):
+    """HTP's *mgr*: domains, topics, leases, and values that change together or not at all.
+
+    A commit is durable when the call returns.
+    """
+
+    async def create_domain(self, domain: str) -> None:
+        """Create a domain.
+
+        Raises:
+            DomainExistsError: If there is one of that name.
+        """
+        ...
+
+    async def list_domains(self) -> list[str]:
+        """The names of all domains, sorted."""
+        ...
+
+    async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
+        """Delete a domain and its topics (their messages: `Broker.delete`).
+
+        Args:
+            domain: Its name.
+            lease: Must be held, under its epoch, in the moment of the deletion.
+
+        Raises:
+            FencedError: If somebody else has taken the lease.
+            UnknownDomainError: If there is none of that name.
+        """
+        ...
+
+    async def create_topic(self, topic: Topic, *, broker: str | None = None) -> TopicInfo:
+        """Create a topic, bound to a broker if one is named.
+
+        Raises:
+            UnknownDomainError: If the domain does not exist.
+            TopicExistsError: If there is one of that name.
+        """
+        ...
+
+    async def list_topics(self, domain: str) -> list[TopicInfo]:
+        """The topics of a domain, sorted by name.
+
+        Raises:
+            UnknownDomainError: If the domain does not exist.
+        """
+        ...
+
+    async def describe_topic(self, topic: Topic) -> TopicInfo:
+        """What is known of a topic.
+
+        Raises:
+            UnknownTopicError: If there is no such topic.
+        """
+        ...
+
+    async def delete_topic(self, topic: Topic, *, lease: Lease | None = None) -> None:
+        """Delete a topic. A topic created later under that name does not see the old messages.
+
+        Args:
+            topic: Its name.
+            lease: Must be held, under its epoch, in the moment of the deletion.
+
+        Raises:
+            FencedError: If somebody else has taken the lease.
+            UnknownTopicError: If there is no such topic.
+        """
+        ...
+
+    async def bind(self, topic: Topic, broker: str) -> None:
+        """Have all messages of a topic go to one broker, so that they keep their order.
+
+        Raises:
+            UnknownTopicError: If there is no such topic.
+        """
+        ...
+
+    async def get(self, keys: Iterable[str]) -> dict[str, Versioned]:
+        """The values of those keys that exist, read at one moment."""
+        ...
+
+    async def scan(self, prefix: str) -> dict[str, Versioned]:
+        """All keys that begin with `prefix`, sorted, read at one moment."""
+        ...
+
+    async def commit(
+        self,
+        writes: Mapping[str, bytes | None],
+        expect: Mapping[str, int] | None = None,
+        *,
+        lease: Lease | None = None,
+    ) -> int:
+        """Write several values, all or none.
+
+        Args:
+            writes: The new values; None deletes the key.
+            expect: Versions that keys (also ones not written) must have; 0 for a key that must not exist.
+            lease: A lease that nobody else may have acquired since; it may have run out.
+
+        Returns:
+            The revision of this commit: the version of every value it wrote. Revisions only grow.
+
+        Raises:
+            ConflictError: If a version is another than expected; nothing was written.
+            FencedError: If the lease has a newer epoch; nothing was written.
+        """
+        ...
+
+    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
+        """Take a lease that is free, has run out, or is one's own already; its epoch is a new one.
+
+        A call that is cancelled leaves no lease behind, or gives it back as soon as it has it.
+
+        Args:
+            name: Of the lease.
+            holder: Who asks.
+            ttl: Seconds that it is to last.
+            above: Its epoch is greater than this, too.
+
+        Raises:
+            LeaseHeldError: If somebody else holds it.
+        """
+        ...
+
+    async def renew(self, lease: Lease) -> Lease:
+        """Have a lease last for another `ttl` seconds, also one that ran out and that nobody else took.
+
+        Raises:
+            FencedError: If somebody acquired it since.
+        """
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give up a lease; one that somebody else has acquired since is left alone."""
+        ...
+
+    async def leases(self, prefix: str) -> list[LeaseInfo]:
+        """The leases whose names begin with `prefix`, by name, also those that have run out or were given up."""
+        ...

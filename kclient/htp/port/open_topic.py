@@ -1,0 +1,248 @@
+"""A topic in use: messages in and out, what is kept of them, and how they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from kclient.htp.port.places import Place
+from kclient.types import Buffer
+
+__all__ = [
+    "DirectTopic",
+    "Found",
+    "OpenTopic",
+    "Pulled",
+    "SegmentInfo",
+    "Sent",
+    "SyncedCallback",
+    "TopicSettings",
+    "TopicStatus",
+]
+
+
+class Pulled(NamedTuple):
+    """Messages that `pull` found."""
+
+    data: Buffer
+    """Whole messages, one after the other; empty if there are none."""
+    first: int
+    """First ordinal of the first message (it may lie before the position asked for); if there is none, the
+    position asked for."""
+    last: int
+    """Last ordinal of the last message: ask for `last + 1` next. If there is none, the position asked for - 1."""
+
+
+class Found(NamedTuple):
+    """The message that `find_by_timestamp` found."""
+
+    first: int
+    last: int
+    max_timestamp: int
+
+
+class TopicStatus(NamedTuple):
+    """Where a topic begins and ends."""
+
+    start: int
+    """The first position that can be read."""
+    end: int
+    """The position after the last *visible* message: the high watermark."""
+    next: int
+    """The position after the last *written* message: the next ordinal to be given."""
+    size: int
+    """Bytes of all messages that are kept."""
+
+
+class SegmentInfo(NamedTuple):
+    """A part of a topic that is kept or dropped as a whole; what retention decides upon."""
+
+    first: int
+    """The ordinal that the segment is named by; its messages' ordinals are not below it."""
+    next: int
+    """The position after its last message."""
+    size: int
+    """Bytes of its messages."""
+    max_timestamp: int
+    """The greatest timestamp of its messages (milliseconds since the epoch), -1 if there is none."""
+    modified_ms: int
+    """When it was last written, milliseconds since the epoch."""
+    active: bool
+    """Whether appends go into it. There is exactly one such segment, the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How a backend lays out a topic (capability `segments`)."""
+
+    segment_bytes: int = 1 << 30
+    """A segment that would grow beyond this is closed and the next one begun."""
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    """A segment older than this (since its first message was written) is closed at the next append."""
+    index_interval_bytes: int = 16384
+    """Bytes between two index entries, at least. An entry takes 24 bytes of memory."""
+    dense: bool = False
+    """Whether each message's first ordinal is the next one: a gap is damage then, also where a message's CRC does not
+    cover its ordinals. A backend that holds to it refuses to append with a gap (`OrderError`)."""
+
+
+SyncedCallback: TypeAlias = Callable[[BaseException | None], object]
+"""Is called with None once the messages are synced, else with the `StorageError` that lost them."""
+
+
+class Sent(Protocol):
+    """The answer to `send`: the messages are written. Whether they are synced it tells later."""
+
+    @property
+    def first(self) -> int:
+        """First ordinal of what was sent; -1 without capability `positions`."""
+        ...
+
+    @property
+    def last(self) -> int:
+        """Last ordinal of what was sent; -1 without capability `positions`."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether it is decided already: synced, or lost."""
+        ...
+
+    async def synced(self) -> None:
+        """Wait until the messages are as durable as the store promises.
+
+        Raises:
+            StorageError: If the sync failed: the messages are gone, and so is all that was sent after them.
+        """
+        ...
+
+    def on_synced(self, callback: SyncedCallback, /) -> None:
+        """Have `callback` called in the event loop when it is decided; at once if it is decided already.
+
+        Callbacks of one topic are called in the order of the sends. They must not raise.
+        """
+        ...
+
+
+class OpenTopic(Protocol):
+    """A topic in use: one incarnation, as its leader of one epoch holds it.
+
+    It never reaches another incarnation of the same name, and never comes after a newer epoch. Every call raises:
+
+    - `UnknownTopicError` once it was closed, its messages were deleted, or a later incarnation was opened;
+    - `FencedError` once the topic was opened under a newer epoch (capability `fenced_sends`);
+    - `StoreClosedError` once the store was closed.
+    """
+
+    @property
+    def place(self) -> Place:
+        """The topic and its incarnation."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it was opened under."""
+        ...
+
+    async def close(self) -> None:
+        """Sync the topic and give up what is held for it. If it has ended already, that is no error."""
+        ...
+
+    async def configure(self, settings: TopicSettings) -> None:
+        """Change the layout, from the next append on (capability `segments`)."""
+        ...
+
+    async def send(self, messages: Sequence[Buffer]) -> Sent:
+        """Append whole messages, in this order, all or none; returns when they are written.
+
+        The messages may be changed once this returned.
+
+        Args:
+            messages: Each buffer is exactly one message of the topic's framing.
+
+        Raises:
+            OrderError: If a message's first ordinal is below the next one.
+            StorageFullError: If there is no space; nothing was appended.
+            StorageError: If writing failed; nothing was appended.
+        """
+        ...
+
+    async def pull(
+        self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None, wait: float = 0.0
+    ) -> Pulled:
+        """The visible messages from a position on, beginning with the one that holds it (or comes next).
+
+        At least one message is returned if there is any, even if it is larger than `max_bytes`. Fewer than
+        there are may be returned: `last + 1` goes on.
+
+        Args:
+            position: Where to begin.
+            max_bytes: At most so many bytes, if that is not less than one message.
+            max_messages: At most so many messages.
+            wait: Seconds to wait for a message if there is none.
+
+        Raises:
+            PositionError: If the position lies before the start or after the written end.
+            DamagedError: If what is stored there are no messages.
+            StorageError: If reading failed.
+        """
+        ...
+
+    async def start(self) -> int:
+        """The first position that can be read."""
+        ...
+
+    async def end(self) -> int:
+        """The position after the last visible message (the high watermark)."""
+        ...
+
+    async def status(self) -> TopicStatus:
+        """Start, end, next ordinal and size."""
+        ...
+
+    async def trim(self, before: int) -> int:
+        """Drop whole messages that lie wholly before a position; returns the new start.
+
+        A backend may keep some of them (it drops whole segments), never drops others.
+        """
+        ...
+
+    async def find_by_timestamp(self, timestamp: int, *, start: int = 0) -> Found | None:
+        """The first visible message, from the one holding `start` on, with a timestamp not below the given one.
+
+        Capability `find_by_timestamp`. None if there is no such message.
+        """
+        ...
+
+    async def segments(self) -> list[SegmentInfo]:
+        """The segments in order (capability `segments`): retention decides upon them, then trims."""
+        ...
+
+    async def roll(self) -> None:
+        """Close the active segment, unless it is empty, and begin another (capability `segments`)."""
+        ...
+
+
+@runtime_checkable
+class DirectTopic(OpenTopic, Protocol):
+    """A topic of a broker with capability `nowait`: the hot calls return at once, without a switch of tasks."""
+
+    def send_nowait(self, messages: Sequence[Buffer]) -> Sent | None:
+        """As `send`; None, and nothing is stored, if that has to wait for others: `send` does."""
+        ...
+
+    def pull_nowait(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled | None:
+        """As `pull` without waiting; None if the messages must first come from the disk: `pull` fetches them."""
+        ...
+
+    def status_nowait(self) -> TopicStatus:
+        """As `status`."""
+        ...
+
+    def watch(self, callback: Callable[[int], object]) -> Callable[[], None]:
+        """Have `callback(end)` called in the event loop whenever the visible end has moved (once per sync).
+
+        It is called a last time when this ends, so that whoever waits looks again. Returns a function that stops it.
+        """
+        ...

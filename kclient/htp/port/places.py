@@ -1,0 +1,28 @@
+"""How topics are called."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Place", "Topic"]
+
+
+class Topic(NamedTuple):
+    """The address of a topic: its domain and its name, which may have several levels (`a/b`)."""
+
+    domain: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}:{self.name}"
+
+
+class Place(NamedTuple):
+    """What identifies a topic, also when it has been deleted and its name is used again."""
+
+    topic: Topic
+    incarnation: int
+    """As the manager tells (`TopicInfo.incarnation`); 0 if the backend has none."""
+
+    def __str__(self) -> str:
+        return f"{self.topic} (incarnation {self.incarnation})"

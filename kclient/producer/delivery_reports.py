@@ -1,0 +1,234 @@
+"""What the user is to be told of finished batches: callbacks, run in the user's thread, and failures not seen yet.
+
+Batches finish in the sender's task. What the user is to be told is collected here and handed over by `send`,
+`flush`, `close` and awaited deliveries, in the thread or task that calls them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from kclient.errors import DeliveryError, FailedDelivery, IllegalStateError, KafkaTimeoutError
+from kclient.producer.states import BatchState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kclient.errors import KafkaError
+    from kclient.producer.batch import ProducerBatch
+
+logger: logging.Logger = logging.getLogger("kclient.producer")
+
+REMEMBERED_FAILURES = 1000
+"""Failed batches that are kept to find out who has seen them; of older ones only the numbers are kept."""
+
+
+def _anywhere() -> None:
+    """Nobody knows a loop."""
+
+
+class DeliveryReports:
+    """The finished batches of one producer. Thread-safe.
+
+    Args:
+        check_loop: Raises in another event loop than the one where batches are completed.
+        check_alive: Raises if the thread that completes batches is gone; None if `block_on` is not for this producer.
+    """
+
+    def __init__(
+        self, check_loop: Callable[[], None] = _anywhere, check_alive: Callable[[], object] | None = None
+    ) -> None:
+        self.lock: threading.Lock = threading.Lock()
+        self.check_loop: Callable[[], None] = check_loop
+        self._check_alive = check_alive
+        self._told: threading.Condition = threading.Condition()
+        """Guards the following three; notified whenever a thread is through with the callbacks of a batch."""
+        self._ready: deque[ProducerBatch] = deque()
+        self._telling: dict[int, ProducerBatch] = {}
+        """The batches whose callbacks are being called, by thread."""
+        self._settling: set[int] = set()
+        """Threads where a callback called `flush` or `close`."""
+        self._afterwards: dict[int, Callable[[], None]] = {}
+        """What comes after the callbacks that a thread is calling."""
+        self._failed: deque[ProducerBatch] = deque()
+        self._forgotten: list[FailedDelivery] = []
+
+    def add(self, batch: ProducerBatch) -> None:
+        """A batch succeeded or failed."""
+        if batch.callbacks:
+            with self._told:
+                self._ready.append(batch)
+        if batch.state is not BatchState.FAILED:
+            return
+        with self.lock:
+            self._failed.append(batch)
+            if len(self._failed) > REMEMBERED_FAILURES:
+                self._remember(self._failed.popleft(), self._forgotten)
+
+    # ------------------------------------------------------------------ callbacks
+
+    @property
+    def callbacks_due(self) -> bool:
+        """Whether `run_callbacks` has something to do; cheap."""
+        return bool(self._ready)
+
+    def run_callbacks(self) -> None:
+        """Call what is due now, in the caller's thread, in the order in which the batches finished.
+
+        Within a callback it returns at once: a callback may send, and those of what it sends come after it.
+        """
+        thread = threading.get_ident()
+        if not self._ready or thread in self._telling:
+            return
+        again = True
+        while again:
+            # no more than there are now: callbacks that send would keep the caller for ever
+            for _ in range(len(self._ready)):
+                with self._told:
+                    if not self._ready:
+                        break  # another thread took them
+                    batch = self._telling[thread] = self._ready.popleft()
+                self._tell(thread, batch)
+            again = thread in self._settling
+            self._settling.discard(thread)
+        if afterwards := self._afterwards.pop(thread, None):
+            afterwards()
+
+    def after_callbacks(self, function: Callable[[], None]) -> None:
+        """Call something: after all callbacks that this thread is calling, or now."""
+        thread = threading.get_ident()
+        if thread in self._telling:
+            self._afterwards[thread] = function
+        else:
+            function()
+
+    def _tell(self, thread: int, batch: ProducerBatch) -> None:
+        """Call the callbacks of a batch; what is left of them when one is interrupted, such as by Ctrl-C, stays due."""
+        callbacks = batch.callbacks or []
+        called = 0
+        try:
+            failed = batch.state is BatchState.FAILED
+            for index, callback in callbacks:
+                called += 1
+                if failed:
+                    batch.observe(index)
+                try:
+                    made: object = callback(
+                        None if failed else batch.metadata(index), batch.error_of(index) if failed else None
+                    )
+                except Exception:
+                    logger.exception("on_delivery callback of a record for %s raised", batch.tp)
+                else:
+                    if made is not None and isinstance(made, Coroutine):
+                        made.close()
+                        batch.unobserve(index)  # it has told nobody
+                        logger.error("on_delivery of a record for %s gave a coroutine, which nobody awaits", batch.tp)
+        finally:
+            with self._told:
+                batch.callbacks = callbacks[called:] or None
+                if batch.callbacks:
+                    self._ready.appendleft(batch)
+                    self._settling.discard(thread)
+                del self._telling[thread]
+                self._told.notify_all()
+
+    def settle(self, deadline: float | None) -> bool:
+        """`run_callbacks`, and wait for those that other threads are calling.
+
+        Args:
+            deadline: When to wait no longer (`time.monotonic`); None waits as long as they take.
+
+        Returns:
+            Whether all that was due when it began has been called. Within a callback nothing is waited for; what is due
+            comes after it.
+        """
+        thread = threading.get_ident()
+        with self._told:
+            if thread in self._telling:
+                self._settling.add(thread)
+                return True
+            due = [*self._ready, *self._telling.values()]
+        while True:
+            self.run_callbacks()
+            with self._told:
+                due = [batch for batch in due if batch.callbacks]
+                if not due:
+                    return True
+                if not self._telling:
+                    continue  # the other thread was interrupted, and left them to us
+                # in slices: on Windows, Ctrl-C does not end an endless wait
+                left = 1.0 if deadline is None else min(deadline - monotonic(), 1.0)
+                if left <= 0:
+                    return False
+                self._told.wait(left)
+
+    # ------------------------------------------------------------------ failures
+
+    def take_failures(self) -> DeliveryError | None:
+        """The failures since the last call that nobody has seen, as one error; None if there are none."""
+        with self.lock:
+            failed, self._failed = self._failed, deque()
+            failures, self._forgotten = self._forgotten, []
+        for batch in failed:
+            self._remember(batch, failures)
+        if not failures:
+            return None
+        count = sum(failure.count for failure in failures)
+        first = failures[0]
+        text = f"{count} records were not delivered; the first of them to {first.topic}-{first.partition}"
+        error = DeliveryError(f"{text}: {first.error}", failures=failures)
+        error.__cause__ = first.error
+        return error
+
+    @staticmethod
+    def _remember(batch: ProducerBatch, failures: list[FailedDelivery]) -> None:
+        unseen = batch.count - len(batch.observed or ())
+        if unseen <= 0 or batch.error is None:
+            return
+        last = failures[-1] if failures else None
+        if last is not None and (last.topic, last.partition) == batch.tp and _alike(last.error, batch.error):
+            failures[-1] = last._replace(count=last.count + unseen)
+        else:
+            failures.append(FailedDelivery(batch.tp.topic, batch.tp.partition, unseen, batch.error))
+
+    # ------------------------------------------------------------------ blocking code
+
+    def block_on(self, batch: ProducerBatch, index: int, timeout: float | None) -> None:
+        """Wait in this thread until the fate of a record is known.
+
+        Raises:
+            KafkaTimeoutError: It is not known in time.
+            IllegalStateError: The producer is not a blocking one.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        batch, index = batch.locate(index)
+        while not batch.done:
+            if self._check_alive is None:
+                raise IllegalStateError("The delivery is still on its way: await it (result() is for kclient.sync)")
+            event = threading.Event()
+            if batch.add_waiter(event.set):
+                try:
+                    self._wait(event, deadline)
+                finally:
+                    batch.remove_waiter(event.set)
+            batch, index = batch.locate(index)
+
+    def _wait(self, event: threading.Event, deadline: float | None) -> None:
+        """Wait in slices, because a thread that died sets no event."""
+        while True:
+            assert self._check_alive is not None
+            self._check_alive()
+            left = 1.0 if deadline is None else min(deadline - monotonic(), 1.0)
+            if event.wait(max(left, 0.0)):
+                return
+            if deadline is not None and monotonic() >= deadline:
+                raise KafkaTimeoutError("The record is still on its way (delivery.timeout.ms bounds how long)")
+
+
+def _alike(one: KafkaError, other: KafkaError) -> bool:
+    return type(one) is type(other) and one.code == other.code

@@ -1,0 +1,139 @@
+"""The states of a batch and of the producer id, and what leads from one to the next.
+
+`docs/internals/producer.md` draws the tables below; a test compares both.
+"""
+
+from __future__ import annotations
+
+from enum import auto
+
+from kclient.state_tables import PlainEnum, StateTable
+
+
+class BatchState(PlainEnum):
+    """Where a batch stands."""
+
+    OPEN = auto()
+    """Records may be appended."""
+    QUEUED = auto()
+    """Complete; waits to be sent for the first time."""
+    IN_FLIGHT = auto()
+    """In a request that is not answered yet."""
+    RETRYING = auto()
+    """An attempt failed; waits to be sent again."""
+    SUCCEEDED = auto()
+    """The broker acknowledged it."""
+    FAILED = auto()
+    """Given up; every record has the same error, or its own."""
+    SPLIT = auto()
+    """Was too large for the broker; its records are in smaller batches now."""
+
+
+class BatchEvent(PlainEnum):
+    """What happens to a batch; the values are the labels of the diagram."""
+
+    COMPLETED = "drained, or as large as it may grow"
+    SENT = "its turn in a request"
+    ACKNOWLEDGED = "acknowledged, or a duplicate"
+    RETRIED = "no answer, or an error that can pass"
+    REFUSED_AS_TOO_LARGE = "too large for the broker"
+    GIVEN_UP = "refused, its time is over, or aborted"
+
+
+BATCH_TABLE: StateTable[BatchState, BatchEvent] = {
+    BatchState.OPEN: {
+        BatchEvent.COMPLETED: BatchState.QUEUED,
+        BatchEvent.GIVEN_UP: BatchState.FAILED,
+    },
+    BatchState.QUEUED: {
+        BatchEvent.SENT: BatchState.IN_FLIGHT,
+        BatchEvent.GIVEN_UP: BatchState.FAILED,
+    },
+    BatchState.IN_FLIGHT: {
+        BatchEvent.ACKNOWLEDGED: BatchState.SUCCEEDED,
+        BatchEvent.RETRIED: BatchState.RETRYING,
+        BatchEvent.REFUSED_AS_TOO_LARGE: BatchState.SPLIT,
+        BatchEvent.GIVEN_UP: BatchState.FAILED,
+    },
+    BatchState.RETRYING: {
+        BatchEvent.SENT: BatchState.IN_FLIGHT,
+        BatchEvent.GIVEN_UP: BatchState.FAILED,
+    },
+    BatchState.SUCCEEDED: {},
+    BatchState.FAILED: {},
+    BatchState.SPLIT: {},
+}
+
+
+class Evidence(PlainEnum):
+    """What the attempts to send a batch say about whether the log has it."""
+
+    NONE = auto()
+    """No attempt has failed."""
+    MAYBE_STORED = auto()
+    """An attempt may have stored it, and none was refused before."""
+    REFUSED = auto()
+    """A log refused it, or the log may be another one by now: that a later batch is there proves nothing."""
+
+
+class AttemptOutcome(PlainEnum):
+    """What an attempt that failed leaves behind."""
+
+    MAYBE_STORED = "no answer, or one that leaves it open"
+    REFUSED = "refused"
+    ANOTHER_LOG = "the log may be another one"
+
+
+EVIDENCE_TABLE: StateTable[Evidence, AttemptOutcome] = {
+    Evidence.NONE: {
+        AttemptOutcome.MAYBE_STORED: Evidence.MAYBE_STORED,
+        AttemptOutcome.REFUSED: Evidence.REFUSED,
+        AttemptOutcome.ANOTHER_LOG: Evidence.REFUSED,
+    },
+    Evidence.MAYBE_STORED: {
+        # the first attempt may have stored it, whatever is said of the others
+        AttemptOutcome.MAYBE_STORED: Evidence.MAYBE_STORED,
+        AttemptOutcome.REFUSED: Evidence.MAYBE_STORED,
+        AttemptOutcome.ANOTHER_LOG: Evidence.REFUSED,
+    },
+    Evidence.REFUSED: dict.fromkeys(AttemptOutcome, Evidence.REFUSED),
+}
+
+
+class ProducerIdPhase(PlainEnum):
+    """Where the producer id stands."""
+
+    UNINITIALIZED = auto()
+    """No producer id; one has to be asked for."""
+    INITIALIZING = auto()
+    """InitProducerId is on its way."""
+    READY = auto()
+    """There is a producer id; batches may be sent."""
+    FATAL_ERROR = auto()
+    """The broker will never give one out to us; every call raises."""
+
+
+class ProducerIdEvent(PlainEnum):
+    """What happens to the producer id; the values are the labels of the diagram."""
+
+    REQUESTED = "InitProducerId goes out"
+    GIVEN_OUT = "an id and an epoch"
+    FAILED = "an error that can pass"
+    REFUSED = "an error that cannot, such as not authorized"
+    EPOCHS_USED_UP = "epochs used up"
+
+
+PRODUCER_ID_TABLE: StateTable[ProducerIdPhase, ProducerIdEvent] = {
+    ProducerIdPhase.UNINITIALIZED: {
+        ProducerIdEvent.REQUESTED: ProducerIdPhase.INITIALIZING,
+    },
+    ProducerIdPhase.INITIALIZING: {
+        ProducerIdEvent.GIVEN_OUT: ProducerIdPhase.READY,
+        ProducerIdEvent.FAILED: ProducerIdPhase.UNINITIALIZED,
+        ProducerIdEvent.REFUSED: ProducerIdPhase.FATAL_ERROR,
+    },
+    ProducerIdPhase.READY: {
+        ProducerIdEvent.EPOCHS_USED_UP: ProducerIdPhase.UNINITIALIZED,
+    },
+    ProducerIdPhase.FATAL_ERROR: {},
+}

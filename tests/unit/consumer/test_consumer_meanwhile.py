@@ -1,0 +1,175 @@
+"""What another task does while a poll awaits, and what a cancelled call leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+import kclient
+from kclient.consumer import RebalanceListener
+from kclient.errors import ClosedError
+from kclient.testing import memory_broker
+from kclient.types import TopicPartition
+
+pytestmark = pytest.mark.anyio
+
+T = [TopicPartition("t", number) for number in range(2)]
+ASSIGNORS = ["range", "cooperative-sticky"]
+
+
+@asynccontextmanager
+async def members(assignor: str) -> AsyncIterator[tuple[kclient.Consumer, kclient.Consumer]]:
+    """Two consumers of one group, of which the first has both partitions, and two records."""
+    with memory_broker() as address:
+        async with kclient.Admin(bootstrap_servers=address) as admin:
+            await admin.create_topic("t", 2)
+        async with kclient.Producer(bootstrap_servers=address) as producer:
+            for tp in T:
+                await producer.send("t", b"%d" % tp.partition, partition=tp.partition)
+        settings: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "heartbeat_interval_ms": 50}
+        settings |= {"bootstrap_servers": address, "partition_assignment_strategy": assignor}
+        async with kclient.Consumer(**settings) as one, kclient.Consumer(**settings) as other:
+            yield one, other
+
+
+class Slow(RebalanceListener):
+    """Says when it is told of partitions that go, and takes its time."""
+
+    def __init__(self) -> None:
+        self.inside, self.go_on = anyio.Event(), anyio.Event()
+
+    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        if not self.inside.is_set():
+            self.inside.set()
+            await self.go_on.wait()
+
+
+async def unsubscribe(consumer: kclient.Consumer) -> None:
+    await consumer.unsubscribe()
+
+
+async def subscribe_to_nothing(consumer: kclient.Consumer) -> None:
+    consumer.subscribe([])
+
+
+async def assign_nothing(consumer: kclient.Consumer) -> None:
+    consumer.assign([])
+
+
+LEAVINGS = [unsubscribe, subscribe_to_nothing, assign_nothing]
+
+
+@pytest.mark.parametrize("leave", LEAVINGS)
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+async def test_who_unsubscribes_and_assigns_amid_a_rebalance_keeps_what_is_assigned(
+    assignor: str, leave: Callable[[kclient.Consumer], Awaitable[None]]
+) -> None:
+    async with members(assignor) as (one, other):
+        slow = Slow()
+        one.subscribe(["t"], slow)
+        while len(one.assignment()) < 2:
+            await one.poll(0.05)
+        values = list[bytes]()
+
+        async def poll(consumer: kclient.Consumer, until: anyio.Event) -> None:
+            while not until.is_set():
+                records = await consumer.poll(0.05)
+                if consumer is one:
+                    values.extend(record.value for record in records)
+
+        done = anyio.Event()
+        other.subscribe(["t"])
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(poll, one, done)
+                tasks.start_soon(poll, other, done)
+                await slow.inside.wait()
+                await leave(one)
+                one.assign(T)
+                one.seek_to_beginning()
+                values.clear()
+                slow.go_on.set()
+                while len(values) < 2:
+                    await anyio.sleep(0.01)
+                while len(other.assignment()) < 2:
+                    await anyio.sleep(0.01)
+                done.set()
+        assert sorted(values) == [b"0", b"1"]
+        assert one.assignment() == set(T)
+        assert one.subscription() == set()
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+async def test_a_poll_that_meets_a_close_amid_a_rebalance_is_told_so(assignor: str) -> None:
+    async with members(assignor) as (one, other):
+        slow = Slow()
+        one.subscribe(["t"], slow)
+        while len(one.assignment()) < 2:
+            await one.poll(0.05)
+        raised: list[BaseException] = []
+
+        async def poll() -> None:
+            try:
+                while True:
+                    await one.poll(0.05)
+            except BaseException as error:
+                raised.append(error)
+
+        async def poll_other() -> None:
+            while not raised:
+                await other.poll(0.05)
+
+        other.subscribe(["t"])
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(poll)
+                tasks.start_soon(poll_other)
+                await slow.inside.wait()
+                await one.close(0.1)
+                slow.go_on.set()
+        assert [type(error) for error in raised] == [ClosedError]
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+async def test_a_cancelled_unsubscribe_has_unsubscribed(assignor: str) -> None:
+    """Or has done nothing; it is never out of the group and subscribed."""
+    async with members(assignor) as (one, _):
+        one.subscribe(["t"])
+        while len(one.assignment()) < 2:
+            await one.poll(0.05)
+        with anyio.move_on_after(0):
+            await one.unsubscribe()
+        assert (one.subscription(), one.assignment()) == (set(), set())
+        one.assign(T)
+        one.seek_to_beginning()
+        assert len(await one.poll(5)) + len(await one.poll(0.5)) == 2
+        one.assign([])
+        one.subscribe(["t"])
+        with anyio.fail_after(20):
+            while len(one.assignment()) < 2:
+                await one.poll(0.05)
+
+
+async def test_assigning_nothing_is_unsubscribing() -> None:
+    """As in the Java client."""
+    with memory_broker() as address:
+        async with kclient.Admin(bootstrap_servers=address) as admin:
+            await admin.create_topic("t", 2)
+        async with kclient.Consumer(bootstrap_servers=address, group_id="g") as consumer:
+            consumer.subscribe(["t"])
+            while not consumer.assignment():
+                await consumer.poll(0.05)
+            consumer.assign([])
+            assert (consumer.subscription(), consumer.assignment()) == (set(), set())
+            consumer.assign(T)
+            consumer.assign([])
+            consumer.subscribe(["t"])
+            assert consumer.subscription() == {"t"}
+        async with kclient.Consumer(bootstrap_servers=address) as alone:
+            alone.assign(T)
+            alone.assign([])
+            assert alone.assignment() == set()

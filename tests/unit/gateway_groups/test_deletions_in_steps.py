@@ -1,0 +1,158 @@
+"""Deletions of groups that fail half-way, and what happens between any two of their steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway.groups.events import Leave
+from kclient.gateway.groups.offsets import GroupOffsets
+from kclient.gateway.groups.writer import Write
+from kclient.gateway.rows.groups import CommittedOffset
+from kclient.htp.errors import StorageFullError
+from kclient.types import TopicPartition
+from tests.unit.gateway_groups.harness import FakeTopic, Harness, coordinator, fresh_name, reset, stored, topics_of
+from tests.unit.gateway_groups.moments import Moments
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    name = fresh_name()
+    yield name
+    reset(name)
+
+
+async def commits(box: Harness, group: str, **offsets: int) -> None:
+    """Three partitions of each topic."""
+    now = box.clock.wall_ms()
+    values = {
+        TopicPartition(topic, number): CommittedOffset(at, commit_ms=now)
+        for topic, at in offsets.items()
+        for number in range(3)
+    }
+    assert await box.store_offsets(group, values).wait() is ErrorCode.NONE
+
+
+def fails_half_way(box: Harness, monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
+    """Of a deletion of group `g` the part with partition 0 of topic `c` fails, so many times."""
+    manager: Any = type(box.manager)
+    commit, left = manager.commit, times
+
+    async def failing(self: Any, writes: Any, *args: Any, **options: Any) -> Any:
+        nonlocal left
+        if left and writes.get("group-offset/g/c/0", b"") is None:
+            left -= 1
+            raise StorageFullError("no space left")
+        return await commit(self, writes, *args, **options)
+
+    monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 4)
+    monkeypatch.setattr(manager, "commit", failing)
+
+
+def deleted(box: Harness) -> Write:
+    write = box.groups.delete("g")
+    assert isinstance(write, Write)
+    return write
+
+
+async def topic_goes(box: Harness, name: str) -> None:
+    """As it does when it is deleted, and another one of its name is made at once."""
+    topics: Any = box.topics
+    topics.by_name.pop(name).gone = True
+    await box.groups.topic_deleted(name)
+    await box.groups.forget_topic(name)
+    topics.by_name[name] = FakeTopic(name, b"again" + bytes(11))
+
+
+@pytest.mark.parametrize("namesake", [False, True])
+@pytest.mark.parametrize("going", ["b", "d"])
+async def test_a_topic_that_goes_while_a_group_is_put_back_takes_its_offsets_along(
+    monkeypatch: pytest.MonkeyPatch, going: str, *, namesake: bool
+) -> None:
+    """Whatever the moment; a part of `b` has been removed with the group when the rest could not be, of `d` nothing."""
+    moment, moments = 0, None
+    while moments is None or moments.past >= moment:
+        store = fresh_name()
+        with monkeypatch.context() as patch:
+            async with coordinator(store) as box:
+                await commits(box, "g", a=1, b=2, c=3, d=4)
+                fails_half_way(box, patch)
+                async with anyio.create_task_group() as tasks:
+                    moments = Moments(patch, tasks, moment, partial(topic_goes, box, going))
+                    gone = deleted(box)
+                    if namesake:
+                        await commits(box, "g", e=5)
+                    assert await gone.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+                if moments.past > moment:
+                    assert going not in topics_of(box), f"moment {moment}"
+                    assert not [key for key in await stored(box) if key.startswith(f"g/{going}/")]
+                assert ("e" in topics_of(box)) is namesake
+        reset(store)
+        moment += 1
+    assert moment > 12
+
+
+async def test_a_group_that_comes_while_another_is_put_back_and_goes_too_takes_all_along(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deletion is acknowledged: nothing of that name is there afterwards."""
+    async with coordinator(store) as box:
+        await commits(box, "g", a=1, b=2, c=3)
+        fails_half_way(box, monkeypatch)
+        first = deleted(box)
+        newer = box.store_offsets("g", {TopicPartition("d", 0): CommittedOffset(4)})
+        second = deleted(box)
+        assert await first.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await newer.wait() is ErrorCode.NONE
+        assert await second.wait() is ErrorCode.NONE
+        assert box.groups.offsets("g") is None
+        assert await stored(box) == []
+
+
+async def test_both_groups_of_a_name_are_put_back(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with coordinator(store) as box:
+        await commits(box, "g", a=1, b=2, c=3)
+        fails_half_way(box, monkeypatch, 2)
+        first = deleted(box)
+        newer = box.store_offsets("g", {TopicPartition("d", 0): CommittedOffset(4)})
+        second = deleted(box)
+        assert await first.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await newer.wait() is ErrorCode.NONE
+        assert await second.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        offsets = box.groups.offsets("g")
+        shown = [] if offsets is None else [f"g/{each.topic}/{each.partition}" for each, _ in offsets.items()]
+        assert shown == sorted(await stored(box))
+
+
+def test_offsets_of_a_topic_that_is_dropped_are_left_out_from_then_on() -> None:
+    offsets = GroupOffsets()
+    for topic, number in itertools.product("ab", range(3)):
+        offsets.put(TopicPartition(topic, number), CommittedOffset(1))
+    items = offsets.items()
+    assert next(items)[0] == ("a", 0)
+    offsets.drop_topic("a")
+    offsets.put(TopicPartition("a", 1), CommittedOffset(2))
+    assert [partition for partition, _ in items] == [("b", 0), ("b", 1), ("b", 2)]
+
+
+async def test_offsets_are_not_deleted_of_a_group_that_goes_while_its_members_are_looked_at(store: str) -> None:
+    """Nor of another one of its name."""
+    async with coordinator(store) as box:
+        member = await box.member()
+        steps = box.groups.check_offset_delete("g")
+        next(steps)
+        box.groups.leave("g", [Leave(member.member_id, None)])
+        assert await deleted(box).wait() is ErrorCode.NONE
+        await commits(box, "g", a=1)
+        with pytest.raises(StopIteration) as end:
+            while True:
+                next(steps)
+        assert end.value.value == (ErrorCode.GROUP_ID_NOT_FOUND, ())
