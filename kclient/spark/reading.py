@@ -80,11 +80,11 @@ class RangeReader:
         while position < end:
             try:
                 batch = consumer.poll_arrow(timeout=look_every, include_headers=self._options.include_headers)
+                reached = consumer.position(self._partition)
             except (OffsetOutOfRangeError, LogTruncationError) as error:
                 position = self._after_gap(cluster, position, error)
                 continue
             now = time.monotonic()
-            reached = consumer.position(self._partition)
             if batch.num_rows:
                 if not self._is_still_there(cluster):
                     position = self._skip_rest(position)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
-from kclient.errors import KafkaTimeoutError
+from kclient.errors import KafkaTimeoutError, OffsetOutOfRangeError
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.ranges import DataLossError, OffsetRange, resolve_ranges
 from kclient.spark.reading import RangeReader
-from kclient.sync import Admin
+from kclient.sync import Admin, Consumer
 from kclient.types import TopicPartition
 from tests.spark.archives import create, fill, fill_many, recreate
 
@@ -100,6 +101,42 @@ def test_a_topic_that_is_created_again_while_it_is_read(broker: str, topic: str,
         with pytest.raises(DataLossError, match="created again"):
             for batch in batches:
                 found += batch.num_rows
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_a_topic_that_is_created_again_between_a_batch_and_its_position(
+    broker: str, topic: str, lenient: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker, topic)
+    fill_many(broker, topic, 200_000)
+    wanted = planned(broker, topic)
+    small = {"kafka.max.partition.fetch.bytes": "100000", "kafka.fetch.max.bytes": "100000"}
+    reader = RangeReader(
+        options_for(broker, topic, failOnDataLoss="false" if lenient == "true" else "true", **small), wanted
+    )
+    find, found = Consumer.position, 0
+    problems: list[OffsetOutOfRangeError] = []
+
+    def meanwhile(consumer: Consumer, partition: TopicPartition) -> int:
+        if found and not problems:
+            recreate(broker, topic)
+            while not problems:  # until the consumer has noticed; the test has its own limit
+                try:
+                    consumer.poll_arrow(timeout=0.1)  # nothing is fetched while the buffer is full
+                    find(consumer, partition)
+                except OffsetOutOfRangeError as error:
+                    problems.append(error)
+                    raise
+        return find(consumer, partition)
+
+    monkeypatch.setattr(Consumer, "position", meanwhile)
+    with nullcontext() if lenient == "true" else pytest.raises(DataLossError, match="created again"):
+        for batch in reader.batches():
+            found += batch.num_rows
+    assert problems
+    assert 0 < found < 100_000
+    if lenient == "true":
+        assert reader.lost == [(found, wanted.end)]
 
 
 def test_records_that_were_deleted_since(broker: str, topic: str) -> None:
