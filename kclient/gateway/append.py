@@ -10,7 +10,7 @@ from kclient.errors import KafkaError
 from kclient.state_tables import successor
 
 if TYPE_CHECKING:
-    from kclient.gateway.producer_windows import Window
+    from kclient.gateway.producer_windows import ProducerWindow
 
 NO_PRODUCER: Final = -1
 
@@ -61,7 +61,7 @@ class Append:
         self.error: KafkaError | None = None
         """Why it failed."""
         self.producer_id: int = NO_PRODUCER
-        self.undo: Window | None = None
+        self.undo: ProducerWindow | None = None
         """The producer's window before this append."""
         self._waiting: list[tuple[AppendState, Callable[[], object]]] | None = None
 

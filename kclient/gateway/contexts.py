@@ -11,7 +11,7 @@ from kclient.gateway.discarding import in_slices
 if TYPE_CHECKING:
     from kclient.net.fair_queue import Flow
     from kclient.net.memory_budget import Share
-    from kclient.net.reply_order import Place
+    from kclient.net.reply_order import ReplySlot
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,5 +77,5 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     connection: ConnectionContext
-    place: Place
+    place: ReplySlot
     """Its place in the order of the connection's replies."""

@@ -89,7 +89,7 @@ class FetchSession:
         return _PER_PARTITION * len(self.partitions)
 
 
-class Plan(NamedTuple):
+class FetchPlan(NamedTuple):
     """What a fetch request asks for, its session taken into account."""
 
     wanted: list[Wanted]
@@ -134,7 +134,7 @@ class FetchSessionCache:
         *,
         by_id: bool,
         owner: Owner | None = None,
-    ) -> Plan:
+    ) -> FetchPlan:
         """Take a request's place in its session.
 
         Raises:
@@ -148,7 +148,7 @@ class FetchSessionCache:
             try:
                 next(steps)
             except StopIteration as end:
-                plan: Plan = end.value
+                plan: FetchPlan = end.value
                 return plan
 
     def plan_steps(
@@ -161,14 +161,14 @@ class FetchSessionCache:
         *,
         by_id: bool,
         owner: Owner | None = None,
-    ) -> Generator[None, None, Plan]:
+    ) -> Generator[None, None, FetchPlan]:
         """As `plan`, with pauses."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._drop(session_id)
             made = None
             if epoch == INITIAL_EPOCH:
                 made = yield from self._make(wanted, now, owner, by_id=by_id)
-            return Plan(wanted, made, incremental=False)
+            return FetchPlan(wanted, made, incremental=False)
         session = self._sessions.get(session_id)
         if session is None:
             raise FetchSessionIdNotFoundError(f"there is no fetch session {session_id}")
@@ -192,7 +192,7 @@ class FetchSessionCache:
 
     def _go_on(
         self, session: FetchSession, wanted: Sequence[Wanted], forgotten: Iterable[Key], now: float
-    ) -> Generator[None, None, Plan]:
+    ) -> Generator[None, None, FetchPlan]:
         session.used = now
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         session.busy = True
@@ -216,7 +216,7 @@ class FetchSessionCache:
         self._hold(session, now)
         if not session.partitions:
             self._drop(session.session_id)
-            return Plan([], None, incremental=False)
+            return FetchPlan([], None, incremental=False)
         everything: list[Wanted] = []
         for item in session.partitions.values():
             everything.append(item)
@@ -228,7 +228,7 @@ class FetchSessionCache:
                     session.busy = False
                 if session.session_id not in self._sessions:  # its partitions are being given up
                     raise FetchSessionIdNotFoundError(f"fetch session {session.session_id} has ended")
-        return Plan(everything, session, incremental=True)
+        return FetchPlan(everything, session, incremental=True)
 
     def _make(
         self, wanted: Sequence[Wanted], now: float, owner: Owner | None, *, by_id: bool

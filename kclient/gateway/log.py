@@ -30,7 +30,7 @@ from kclient.errors import (
     UnknownLeaderEpochError,
 )
 from kclient.gateway.append import Append, AppendState
-from kclient.gateway.producer_windows import SEQUENCES, ProducerLimit, ProducerWindows, Remembered, Window
+from kclient.gateway.producer_windows import SEQUENCES, ProducerLimit, ProducerWindow, ProducerWindows, Remembered
 
 WINDOW: Final = 5
 """Batches remembered per producer id, as in Kafka: as many as an idempotent producer keeps in flight."""
@@ -88,7 +88,7 @@ class Checkpoint:
 
     next_offset: int
     start_offset: int
-    windows: dict[int, Window]
+    windows: dict[int, ProducerWindow]
     epochs: tuple[tuple[int, int], ...]
 
 
@@ -145,7 +145,7 @@ class PartitionLog:
         self.pending.append(append)
         return append
 
-    def _check(self, header: Header, window: Window | None) -> Duplicate | None:
+    def _check(self, header: Header, window: ProducerWindow | None) -> Duplicate | None:
         if header.base_sequence < 0:
             raise InvalidRecordError(
                 f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
@@ -216,7 +216,7 @@ class PartitionLog:
         undone.reverse()
         return undone
 
-    def _put(self, producer_id: int, window: Window | None) -> None:
+    def _put(self, producer_id: int, window: ProducerWindow | None) -> None:
         if window is None:
             self._windows.pop(producer_id)
         else:
@@ -319,7 +319,7 @@ class PartitionLog:
         return self._epochs[index - 1][0] if index else -1
 
     @property
-    def windows(self) -> dict[int, Window]:
+    def windows(self) -> dict[int, ProducerWindow]:
         """What is remembered of each producer id, for descriptions and tests."""
         return self._windows.copy()
 
@@ -332,10 +332,10 @@ def _since(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
     return [(epochs[kept][0], start), *epochs[kept + 1 :]]
 
 
-def _extended(window: Window | None, header: Header, base: int, timestamp: int, now_ms: int) -> Window:
+def _extended(window: ProducerWindow | None, header: Header, base: int, timestamp: int, now_ms: int) -> ProducerWindow:
     first = header.base_sequence
     last = (first + header.last_offset_delta) % SEQUENCES
     batch = Remembered(first, last, base, timestamp)
     if window is None or window.epoch != header.producer_epoch:
-        return Window(header.producer_epoch, (batch,), now_ms)
-    return Window(window.epoch, (*window.batches, batch)[-WINDOW:], now_ms)
+        return ProducerWindow(header.producer_epoch, (batch,), now_ms)
+    return ProducerWindow(window.epoch, (*window.batches, batch)[-WINDOW:], now_ms)

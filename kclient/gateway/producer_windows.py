@@ -25,7 +25,7 @@ class Remembered(NamedTuple):
     """The batch's log append time, or -1 where the producer's timestamps were kept."""
 
 
-class Window(NamedTuple):
+class ProducerWindow(NamedTuple):
     """What is remembered of one producer id."""
 
     epoch: int
@@ -68,9 +68,9 @@ class ProducerWindows:
 
     __slots__ = ("_limit", "_windows")
 
-    def __init__(self, limit: ProducerLimit, windows: Mapping[int, Window] | None = None) -> None:
+    def __init__(self, limit: ProducerLimit, windows: Mapping[int, ProducerWindow] | None = None) -> None:
         self._limit = limit
-        self._windows: dict[int, Window] = dict(windows or {})
+        self._windows: dict[int, ProducerWindow] = dict(windows or {})
         limit.count += len(self._windows)
         for producer_id in self._windows:
             limit.seen(producer_id)
@@ -78,11 +78,11 @@ class ProducerWindows:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def get(self, producer_id: int) -> Window | None:
+    def get(self, producer_id: int) -> ProducerWindow | None:
         """What is remembered of a producer."""
         return self._windows.get(producer_id)
 
-    def put(self, producer_id: int, window: Window) -> None:
+    def put(self, producer_id: int, window: ProducerWindow) -> None:
         """Remember something of a producer."""
         windows = self._windows
         if windows.pop(producer_id, None) is None:
@@ -106,7 +106,7 @@ class ProducerWindows:
             self.pop(key)
         return len(idle)
 
-    def copy(self) -> dict[int, Window]:
+    def copy(self) -> dict[int, ProducerWindow]:
         """All that is remembered."""
         return dict(self._windows)
 

@@ -1,8 +1,8 @@
 """The replies of a server's connection leave in the order of its requests; how many may be outstanding.
 
-Each request that begins takes a `Place`, the last one. Its reply gets there whenever it is ready, and leaves when all
-before it have left. What the places hold, and what was written and has not been sent, counts against the connection's
-share of memory.
+Each request that begins takes a `ReplySlot`, the last one. Its reply gets there whenever it is ready, and leaves when
+all before it have left. What the places hold, and what was written and has not been sent, counts against the
+connection's share of memory.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kclient.net.memory_budget import Share
 from kclient.net.server_settings import ServerSettings
 from kclient.types import Buffer
 
-__all__ = ["Place", "ReplyOrder"]
+__all__ = ["ReplyOrder", "ReplySlot"]
 
 _MOST_TASKS: Final = 64
 """Requests of one connection that tasks work on or wait with. Each is dozens of objects, and the collector looks at all
 of them at once while nothing else happens."""
 
 
-class Place:
+class ReplySlot:
     """A request's place in the order of replies, the last one when it is made, and the memory that is held for it."""
 
     __slots__ = ("_on_next", "_order", "_wanted", "_whole", "done", "frame", "held", "parked", "reply", "taken")
@@ -123,7 +123,7 @@ class ReplyOrder:
         self.crowded: Callable[[], bool] = crowded
         self.channel: Channel | None = None
         """Where replies go; None before the connection is read, and when its stream has ended."""
-        self.places: deque[Place] = deque()
+        self.places: deque[ReplySlot] = deque()
         """Of requests that have begun and whose replies have not been handed to the channel."""
         self.request_bytes: int = 0
         """Of these requests."""
@@ -164,7 +164,7 @@ class ReplyOrder:
             or self.channel.pending_bytes + self._reply_bytes >= self._most_unsent
         )
 
-    def forget(self, slot: Place) -> None:
+    def forget(self, slot: ReplySlot) -> None:
         """The request that has just begun needs no reply: it has no place."""
         assert self.places[-1] is slot
         self.places.pop()
@@ -172,7 +172,7 @@ class ReplyOrder:
         self.undone -= 1
         self.share.add(-slot.held, requests=-slot.frame)
 
-    def place(self, slot: Place, reply: Reply | None) -> None:
+    def place(self, slot: ReplySlot, reply: Reply | None) -> None:
         """The reply of a request is there; None if there is none."""
         if self._deserted:
             reply = None
@@ -185,7 +185,7 @@ class ReplyOrder:
         self.share.add(size - slot.held, -frame)
         slot.frame, slot.held = 0, size
 
-    def release_frame(self, slot: Place) -> None:
+    def release_frame(self, slot: ReplySlot) -> None:
         """The bytes of a request are not needed any more."""
         self.request_bytes -= slot.frame
         self.share.add(-slot.frame, requests=-slot.frame)
@@ -216,8 +216,8 @@ class ReplyOrder:
         elif self.on_empty is not None:
             self.on_empty()
 
-    def is_next(self, slot: Place) -> bool:
-        """See `Place.is_next`."""
+    def is_next(self, slot: ReplySlot) -> bool:
+        """See `ReplySlot.is_next`."""
         if self._closed or slot.done:
             return False
         before = 0 if self.channel is None else self.channel.pending_bytes
@@ -227,7 +227,7 @@ class ReplyOrder:
             before += self._reply_bytes
         return before < self._most_unsent
 
-    def is_first(self, slot: Place) -> bool:
+    def is_first(self, slot: ReplySlot) -> bool:
         """Whether the replies behind this request wait for its own."""
         return bool(self.places) and self.places[0] is slot
 

@@ -14,7 +14,7 @@ from kclient.net.answers import FRAME_READ, Steps
 from kclient.net.fair_queue import Flow
 from kclient.net.garbage import LARGE, HoldOff
 from kclient.net.memory_budget import Share
-from kclient.net.reply_order import Place, ReplyOrder
+from kclient.net.reply_order import ReplyOrder, ReplySlot
 
 __all__ = ["RequestSteps"]
 
@@ -26,9 +26,9 @@ class _Course:
 
     def __init__(
         self,
-        slot: Place,
+        slot: ReplySlot,
         steps: Steps,
-        then: Callable[[Place, Any], object],
+        then: Callable[[ReplySlot, Any], object],
         failed: Callable[[BaseException], object],
     ) -> None:
         self.slot = slot
@@ -64,9 +64,9 @@ class RequestSteps:
 
     def add(
         self,
-        slot: Place,
+        slot: ReplySlot,
         steps: Steps,
-        then: Callable[[Place, Any], object],
+        then: Callable[[ReplySlot, Any], object],
         failed: Callable[[BaseException], object],
     ) -> None:
         """Work a request out in the next turns.
@@ -83,9 +83,9 @@ class RequestSteps:
 
     def begin(
         self,
-        slot: Place,
+        slot: ReplySlot,
         steps: Steps,
-        then: Callable[[Place, Any], object],
+        then: Callable[[ReplySlot, Any], object],
         failed: Callable[[BaseException], object],
         until: float,
     ) -> None:
@@ -99,7 +99,7 @@ class RequestSteps:
         """Whether one waits for memory that a connection cannot have that holds so much, and `most` at most."""
         return any(held + course.owed > most for course in self._hungry)
 
-    def needs_own(self, slot: Place) -> bool:
+    def needs_own(self, slot: ReplySlot) -> bool:
         """Whether a request waits for memory that comes free only when it has ended."""
         share = self._share
         return any(

@@ -21,7 +21,7 @@ from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
 from kclient.net.fair_queue import Flow
 from kclient.net.memory_budget import MemoryBudget, Share, TooMuchMemoryError
-from kclient.net.reply_order import Place, ReplyOrder
+from kclient.net.reply_order import ReplyOrder, ReplySlot
 from kclient.net.request_steps import RequestSteps
 from kclient.net.server_settings import ServerSettings
 from kclient.net.streams import ByteStream
@@ -130,7 +130,7 @@ class ServerConnection:
         self._settings = settings
         self._largest = self.frame_limit
         self._channel: Channel | None = None
-        self.beginning: Place | None = None
+        self.beginning: ReplySlot | None = None
         """The place of the request that the handler is told to begin."""
         self._order = ReplyOrder(settings, self.share, lambda: self.crowded)
         self._steps = RequestSteps(flow, self._order)
@@ -523,7 +523,7 @@ class ServerConnection:
 
     def _begin(self, frame: memoryview, until: float) -> bool:
         """Begin one request; False if the connection was closed for it."""
-        slot = self.beginning = Place(self._order, len(frame))
+        slot = self.beginning = ReplySlot(self._order, len(frame))
         try:
             answer = self._handler.begin(frame, self)
         except Exception as error:  # noqa: BLE001  (it is logged)
@@ -544,14 +544,14 @@ class ServerConnection:
             self._follow(slot, answer)
         return not self.closed
 
-    def _begun_in_steps(self, slot: Place, answer: Answer) -> None:
+    def _begun_in_steps(self, slot: ReplySlot, answer: Answer) -> None:
         self._begins_in_steps = False
         self._follow(slot, answer)
         if not self._batching and not self.closed:
             self._order.flush()
             self._begin_now_or_soon()
 
-    def _follow(self, slot: Place, answer: Answer) -> None:
+    def _follow(self, slot: ReplySlot, answer: Answer) -> None:
         """See to it that the answer of a request that has begun gets into its place."""
         if isinstance(answer, Later):
             answer.completion.on_done(partial(self._completed, slot, answer.reply))
@@ -564,7 +564,7 @@ class ServerConnection:
         else:
             self._start_task(slot, answer)
 
-    def _start_task(self, slot: Place, answer: Awaitable[Reply | Steps | None]) -> None:
+    def _start_task(self, slot: ReplySlot, answer: Awaitable[Reply | Steps | None]) -> None:
         try:
             task = self._supervisor.spawn(self._finish, slot, answer, name=f"answer {self.peer}", on_error=self._failed)
         except Exception as error:  # noqa: BLE001  (the server's owner has failed or closed; it is logged)
@@ -578,7 +578,7 @@ class ServerConnection:
         self._tasks.add(task)
         task.on_done(self._tasks.discard)
 
-    async def _finish(self, slot: Place, answer: Awaitable[Reply | Steps | None]) -> None:
+    async def _finish(self, slot: ReplySlot, answer: Awaitable[Reply | Steps | None]) -> None:
         reply = await answer
         full = self._order.busy
         self._order.working -= 1
@@ -587,7 +587,7 @@ class ServerConnection:
             self._begin_now_or_soon()
 
     def _completed(
-        self, slot: Place, reply: Callable[[Completion[Any]], Reply | Steps | None], completion: Completion[Any]
+        self, slot: ReplySlot, reply: Callable[[Completion[Any]], Reply | Steps | None], completion: Completion[Any]
     ) -> None:
         if self.closed:
             return
@@ -598,7 +598,7 @@ class ServerConnection:
         else:
             self._answered(slot, made)
 
-    def _answered(self, slot: Place, reply: Reply | Steps | None) -> None:
+    def _answered(self, slot: ReplySlot, reply: Reply | Steps | None) -> None:
         if self.closed:
             return
         if isinstance(reply, Steps):

@@ -22,7 +22,7 @@ from trio.testing import MockClock
 from kclient.htp.embedded import broker as broker_module
 from kclient.htp.embedded import manager as manager_module
 from kclient.htp.embedded.syncer import Syncer
-from kclient.htp.embedded.writer import Job, Writer
+from kclient.htp.embedded.writer import DatabaseWriter, Job
 
 T = TypeVar("T")
 
@@ -91,8 +91,8 @@ class _NoThread:
         return False
 
 
-def _inline_writer(loop: Loop) -> type[Writer]:
-    class InlineWriter(Writer):
+def _inline_writer(loop: Loop) -> type[DatabaseWriter]:
+    class InlineWriter(DatabaseWriter):
         """Its transactions are made in the event loop; what is submitted meanwhile shares the next one."""
 
         def __init__(self, *args: Any) -> None:
@@ -178,7 +178,7 @@ def _in_place(loop: Loop) -> Iterator[None]:
 
     with (
         mock.patch.multiple(anyio.to_thread, run_sync=run_sync),
-        mock.patch.object(manager_module, "Writer", _inline_writer(loop)),
+        mock.patch.object(manager_module, "DatabaseWriter", _inline_writer(loop)),
         mock.patch.object(broker_module, "Syncer", _inline_syncer(loop)),
         _simulated_time(),
     ):

@@ -17,7 +17,7 @@ from kclient.consumer.group.states import MemberState
 from kclient.errors import BrokerConnectionError, ErrorCode, KafkaError
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.events import GroupSettings as BrokerSettings
-from kclient.gateway.groups.events import Leave, Reply, Store, Token
+from kclient.gateway.groups.events import Leave, Reply, StoreSnapshot, Token
 from kclient.gateway.rows.groups import GroupSnapshot
 from kclient.protocol.messages import FindCoordinatorResponse, HeartbeatResponse, LeaveGroupResponse
 from kclient.types import TopicPartition
@@ -362,7 +362,7 @@ class World:
             else:
                 self._perform(self.group.sync(sync_event(message), token, self.now))
 
-    def _perform(self, actions: Sequence[Reply | Store]) -> None:
+    def _perform(self, actions: Sequence[Reply | StoreSnapshot]) -> None:
         for action in actions:
             if isinstance(action, Reply):
                 waiting = self._waiting.pop(action.token, None)
@@ -373,7 +373,7 @@ class World:
                     self.random.uniform(0.0005, 0.02), lambda store=action, group=self.group: self._store(store, group)
                 )
 
-    def _store(self, store: Store, group: ClassicGroup) -> None:
+    def _store(self, store: StoreSnapshot, group: ClassicGroup) -> None:
         if group is self.group:
             self._stored = store.snapshot
             self._perform(group.stored(store.ticket, ErrorCode.NONE, self.now))

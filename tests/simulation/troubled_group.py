@@ -11,7 +11,7 @@ import anyio
 from kclient.consumer.group.model import RequestKind
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.classic import ClassicGroup
-from kclient.gateway.groups.events import GroupSettings, Leave, Reply, Store, Token
+from kclient.gateway.groups.events import GroupSettings, Leave, Reply, StoreSnapshot, Token
 from kclient.gateway.rows.groups import GroupSnapshot
 from kclient.protocol.messages import (
     HeartbeatResponse,
@@ -103,7 +103,7 @@ class TroubledGroup:
             return refusal(key)
         return join_response(parked.result) if key is ApiKey.JOIN_GROUP else sync_response(parked.result)
 
-    def _perform(self, actions: Sequence[Reply | Store]) -> None:
+    def _perform(self, actions: Sequence[Reply | StoreSnapshot]) -> None:
         for action in actions:
             if isinstance(action, Reply):
                 waiting = self._parked.pop(action.token, None)

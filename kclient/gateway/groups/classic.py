@@ -20,7 +20,7 @@ from kclient.gateway.groups.events import (
     Leave,
     ReplacementStored,
     Reply,
-    Store,
+    StoreSnapshot,
     Sync,
     SyncResult,
     Ticket,
@@ -156,7 +156,7 @@ class ClassicGroup(Rebalancing):
         if changed and self.members.elect_protocol() != self.protocol_name:
             return actions + self._prepare(now, f"static member {join.instance_id} changes the protocol")
         ticket = ReplacementStored(token, old_id, new_id, old_leader, join.can_skip_assignment)
-        return [*actions, Store(self.snapshot(), ticket)]
+        return [*actions, StoreSnapshot(self.snapshot(), ticket)]
 
     def _replacement_stored(self, ticket: ReplacementStored, error: ErrorCode, now: float) -> list[Action]:
         member = self.members.get(ticket.new_member_id)
@@ -197,7 +197,7 @@ class ClassicGroup(Rebalancing):
                 member.member_id: bytes(sync.assignments.get(member.member_id, b"")) for member in self.members
             }
             ticket = AssignmentStored(self.generation, assignments)
-            actions.append(Store(self.snapshot(assignments), ticket))
+            actions.append(StoreSnapshot(self.snapshot(assignments), ticket))
         return actions
 
     def _check_sync(self, sync: Sync) -> ErrorCode:
@@ -215,7 +215,7 @@ class ClassicGroup(Rebalancing):
         return ErrorCode.NONE
 
     def stored(self, ticket: Ticket, error: ErrorCode, now: float) -> list[Action]:
-        """A `Store` was done, or failed with `error`."""
+        """A `StoreSnapshot` was done, or failed with `error`."""
         if isinstance(ticket, AssignmentStored):
             return self._assignment_stored(ticket, error, now)
         if isinstance(ticket, ReplacementStored):

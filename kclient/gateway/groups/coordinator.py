@@ -25,7 +25,7 @@ from kclient.gateway.groups.events import (
     JoinResult,
     Leave,
     Reply,
-    Store,
+    StoreSnapshot,
     Sync,
     SyncResult,
     Token,
@@ -35,7 +35,7 @@ from kclient.gateway.groups.parts import CommitParts, DeletionParts
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.subscriptions import CONSUMER, subscribed_topics
 from kclient.gateway.groups.timers import Timers
-from kclient.gateway.groups.writer import Write, Writer, to_the_end
+from kclient.gateway.groups.writer import GroupWriter, Write, to_the_end
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.groups import CommittedOffset, decode_group, decode_offset, encode_group_steps
 from kclient.net.fair_queue import SLICE, Pace
@@ -162,7 +162,7 @@ class GroupCoordinator:
         self._extra = identity.log_fields()
         self.settings: GroupSettings = _settings(config)
         self.groups: dict[str, ManagedGroup] = {}
-        self._writer = Writer(manager, lease, queue.flow())
+        self._writer = GroupWriter(manager, lease, queue.flow())
         self._flow = queue.flow()
         self._chores = queue.flow()
         """For retention and the offsets of deleted topics; the answers have one of their own."""
@@ -571,7 +571,7 @@ class GroupCoordinator:
         self._held += held - managed.held
         managed.held = held
 
-    def _store(self, managed: ManagedGroup, store: Store) -> None:
+    def _store(self, managed: ManagedGroup, store: StoreSnapshot) -> None:
         group = managed.group
         if isinstance(store.ticket, EmptyStored):
             managed.since_ms = self._clock.wall_ms()

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ErrorCode, error_for
-from kclient.gateway.groups.writer import MAX_ROWS, Write, Writer
+from kclient.gateway.groups.writer import MAX_ROWS, GroupWriter, Write
 from kclient.gateway.rows.keys import offset_prefix
 from kclient.net.fair_queue import Flow, Pace
 
@@ -32,7 +32,7 @@ class DeletedTopics:
         flow: In whose turns it is worked.
     """
 
-    def __init__(self, writer: Writer, flow: Flow) -> None:
+    def __init__(self, writer: GroupWriter, flow: Flow) -> None:
         self._writer = writer
         self._flow = flow
         self._left: dict[str, dict[str, set[int]]] = {}

@@ -154,11 +154,11 @@ Ticket: TypeAlias = AssignmentStored | ReplacementStored | EmptyStored
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreSnapshot:
     """Action: store the snapshot, then call the group's `stored` with the ticket."""
 
     snapshot: GroupSnapshot
     ticket: Ticket
 
 
-Action: TypeAlias = Reply | Store
+Action: TypeAlias = Reply | StoreSnapshot

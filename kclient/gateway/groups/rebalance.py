@@ -19,7 +19,7 @@ from kclient.gateway.groups.events import (
     GroupSettings,
     JoinResult,
     Reply,
-    Store,
+    StoreSnapshot,
     SyncResult,
     Token,
 )
@@ -169,7 +169,7 @@ class Rebalancing:
         self.protocol_name = None
         self._enter(GroupState.EMPTY)
         logger.info("group %s: empty after generation %d", self.group_id, self.generation)
-        return [Store(self.snapshot(), EmptyStored(self.generation))]
+        return [StoreSnapshot(self.snapshot(), EmptyStored(self.generation))]
 
     # ---- assignments --------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ class Write(Completion[ErrorCode]):
             self.set_result(error)  # nobody may wait for ever, whatever becomes of the rest
 
 
-class Writer:
+class GroupWriter:
     """Stores rows one commit after the other.
 
     Args:

@@ -21,7 +21,7 @@ from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.discarding import emptied, in_slices
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchSessionCache, Key, Plan, Wanted
+from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionCache, Key, Wanted
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition, State, Waiter
@@ -77,7 +77,7 @@ class _Fetch:
         "waiter",
     )
 
-    def __init__(self, request: FetchRequest, context: RequestContext, plan: Plan, by_id: bool) -> None:
+    def __init__(self, request: FetchRequest, context: RequestContext, plan: FetchPlan, by_id: bool) -> None:
         self.request = request
         self.context = context
         self.plan = plan
@@ -201,7 +201,7 @@ class FetchHandler(Handler):
         ]
         session_id, epoch = request.session_id, request.session_epoch
         if epoch == FINAL_EPOCH and not session_id:
-            plan = Plan(wanted, None, incremental=False)
+            plan = FetchPlan(wanted, None, incremental=False)
         else:
             forgotten = [
                 Key(topic.topic, topic.topic_id, number)
@@ -231,7 +231,7 @@ class FetchHandler(Handler):
         wanted: list[Wanted] = yield from _wanted(request)
         forgotten: list[Key] = yield from _forgotten(request)
         owner = context.connection.share
-        plan: Plan = yield from self.sessions.plan_steps(
+        plan: FetchPlan = yield from self.sessions.plan_steps(
             request.session_id, request.session_epoch, wanted, forgotten, self._clock.now(), by_id=by_id, owner=owner
         )
         if plan.session is not None:

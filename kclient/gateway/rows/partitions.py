@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from kclient.gateway.log import Checkpoint
-from kclient.gateway.producer_windows import Remembered, Window
+from kclient.gateway.producer_windows import ProducerWindow, Remembered
 from kclient.htp.rows import check_format, dump, parse_object, sealed_in_steps, unsealed, whole
 from kclient.records.bounds import INT16_MAX, INT32_MAX, INT64_MAX, INT64_MIN
 
@@ -50,7 +50,7 @@ def decode_checkpoint(row: bytes) -> Checkpoint:
         fields = parse_object(unsealed(row))
         check_format(fields["format"] if "format" in fields else fields["v"], _FORMAT)
         windows = {
-            whole(producer_id, 0, INT64_MAX): Window(
+            whole(producer_id, 0, INT64_MAX): ProducerWindow(
                 whole(epoch, ~INT16_MAX, INT16_MAX),
                 tuple(_remembered(*batch) for batch in batches),
                 whole(seen_ms),

@@ -15,9 +15,9 @@ import anyio.lowlevel
 from kclient.concurrency import NamedLocks, thread_to_the_end, to_the_end
 from kclient.htp.embedded.handles import OpenFiles
 from kclient.htp.embedded.log import TopicLog
-from kclient.htp.embedded.recovery import Checkpoint, Recovered, recover
+from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, recover
 from kclient.htp.embedded.services import Services, SyncedLog
-from kclient.htp.embedded.syncer import Outcome, Syncer
+from kclient.htp.embedded.syncer import Syncer, SyncOutcome
 from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.errors import FencedError, StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.loop import Signal, current_poster
@@ -95,7 +95,7 @@ class EmbeddedBroker:
         self._files = files
         self._failed = failed
         self._settings = settings
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[SyncOutcome] = deque()
         self._post = current_poster()
         self._round_over = Signal(self._settle, self._post)
         self._syncer = Syncer(files, self._deliver, self._syncer_failed, directory.topics_path, mode=group_sync)
@@ -277,9 +277,9 @@ class EmbeddedBroker:
                 await self._checkpoint(log)
             return topic
 
-    async def _seal(self, place: Place, epoch: int, *, new: bool = False) -> Checkpoint | None:
+    async def _seal(self, place: Place, epoch: int, *, new: bool = False) -> SyncCheckpoint | None:
         """Refuse older epochs from now on, durably; the topic's checkpoint, None if it has none and is not `new`."""
-        found: Checkpoint | None = None
+        found: SyncCheckpoint | None = None
 
         def change(row: bytes | None) -> bytes | None:
             nonlocal found
@@ -297,7 +297,7 @@ class EmbeddedBroker:
         await self._manager.change_of(place, self._key(place), change)
         return found
 
-    async def _begin(self, place: Place, epoch: int) -> Checkpoint:
+    async def _begin(self, place: Place, epoch: int) -> SyncCheckpoint:
         """Make the directory of a topic that was never opened, and only then its checkpoint.
 
         So whoever finds a checkpoint knows that a directory that is not there was lost.
@@ -312,17 +312,17 @@ class EmbeddedBroker:
         return sealed
 
     @staticmethod
-    def _checkpoint_of(place: Place, row: bytes | None) -> Checkpoint:
+    def _checkpoint_of(place: Place, row: bytes | None) -> SyncCheckpoint:
         if row is None:
-            return Checkpoint()
+            return SyncCheckpoint()
         try:
-            return Checkpoint.decode(row)
+            return SyncCheckpoint.decode(row)
         except ValueError as error:
             logger.error(
                 "%s: its checkpoint cannot be read, every message is verified instead; nothing has to be done (%s)",
                 place, error,
             )  # fmt: skip
-            return Checkpoint(start=-1)
+            return SyncCheckpoint(start=-1)
 
     def _key(self, place: Place) -> str:
         return self._key_of(place.incarnation)
@@ -337,7 +337,7 @@ class EmbeddedBroker:
         return topic
 
     async def _recover(
-        self, place: Place, framing: Framing, settings: TopicSettings, next_position: int, sealed: Checkpoint
+        self, place: Place, framing: Framing, settings: TopicSettings, next_position: int, sealed: SyncCheckpoint
     ) -> TopicLog:
         path = self._directory.topic_path(place)
 
@@ -449,7 +449,7 @@ class EmbeddedBroker:
         if plans:
             self._syncer.request(plans)
 
-    def _deliver(self, outcomes: Sequence[Outcome]) -> None:
+    def _deliver(self, outcomes: Sequence[SyncOutcome]) -> None:
         """In the syncer's thread: a round is over."""
         self._outcomes.extend(outcomes)
         self._round_over.fire()

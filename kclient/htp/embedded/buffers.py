@@ -19,7 +19,7 @@ _OWN_REFERENCES: Final = 3
 _COUNTS: Final = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-class BufferPool:
+class ReadBuffers:
     """At most 64 MiB of buffers, for one thread."""
 
     __slots__ = ("_buffers", "_size")

@@ -21,7 +21,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 
-from kclient.htp.embedded.buffers import BufferPool
+from kclient.htp.embedded.buffers import ReadBuffers
 from kclient.types import Buffer
 
 _MAX_BUFFERS = 1024
@@ -62,7 +62,7 @@ class Files:
 
     def __init__(self) -> None:
         self._cached_reads = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
-        self._buffers = BufferPool()  # of `read_cached`, which only the event loop calls
+        self._buffers = ReadBuffers()  # of `read_cached`, which only the event loop calls
 
     # directories
 

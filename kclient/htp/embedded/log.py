@@ -24,11 +24,11 @@ from kclient.htp.embedded.cutting import cut, discard
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.embedded.log_reader import LogReader
 from kclient.htp.embedded.pulling import Cursors
-from kclient.htp.embedded.recovery import Checkpoint, Recovered, sweep_set_aside
+from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, sweep_set_aside
 from kclient.htp.embedded.segment import Segment
-from kclient.htp.embedded.services import Covered, Place, Services
+from kclient.htp.embedded.services import Covered, LogPlace, Services
 from kclient.htp.embedded.space import NO_SPACE
-from kclient.htp.embedded.syncer import FileSync, Plan
+from kclient.htp.embedded.syncer import FileSync, SyncPlan
 from kclient.htp.embedded.tickets import Ticket
 from kclient.htp.errors import OrderError, StorageError, StorageFullError
 from kclient.htp.port import (
@@ -71,7 +71,7 @@ class TopicLog:
         settings: TopicSettings,
         services: Services,
         recovered: Recovered,
-        sealed: Checkpoint,
+        sealed: SyncCheckpoint,
     ) -> None:
         self.name = name
         self.fence: int = sealed.fence
@@ -92,7 +92,7 @@ class TopicLog:
         if not recovered.appendable:
             self._segments.append(self._empty_segment())
         active = self._segments[-1]
-        self._synced = Place(self.next, active, active.size)
+        self._synced = LogPlace(self.next, active, active.size)
         self._gap_from = recovered.end
         self._gap_to = self.next
         """Between these there are no messages, and the visible end is before them while nothing follows."""
@@ -103,7 +103,7 @@ class TopicLog:
         """Counts of segments that were created, and of those whose entry in the directory is durable."""
         self._limits = dict(sealed.limits)
         self._tickets: deque[Ticket] = deque()
-        self._requested: Plan | None = None
+        self._requested: SyncPlan | None = None
         """The newest plan, until it is carried out."""
         self._wanted = False
         """Whether a plan is about to be asked for."""
@@ -130,12 +130,12 @@ class TopicLog:
         return self._segments[0].base
 
     @property
-    def visible(self) -> Place:
+    def visible(self) -> LogPlace:
         """Up to where messages are given to readers."""
         if self._wait_for_sync:
             return self._synced
         active = self._segments[-1]
-        return Place(self.next, active, active.size)
+        return LogPlace(self.next, active, active.size)
 
     @property
     def end(self) -> int:
@@ -156,7 +156,7 @@ class TopicLog:
             for segment, after in zip(self._segments, following, strict=True)
         ]
 
-    def checkpoint(self, *, trusted: bool = True) -> Checkpoint:
+    def checkpoint(self, *, trusted: bool = True) -> SyncCheckpoint:
         """What is known to be durable now.
 
         Unless it is to be `trusted`, recovery verifies the last segment from its beginning, and knows only that it has
@@ -167,7 +167,7 @@ class TopicLog:
         place = self._synced
         start = max(self.start, self._trimmed)
         position = place.position if trusted else 0
-        return Checkpoint(place.ordinal, place.segment.base, position, start, dict(self._limits), self.fence)
+        return SyncCheckpoint(place.ordinal, place.segment.base, position, start, dict(self._limits), self.fence)
 
     def indexes(self) -> list[tuple[str, bytes]]:
         """Path and content of the index file of the last synced segment, for the next opening to be fast."""
@@ -280,7 +280,7 @@ class TopicLog:
         if self._unsynced:
             self._request()
         elif self._synced.segment is sealed:
-            self._synced = Place(self.next, self._segments[-1], 0)
+            self._synced = LogPlace(self.next, self._segments[-1], 0)
             self._seal(sealed)
             self.services.checkpoint(self)
 
@@ -292,7 +292,7 @@ class TopicLog:
         self._gap_from, self._gap_to = self.end, next_position
         self.next = next_position
         self._segments.append(self._empty_segment())
-        self._synced = Place(next_position, self._segments[-1], 0)
+        self._synced = LogPlace(next_position, self._segments[-1], 0)
         self.checkpoint_due = True
 
     # --- syncing ---
@@ -303,7 +303,7 @@ class TopicLog:
             self._wanted = True
             self.services.want_sync(self)
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> SyncPlan | None:
         """What has to be done for everything to be synced that was written."""
         self._wanted = False
         if not self._unsynced:
@@ -318,7 +318,7 @@ class TopicLog:
         unsynced = tuple(self._unsynced)
         covered = Covered(self._generation, unsynced, unsynced[-1].size, self._entries, self._plans)
         directory = self.directory if self._entries != self._synced_entries else None
-        self._requested = Plan(self, files, directory, self.next, covered)
+        self._requested = SyncPlan(self, files, directory, self.next, covered)
         return self._requested
 
     def sync(self) -> None:
@@ -345,7 +345,7 @@ class TopicLog:
         else:
             self._when_over.append((plan, callback))
 
-    def settled(self, plan: Plan, error: Exception | None) -> None:
+    def settled(self, plan: SyncPlan, error: Exception | None) -> None:
         """A plan was carried out."""
         covered = plan.detail
         assert isinstance(covered, Covered)
@@ -372,7 +372,7 @@ class TopicLog:
     def _advance(self, end: int, covered: Covered) -> None:
         last = covered.segments[-1]
         before = self._synced
-        self._synced = Place(end, last, covered.position)
+        self._synced = LogPlace(end, last, covered.position)
         self._synced_entries = covered.entries
         active = self._segments[-1]
         while self._unsynced:
@@ -383,7 +383,7 @@ class TopicLog:
             if segment is not active:
                 self._seal(segment)
         if last is not active and not self._unsynced and active.size == 0:
-            self._synced = Place(self.next, active, 0)
+            self._synced = LogPlace(self.next, active, 0)
         if self._synced.segment is not before.segment:
             self._since_checkpoint = CHECKPOINT_BYTES
         else:
@@ -461,7 +461,7 @@ class TopicLog:
                 cut(segment, self.framing, self.services.open_files)
         self.next = end
         self._segments.append(self._empty_segment())
-        self._synced = Place(end, self._segments[-1], 0)
+        self._synced = LogPlace(end, self._segments[-1], 0)
         self._synced_entries = self._entries
 
     # --- trimming ---

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from kclient.concurrency import Completion, thread_to_the_end
 from kclient.htp.embedded.tables import counters, domains, entries, leases, topics
-from kclient.htp.embedded.writer import Job, Writer
+from kclient.htp.embedded.writer import DatabaseWriter, Job
 from kclient.htp.errors import (
     ConflictError,
     DomainExistsError,
@@ -51,7 +51,7 @@ class SqliteManager:
     """
 
     def __init__(self, path: str, failed: Callable[[StorageError], object]) -> None:
-        self._writer = Writer(path, current_poster(), failed)
+        self._writer = DatabaseWriter(path, current_poster(), failed)
         self._boot = _boot_id()
 
     async def start(self) -> None:

@@ -13,7 +13,7 @@ from kclient.htp.port import Found, Pulled
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.segment import Segment
-    from kclient.htp.embedded.services import Place, Services
+    from kclient.htp.embedded.services import LogPlace, Services
     from kclient.htp.errors import StorageError
     from kclient.htp.port import Framing, TopicSettings
     from kclient.types import Buffer
@@ -61,7 +61,7 @@ class ReadableLog(Protocol):
     def start(self) -> int: ...
 
     @property
-    def visible(self) -> Place: ...
+    def visible(self) -> LogPlace: ...
 
     def storage_error(self, what: str, error: Exception) -> StorageError: ...
 

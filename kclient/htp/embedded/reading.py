@@ -30,7 +30,7 @@ class NotCachedError(Exception):
     """The bytes must come from the disk first."""
 
 
-class Window:
+class SegmentWindow:
     """A part of a segment in memory, moved over it as needed."""
 
     __slots__ = ("_framing", "_read", "begin", "buffer", "end", "limit")
@@ -115,7 +115,7 @@ def pull(
     """
     ahead = max_bytes if place is not None else max(_LOOK_BYTES, max_bytes)
     where, expected = index.entry_of(position) if place is None else (place, position)
-    window = Window(read, framing, limit)
+    window = SegmentWindow(read, framing, limit)
     try:
         while True:
             length = window.length_at(where, ahead)
@@ -173,7 +173,7 @@ def dense_until(framing: Framing, pulled: Pulled, bound: int) -> Pulled:
 
 
 def _cut(
-    window: Window,
+    window: SegmentWindow,
     framing: Framing,
     index: SegmentIndex,
     where: int,
@@ -193,7 +193,7 @@ def _cut(
     return (end, last) if last >= 0 else (where + length, where)
 
 
-def _walk(window: Window, framing: Framing, place: int, stop: int, most: int | None) -> tuple[int, int]:
+def _walk(window: SegmentWindow, framing: Framing, place: int, stop: int, most: int | None) -> tuple[int, int]:
     """End and place of the last of the whole messages from `place` on that fit before `stop`; -1 if none does."""
     last = -1
     buffer, begin, prefix, measure = window.buffer, window.begin, framing.prefix, framing.measure
@@ -221,7 +221,7 @@ def find_by_timestamp(
     dense: bool,
 ) -> Found | None:
     """The first message in some blocks that holds or follows `start` with a timestamp not below the given one."""
-    window = Window(read, framing, limit)
+    window = SegmentWindow(read, framing, limit)
     for begin, end, first in blocks:
         place, expected = begin, first
         while place < min(end, limit):
@@ -242,7 +242,7 @@ def find_by_timestamp(
 
 def scan(read: Read, framing: Framing, place: int, size: int, verify_from: int) -> Iterator[MessageInfo]:
     """The messages from `place` on up to the first that is torn; CRCs are checked from byte `verify_from` on."""
-    window = Window(read, framing, size)
+    window = SegmentWindow(read, framing, size)
     while True:
         try:
             length = window.length_at(place, _SCAN_BYTES)

@@ -39,7 +39,7 @@ _FORMAT: Final = 2
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class SyncCheckpoint:
     """What is known to be synced; kept by the manager, one per topic."""
 
     next: int = 0
@@ -75,7 +75,7 @@ class Checkpoint:
         return seal(dump(row))
 
     @classmethod
-    def decode(cls, value: bytes) -> Checkpoint:
+    def decode(cls, value: bytes) -> SyncCheckpoint:
         """From what the manager kept.
 
         Raises:
@@ -107,7 +107,7 @@ class Recovered:
 
 
 def recover(
-    files: Files, directory: str, framing: Framing, settings: TopicSettings, checkpoint: Checkpoint | None
+    files: Files, directory: str, framing: Framing, settings: TopicSettings, checkpoint: SyncCheckpoint | None
 ) -> Recovered:
     """Open the segments of a topic. Reads and syncs; runs in a worker thread.
 
@@ -130,14 +130,14 @@ def sweep_set_aside(files: Files, directory: str) -> None:
 
 class _Recovery:
     def __init__(
-        self, files: Files, directory: str, framing: Framing, settings: TopicSettings, checkpoint: Checkpoint | None
+        self, files: Files, directory: str, framing: Framing, settings: TopicSettings, checkpoint: SyncCheckpoint | None
     ) -> None:
         self._files = files
         self._directory = directory
         self._framing = framing
         self._interval = settings.index_interval_bytes
         self._dense = settings.dense
-        self._checkpoint = checkpoint or Checkpoint()
+        self._checkpoint = checkpoint or SyncCheckpoint()
         self._given = 0
         """No ordinal below this may be given again: it was found behind damage."""
         self._damaged = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kclient.errors import KafkaError
 from kclient.htp.embedded.files import Files, SyncPoint
-from kclient.htp.embedded.reading import NotCachedError, Read, Window
+from kclient.htp.embedded.reading import NotCachedError, Read, SegmentWindow
 
 if TYPE_CHECKING:
     from kclient.htp.port import Framing, MessageInfo
@@ -36,7 +36,7 @@ class Rest(NamedTuple):
 
 class _Search:
     def __init__(self, read: Read, framing: Framing, size: int, bound: int | None, dense: bool) -> None:
-        self._window = Window(read, framing, size)
+        self._window = SegmentWindow(read, framing, size)
         self._framing = framing
         self._size = size
         self._bound = bound

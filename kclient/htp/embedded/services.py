@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.handles import OpenFiles
-    from kclient.htp.embedded.recovery import Checkpoint
+    from kclient.htp.embedded.recovery import SyncCheckpoint
     from kclient.htp.embedded.segment import Segment
-    from kclient.htp.embedded.syncer import Plan, Syncer
+    from kclient.htp.embedded.syncer import Syncer, SyncPlan
 
 
 class SyncedLog(Protocol):
@@ -20,9 +20,9 @@ class SyncedLog(Protocol):
     key: str | None
     checkpoint_due: bool
 
-    def plan(self) -> Plan | None: ...
+    def plan(self) -> SyncPlan | None: ...
 
-    def checkpoint(self, *, trusted: bool = True) -> Checkpoint: ...
+    def checkpoint(self, *, trusted: bool = True) -> SyncCheckpoint: ...
 
 
 class CheckpointSoon(Protocol):
@@ -44,7 +44,7 @@ class Services:
     """Has the plan of a log carried out, soon: many appends in one turn of the event loop are one plan."""
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """A place in a log."""
 
     ordinal: int

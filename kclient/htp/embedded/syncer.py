@@ -42,7 +42,7 @@ class FileSync(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class Plan:
+class SyncPlan:
     """What has to be synced for one topic, in this order; `owner` is whom it belongs to."""
 
     owner: object
@@ -55,10 +55,10 @@ class Plan:
     """What the owner wants to remember."""
 
 
-class Outcome(NamedTuple):
+class SyncOutcome(NamedTuple):
     """How a plan ended."""
 
-    plan: Plan
+    plan: SyncPlan
     error: Exception | None
 
 
@@ -77,7 +77,7 @@ class Syncer:
     def __init__(
         self,
         files: Files,
-        deliver: Callable[[Sequence[Outcome]], object],
+        deliver: Callable[[Sequence[SyncOutcome]], object],
         failed: Callable[[BaseException], object],
         root: str,
         *,
@@ -95,7 +95,7 @@ class Syncer:
         self._root_fd = -1
         self._least_for_all = _least_for_all(mode, files)
         self._wake = threading.Condition(threading.Lock())
-        self._plans: dict[object, Plan] = {}
+        self._plans: dict[object, SyncPlan] = {}
         self._failed: set[object] = set()
         self._stopping = False
         self._pool: ThreadPoolExecutor | None = None
@@ -118,7 +118,7 @@ class Syncer:
             self._root_fd = self._files.open_directory(self._root)
         self._thread.start()
 
-    def request(self, plans: Iterable[Plan]) -> None:
+    def request(self, plans: Iterable[SyncPlan]) -> None:
         """Have plans carried out in the next round, each in place of one of the same owner that waits.
 
         A plan is dropped, and there is no outcome, while an earlier failure of the owner is not forgiven.
@@ -182,7 +182,7 @@ class Syncer:
             if plans:
                 self._finish(self._round(plans))
 
-    def _finish(self, outcomes: list[Outcome]) -> None:
+    def _finish(self, outcomes: list[SyncOutcome]) -> None:
         failed = [outcome.plan.owner for outcome in outcomes if outcome.error is not None]
         if failed:
             with self._wake:
@@ -196,16 +196,16 @@ class Syncer:
         except Exception as error:  # noqa: BLE001  (nobody waits for it)
             _not_done(error)
 
-    def _round(self, plans: list[Plan]) -> list[Outcome]:
+    def _round(self, plans: list[SyncPlan]) -> list[SyncOutcome]:
         try:
             return self._sync(plans)
         except Exception as error:  # noqa: BLE001  (no thread could be started, for one: whoever waits hears of it)
-            return [Outcome(plan, error) for plan in plans]
+            return [SyncOutcome(plan, error) for plan in plans]
 
-    def _sync(self, plans: list[Plan]) -> list[Outcome]:
+    def _sync(self, plans: list[SyncPlan]) -> list[SyncOutcome]:
         count = sum(len(plan.files) + (plan.directory is not None) for plan in plans)
         if self._least_for_all is not None and count >= self._least_for_all and self._sync_everything():
-            return [Outcome(plan, None) for plan in plans]
+            return [SyncOutcome(plan, None) for plan in plans]
         if count > SYNC_EACH_LIMIT and len(plans) > 1:
             return self._in_parallel(plans)
         return [self._carry_out(plan) for plan in plans]
@@ -224,22 +224,22 @@ class Syncer:
             return False
         return True
 
-    def _in_parallel(self, plans: list[Plan]) -> list[Outcome]:
+    def _in_parallel(self, plans: list[SyncPlan]) -> list[SyncOutcome]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=self._thread.name)
         parts = [plans[number::_THREADS] for number in range(min(_THREADS, len(plans)))]
         outcomes = self._pool.map(lambda part: [self._carry_out(plan) for plan in part], parts)
         return [outcome for part in outcomes for outcome in part]
 
-    def _carry_out(self, plan: Plan) -> Outcome:
+    def _carry_out(self, plan: SyncPlan) -> SyncOutcome:
         try:
             for file in plan.files:
                 self._files.sync(file.fd, file.point)
             if plan.directory is not None:
                 self._files.sync_directory(plan.directory, SyncPoint.SEGMENT)
         except Exception as error:  # noqa: BLE001  (whatever it is, whoever waits has to hear of it)
-            return Outcome(plan, error)
-        return Outcome(plan, None)
+            return SyncOutcome(plan, error)
+        return SyncOutcome(plan, None)
 
 
 def _least_for_all(mode: str, files: Files) -> int | None:

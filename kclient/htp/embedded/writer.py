@@ -60,7 +60,7 @@ class _UnknownOutcomeError(Exception):
     """
 
 
-class Writer:
+class DatabaseWriter:
     """The thread.
 
     Args:

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.gateway.log import Checkpoint
-from kclient.gateway.producer_windows import Remembered, Window
+from kclient.gateway.producer_windows import ProducerWindow, Remembered
 from kclient.gateway.rows import groups
 from kclient.gateway.rows.broker import decode_cluster_id, decode_settings, encode_cluster_id, encode_settings
 from kclient.gateway.rows.numbers import PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint, encode_checkpoint
 from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.htp import open_store
-from kclient.htp.embedded.recovery import Checkpoint as StoreCheckpoint
+from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.rows import seal, unsealed
 from tests.example_budget import examples
 from tests.gateway_wire import batch_of, running
@@ -32,17 +32,20 @@ GROUP = (
 OFFSET = b'[100,3,"metadata",1795342862215,null,"c1d69da761bf480bb67bc279ffdd76fb"]'
 CHECKPOINT = encode_checkpoint(
     Checkpoint(
-        24, 3, {11: Window(1, (Remembered(14, 15, 14, -1), Remembered(16, 17, 16, 1795)), 1795)}, ((1, 3), (2, 8))
+        24,
+        3,
+        {11: ProducerWindow(1, (Remembered(14, 15, 14, -1), Remembered(16, 17, 16, 1795)), 1795)},
+        ((1, 3), (2, 8)),
     )
 )
-STORE_CHECKPOINT = StoreCheckpoint(24, 20, 952, 3, {0: 17}, 2).encode()
+STORE_CHECKPOINT = SyncCheckpoint(24, 20, 952, 3, {0: 17}, 2).encode()
 TOPIC = TopicRow(bytes(range(16)), 2, 1, "domain", [17, 18], {"retention.ms": "17"})
 INTENT = IntentRow("domain", bytes(range(16)))
 DECODERS: dict[str, tuple[bytes, Any]] = {
     "a partition's checkpoint": (CHECKPOINT, decode_checkpoint),
     "a group": (seal(GROUP), lambda row: groups.decode_group(row, "g")),
     "a committed offset": (groups.encode_offset(groups.CommittedOffset(100, 3, "m"), bytes(16)), groups.decode_offset),
-    "the store's checkpoint": (STORE_CHECKPOINT, StoreCheckpoint.decode),
+    "the store's checkpoint": (STORE_CHECKPOINT, SyncCheckpoint.decode),
     "a topic": (TOPIC.encode(), TopicRow.decode),
     "an intent": (INTENT.encode(), IntentRow.decode),
     "a number": (PRODUCER_IDS.encode(1000), PRODUCER_IDS.decode),
@@ -53,7 +56,7 @@ FIRST: dict[str, tuple[bytes, Any]] = {
     "a group": (GROUP, lambda row: groups.decode_group(row, "g")),
     "a committed offset": (OFFSET, groups.decode_offset),
     "a partition's checkpoint": (unsealed(CHECKPOINT).replace(b'"format":2', b'"v":1'), decode_checkpoint),
-    "the store's checkpoint": (unsealed(STORE_CHECKPOINT).replace(b'"format":2,', b""), StoreCheckpoint.decode),
+    "the store's checkpoint": (unsealed(STORE_CHECKPOINT).replace(b'"format":2,', b""), SyncCheckpoint.decode),
     "a number": (b"1000", PRODUCER_IDS.decode),
     "the cluster's id": (b"u7NqGHxpR6KWr6EYnXgz9A", decode_cluster_id),
     "the broker's settings": (b'{"num.partitions": "3"}', decode_settings),

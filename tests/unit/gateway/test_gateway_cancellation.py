@@ -12,7 +12,7 @@ import pytest
 
 from kclient.gateway import Gateway
 from kclient.htp.embedded.directory import DataDirectory
-from kclient.htp.embedded.writer import Writer
+from kclient.htp.embedded.writer import DatabaseWriter
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.gateway_wire import batch_of, connect, names, running
 
@@ -116,7 +116,7 @@ async def test_closing_that_asyncio_cancels_lets_go_of_the_store(timeout: float,
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("step", [(DataDirectory, "open"), (Writer, "start")])
+@pytest.mark.parametrize("step", [(DataDirectory, "open"), (DatabaseWriter, "start")])
 async def test_a_start_that_asyncio_cancels_lets_go_of_the_directory(
     step: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from kclient.errors import (
     FetchSessionTopicIdError,
     InvalidFetchSessionEpochError,
 )
-from kclient.gateway.fetch_sessions import EVICTION_S, FetchSessionCache, Key, Plan, Wanted
+from kclient.gateway.fetch_sessions import EVICTION_S, FetchPlan, FetchSessionCache, Key, Wanted
 from kclient.protocol.messages.fetch import (
     FetchRequest,
     FetchRequestForgottenTopic,
@@ -30,11 +30,13 @@ def want(partition: int, offset: int = 0) -> Wanted:
     return Wanted(key(partition), offset, 1000)
 
 
-def start(cache: FetchSessionCache, *partitions: int, now: float = 0.0) -> Plan:
+def start(cache: FetchSessionCache, *partitions: int, now: float = 0.0) -> FetchPlan:
     return cache.plan(0, 0, [want(number) for number in partitions], [], now, by_id=False)
 
 
-def go_on(cache: FetchSessionCache, plan: Plan, epoch: int, *changes: Wanted, forget: tuple[Key, ...] = ()) -> Plan:
+def go_on(
+    cache: FetchSessionCache, plan: FetchPlan, epoch: int, *changes: Wanted, forget: tuple[Key, ...] = ()
+) -> FetchPlan:
     return cache.plan(plan.session_id, epoch, changes, forget, 1.0, by_id=False)
 
 
@@ -107,12 +109,12 @@ def making(cache: FetchSessionCache, owner: Share | None = None, partitions: int
     return cache.plan_steps(0, 0, wanted, [], 0.0, by_id=False, owner=owner)
 
 
-def finished(steps: Iterator[None]) -> Plan:
+def finished(steps: Iterator[None]) -> FetchPlan:
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            plan: Plan = end.value
+            plan: FetchPlan = end.value
             return plan
 
 

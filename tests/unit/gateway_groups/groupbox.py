@@ -15,7 +15,7 @@ from kclient.gateway.groups.events import (
     JoinResult,
     Leave,
     Reply,
-    Store,
+    StoreSnapshot,
     Sync,
     SyncResult,
     Token,
@@ -35,7 +35,7 @@ class GroupBox:
         self.stored: list[GroupSnapshot] = []
         self.hold = False
         """Stores wait for `finish_stores`."""
-        self.held: list[Store] = []
+        self.held: list[StoreSnapshot] = []
         self.issued: list[Token] = []
         self._ids = itertools.count(1)
         self.group = self.make()
@@ -53,7 +53,7 @@ class GroupBox:
             else:
                 self.finish(action)
 
-    def finish(self, store: Store, error: ErrorCode = ErrorCode.NONE) -> None:
+    def finish(self, store: StoreSnapshot, error: ErrorCode = ErrorCode.NONE) -> None:
         if not error:
             self.stored.append(store.snapshot)
         self.run(self.group.stored(store.ticket, error, self.now))

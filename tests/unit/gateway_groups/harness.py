@@ -31,7 +31,7 @@ from kclient.htp.memory import reset
 from kclient.htp.port import Manager
 from kclient.net.fair_queue import FairQueue
 from kclient.net.memory_budget import MemoryBudget
-from kclient.net.reply_order import Place, ReplyOrder
+from kclient.net.reply_order import ReplyOrder, ReplySlot
 from kclient.net.server_settings import ServerSettings
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
@@ -116,7 +116,7 @@ class Harness:
         version = self.table.versions[key][1] if version is None else version
         low, high = self.table.versions[key]
         assert low <= version <= high
-        place = Place(ReplyOrder(ServerSettings(), self.connection.share, lambda: False), 0)
+        place = ReplySlot(ReplyOrder(ServerSettings(), self.connection.share, lambda: False), 0)
         context = RequestContext(key, version, 7, self.client_id, self.connection, place)
         received = type(request).decode(request.encode(version), version)
         begun = until_it_waits(self.table.handlers[key].begin(received, context))

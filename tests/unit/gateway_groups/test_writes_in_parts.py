@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.groups.writer import Row, Write, Writer
+from kclient.gateway.groups.writer import GroupWriter, Row, Write
 from kclient.gateway.rows.groups import CommittedOffset, decode_offset
 from kclient.htp.errors import StorageFullError
 from kclient.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
@@ -125,7 +125,7 @@ async def test_what_waits_behind_a_large_write_fails_with_it_when_the_gateway_en
     async with coordinator(store) as box:
         monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 3)
         seen = Stored(box, monkeypatch)
-        writer = Writer(box.manager, box.lease, box.queue.flow())
+        writer = GroupWriter(box.manager, box.lease, box.queue.flow())
         told: list[int] = []
 
         def telling(number: int) -> Callable[[ErrorCode], tuple[()]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kclient.htp.embedded.buffers import LARGEST, SMALLEST, BufferPool
+from kclient.htp.embedded.buffers import LARGEST, SMALLEST, ReadBuffers
 
 
 def address(buffer: bytearray | memoryview) -> int:
@@ -11,7 +11,7 @@ def address(buffer: bytearray | memoryview) -> int:
 
 
 def test_a_buffer_is_used_again_when_it_was_let_go() -> None:
-    pool = BufferPool()
+    pool = ReadBuffers()
     first = pool.take(SMALLEST + 5)
     assert len(first) == SMALLEST + 5
     where = address(first)
@@ -20,7 +20,7 @@ def test_a_buffer_is_used_again_when_it_was_let_go() -> None:
 
 
 def test_a_buffer_that_is_held_is_left_alone() -> None:
-    pool = BufferPool()
+    pool = ReadBuffers()
     first = pool.take(SMALLEST)
     part = memoryview(first)[10:20]
     part[:] = b"0123456789"
@@ -32,13 +32,13 @@ def test_a_buffer_that_is_held_is_left_alone() -> None:
 
 
 def test_small_and_huge_reads_are_not_kept() -> None:
-    pool = BufferPool()
+    pool = ReadBuffers()
     assert isinstance(pool.take(SMALLEST - 1), bytearray)
     assert isinstance(pool.take(LARGEST + 1), bytearray)
 
 
 def test_the_pool_is_bounded_and_makes_room() -> None:
-    pool = BufferPool()
+    pool = ReadBuffers()
     held = [pool.take(LARGEST) for _ in range(10)]
     assert pool._size == 4 * LARGEST
     held.clear()

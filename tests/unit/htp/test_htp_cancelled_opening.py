@@ -16,7 +16,7 @@ from kclient.htp import open_store
 from kclient.htp.embedded import broker as broker_module
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files
-from kclient.htp.embedded.writer import Writer
+from kclient.htp.embedded.writer import DatabaseWriter
 from kclient.htp.errors import StoreClosedError
 from kclient.htp.port import Topic
 from tests.unit.htp.plain_messages import FRAMING, message
@@ -74,7 +74,12 @@ async def opened(store: str) -> None:
         pass
 
 
-STEPS = [(DataDirectory, "open"), (Writer, "start"), (DataDirectory, "incarnations"), (DataDirectory, "set_aside")]
+STEPS = [
+    (DataDirectory, "open"),
+    (DatabaseWriter, "start"),
+    (DataDirectory, "incarnations"),
+    (DataDirectory, "set_aside"),
+]
 
 
 @pytest.mark.anyio
@@ -124,7 +129,7 @@ def test_closing_lets_nothing_be_taken_any_more(tmp_path: Path) -> None:
     directory.close()
     with pytest.raises(StoreClosedError):
         directory.open()
-    writer = Writer(str(tmp_path / "mgr.db"), lambda _: None, lambda _: None)
+    writer = DatabaseWriter(str(tmp_path / "mgr.db"), lambda _: None, lambda _: None)
     writer.stop()
     with pytest.raises(StoreClosedError):
         writer.start()

@@ -29,7 +29,7 @@ from kclient.net.channel_kinds import open_channel
 from kclient.net.connection import Connection
 from kclient.net.connectors import connect
 from kclient.net.memory_budget import Share
-from kclient.net.reply_order import Place
+from kclient.net.reply_order import ReplySlot
 from kclient.net.server import Server, ServerConnection, ServerSettings
 from kclient.net.streams import ByteStream, SocketStream, memory_pair
 from kclient.protocol.framing import decode_request, encode_response
@@ -911,7 +911,7 @@ async def test_who_waits_without_need_is_hurried_when_the_connection_is_short_of
     async with supervised() as supervisor:
         handler, server, client, _ = serve(kind, supervisor, max_memory=4 << 20)
 
-        async def park(place: Place) -> list[bytes]:
+        async def park(place: ReplySlot) -> list[bytes]:
             while not (place.is_next and place.hurried):
                 told = anyio.Event()
                 place.when_next(told.set)
@@ -1061,7 +1061,7 @@ async def test_replies_behind_an_answer_do_not_keep_it_back() -> None:
         handler, server, client, _ = serve("memory", supervisor, max_unsent_bytes=100_000)
         ready = anyio.Event()
 
-        async def park(place: Place) -> list[bytes]:
+        async def park(place: ReplySlot) -> list[bytes]:
             await ready.wait()
             return frame(b"next" if place.is_next else b"not next")
 
