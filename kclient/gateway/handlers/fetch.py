@@ -40,6 +40,7 @@ from kclient.protocol.messages.fetch import (
     FetchResponsePartitionData,
 )
 from kclient.protocol.registry import ApiKey
+from kclient.records import read_header
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.fetch")
 
@@ -105,6 +106,8 @@ class _Fetch:
 
     def add(self, number: int, partition: Partition, pulled: Pulled, most: int) -> None:
         """What was read of a partition, at most so many bytes, if it fits."""
+        if pulled.last >= partition.log.high_watermark:
+            pulled = _below(pulled, partition.log.high_watermark)
         size = len(pulled.data)
         fits = size <= most or not self.size
         if (not fits or pulled.last + 1 < partition.log.high_watermark) and most < self.plan.wanted[number].max_bytes:
@@ -115,7 +118,6 @@ class _Fetch:
         answer = self.rows[number] = FetchResponsePartitionData(partition_index=partition.index)
         _put_state(answer, partition)
         answer.records = pulled.data
-        answer.high_watermark = max(answer.high_watermark, pulled.last + 1)
         self.size += size
 
     def fail(self, number: int, error: KafkaError) -> None:
@@ -627,6 +629,19 @@ def _check(partition: Partition, wanted: Wanted, left: int, *, first: bool) -> i
         return -1
     size = max(0, min(wanted.max_bytes, left, _MOST_AT_ONCE))
     return size if size or first else -1
+
+
+def _below(pulled: Pulled, end: int) -> Pulled:
+    """What was read, without the batches from `end`, a high watermark, on.
+
+    A store may show a message before it has answered the call that sent it. Were such a one given out, the next answer
+    would have a lower high watermark than this one.
+    """
+    data = memoryview(pulled.data)
+    place = 0
+    while place < len(data) and (header := read_header(data, place)).base_offset < end:
+        place += header.length
+    return Pulled(data[:place], pulled.first, end - 1)
 
 
 def _put_state(answer: FetchResponsePartitionData, partition: Partition) -> None:

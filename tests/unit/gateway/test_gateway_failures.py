@@ -24,13 +24,14 @@ from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
-from kclient.records import read_header
+from kclient.htp.port import CAP_NOWAIT
+from kclient.records import decode_records, read_header
 from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
 from tests.slow_store import Gates, SlowStore
 
 pytestmark = pytest.mark.anyio
 
-EARLIEST = -2
+EARLIEST, LATEST = -2, -1
 
 
 @pytest.fixture(params=["memory", "embedded"])
@@ -226,6 +227,51 @@ async def test_closing_knows_of_a_start_that_was_recorded_just_now(url: str) -> 
         checkpoint = decode_checkpoint(row.value)
         assert (checkpoint.start_offset, checkpoint.next_offset) == (4, 7)
         await wire.aclose()
+
+
+async def test_nothing_is_read_before_it_counts_as_stored(url: str) -> None:
+    """Where a store shows a message before it answers the call that sent it: no end is told that falls again."""
+    sent, go_on = anyio.Event(), anyio.Event()
+    held = False
+
+    @asynccontextmanager
+    async def around(name: str) -> AsyncIterator[None]:
+        yield
+        if held and name == "send":
+            sent.set()
+            await go_on.wait()
+
+    class Awaited(SlowStore):
+        @property
+        def broker(self) -> Any:
+            broker = super().broker
+            broker.capabilities = broker.capabilities - {CAP_NOWAIT}
+            return broker
+
+    store: Any = Awaited(open_store(url), around)
+    async with store, Gateway(store, listen=None) as gateway:
+        wire, producer = connect(gateway), connect(gateway)
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"0", b"1"))
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        held = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(producer.produce, "t", batch_of(b"2", b"3"))
+            with anyio.fail_after(10):
+                await sent.wait()
+                while len((pulled := await partition.pull(0)).data) < 130:  # until it is synced, and so visible
+                    await anyio.sleep(0.005)
+            assert pulled.last == 3
+            answer = await wire.fetch("t", 0)
+            assert [record.value for record in decode_records(answer.records or b"", "t", 0)] == [b"0", b"1"]
+            assert answer.high_watermark == answer.last_stable_offset == 2
+            assert (await wire.offset("t", LATEST)).offset == 2
+            assert (await wire.fetch("t", 2)).high_watermark == 2
+            go_on.set()
+        assert await wire.values("t") == [b"0", b"1", b"2", b"3"]
+        await wire.aclose()
+        await producer.aclose()
 
 
 # --- deleting topics ---
