@@ -100,7 +100,7 @@ class Decimal(Kind):
             raise ValueError(self.text)
         try:
             number = float(_plain(value))
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ValueError(self.text) from None
         if not self.low <= number <= self.high:
             raise ValueError(self.text)

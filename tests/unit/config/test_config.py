@@ -131,6 +131,11 @@ def test_names_of_librdkafka_lead_to_settings() -> None:
             assert each in known, (name, each)
 
 
+def test_a_number_that_is_too_large_for_a_fraction() -> None:
+    with pytest.raises(ConfigError, match=r"expected number from 0\.5 to 1"):
+        ProducerConfig.parse({"bootstrap.servers": "a:1", "sasl.login.refresh.window.factor": 10**400})
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
