@@ -86,6 +86,8 @@ class Producer:
         self.producer_id = -1
         self.lanes: dict[tuple[bytes, int], Lane] = {}
         """The idempotent ones."""
+        self.given_up: set[tuple[bytes, int]] = set()
+        """Where there was one, and the topic seemed to have gone: if it comes back, another producer goes on."""
 
     def unfinished(self) -> tuple[Incarnation, int] | None:
         """A partition that something has to be sent to again."""
@@ -125,13 +127,14 @@ class Producer:
         if not idempotent:
             return Lane(topic, partition, acks, by_id, -1, 0)
         if key not in self.lanes:
-            if self.producer_id < 0:
+            if self.producer_id < 0 or key in self.given_up:
                 wire = connect(self.world.gateway)
                 self.producer_id = await within(wire.producer_id())
                 await wire.aclose()
             if self.producer_id < 0:
                 return None
             # another may have made it meanwhile
+            self.given_up.discard(key)
             lane = Lane(topic, partition, acks, by_id, self.producer_id, next(self.model.lines))
             self.lanes.setdefault(key, lane)
         return self.lanes[key]
@@ -258,6 +261,7 @@ class Producer:
         key = lane.topic.topic_id, lane.partition
         if self.lanes.get(key) is lane:
             del self.lanes[key]
+            self.given_up.add(key)
 
     async def _check_visible(self, lane: Lane, batch: Batch) -> None:
         """What was acknowledged as durable can be read."""

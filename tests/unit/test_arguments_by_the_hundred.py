@@ -52,7 +52,7 @@ HASTY: dict[str, Any] = {
 OF_PRODUCERS: dict[str, Any] = {
     "request_timeout_ms": 200,
     "max_block_ms": 200,
-    "delivery_timeout_ms": 1000,
+    "delivery_timeout_ms": 3000,
     "retry_backoff_ms": 5,
     "retry_backoff_max_ms": 20,
 }
