@@ -25,6 +25,7 @@ from kclient.gateway.topics import TopicCatalogue, check_name, checked_overrides
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
     AlterConfigsRequest,
+    AlterConfigsRequestResource,
     AlterConfigsResponse,
     AlterConfigsResponseResource,
     DescribeConfigsRequest,
@@ -34,6 +35,7 @@ from kclient.protocol.messages.configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestResource,
     IncrementalAlterConfigsResponse,
     IncrementalAlterConfigsResponseResource,
 )
@@ -171,10 +173,17 @@ class _Altering(Handler):
         self._catalogue = catalogue
         self._dynamic = dynamic
 
-    async def answer(self, row: Row, name: str, changes: Sequence[Change], *, fresh: bool, dry: bool) -> Row:
-        """Change the settings of a row's resource, and say in the row how that went; see `_alter`."""
+    async def answer(
+        self, row: Row, name: str, changes: Sequence[Change], *, fresh: bool, dry: bool, repeated: set[tuple[int, str]]
+    ) -> Row:
+        """Change the settings of a row's resource, and say in the row how that went; see `_alter`.
+
+        Nothing of a resource is changed that the request names more than once (`repeated`).
+        """
         row.resource_name = name
         try:
+            if (row.resource_type, name) in repeated:
+                raise InvalidRequestError("Each resource must appear at most once.")
             _check_number(changes)
             await self._alter(row.resource_type, name, changes, fresh=fresh, dry=dry)
         except KafkaError as error:
@@ -209,6 +218,20 @@ class _Altering(Handler):
 
     def _broker_value(self, name: str) -> str | None:
         return next((origin.text for origin in self._config.origins(name)), None)
+
+
+async def _repeated(
+    resources: Iterable[AlterConfigsRequestResource | IncrementalAlterConfigsRequestResource], pace: Pace
+) -> set[tuple[int, str]]:
+    """Type and name of the resources that come more than once."""
+    seen: set[tuple[int, str]] = set()
+    repeated: set[tuple[int, str]] = set()
+    for resource in resources:
+        if pace.over:
+            await pace.pause()
+        key = resource.resource_type, resource.resource_name
+        (repeated if key in seen else seen).add(key)
+    return repeated
 
 
 def changed_settings(
@@ -267,11 +290,16 @@ class AlterConfigsHandler(_Altering):
 
     async def _finish(self, request: AlterConfigsRequest, pace: Pace) -> AlterConfigsResponse:
         rows = []
+        repeated = await _repeated(request.resources, pace)
         for resource in request.resources:
             await pace.pause()
             row = AlterConfigsResponseResource(resource_type=resource.resource_type, error_message=None)
             changes = [Change(item.name, Operation.SET, item.value) for item in resource.configs[: _MOST_SETTINGS + 1]]
-            rows.append(await self.answer(row, resource.resource_name, changes, fresh=True, dry=request.validate_only))
+            rows.append(
+                await self.answer(
+                    row, resource.resource_name, changes, fresh=True, dry=request.validate_only, repeated=repeated
+                )
+            )
         return AlterConfigsResponse(responses=rows)
 
 
@@ -288,11 +316,16 @@ class IncrementalAlterConfigsHandler(_Altering):
 
     async def _finish(self, request: IncrementalAlterConfigsRequest, pace: Pace) -> IncrementalAlterConfigsResponse:
         rows = []
+        repeated = await _repeated(request.resources, pace)
         for resource in request.resources:
             await pace.pause()
             row = IncrementalAlterConfigsResponseResource(resource_type=resource.resource_type, error_message=None)
             changes = [
                 Change(item.name, item.config_operation, item.value) for item in resource.configs[: _MOST_SETTINGS + 1]
             ]
-            rows.append(await self.answer(row, resource.resource_name, changes, fresh=False, dry=request.validate_only))
+            rows.append(
+                await self.answer(
+                    row, resource.resource_name, changes, fresh=False, dry=request.validate_only, repeated=repeated
+                )
+            )
         return IncrementalAlterConfigsResponse(responses=rows)

@@ -22,6 +22,14 @@ from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from kclient.htp import open_store
 from kclient.htp.rows import unsealed
 from kclient.net.fair_queue import Pace
+from kclient.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestConfig,
+    AlterConfigsRequestResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
+)
 from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
 
@@ -465,3 +473,42 @@ async def test_what_is_done_to_topics_while_a_setting_changes(monkeypatch: pytes
         assert {record.config.retention_ms for record in topics} == {5000}
         assert [topics.get(name).config.segment_ms for name in ("t150", "t198")] == [1000, 2000]  # type: ignore[union-attr]
         assert topics.get("t199") is None
+
+
+@pytest.mark.parametrize("incremental", [True, False])
+async def test_a_resource_that_is_named_twice_is_not_changed(incremental: bool) -> None:
+    """As in Kafka: nobody could tell which of the two was meant."""
+    named = [(TOPIC, "t"), (TOPIC, "u"), (BROKER, "1"), (TOPIC, "t"), (BROKER, "1")]
+    values = [("retention.ms", "1000"), ("retention.ms", "2000"), ("num.partitions", "3"), ("retention.ms", "4000")]
+    values.append(("num.partitions", "5"))
+    request: IncrementalAlterConfigsRequest | AlterConfigsRequest
+    if incremental:
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsRequestResource(
+                    resource_type=kind,
+                    resource_name=name,
+                    configs=[IncrementalAlterConfigsRequestConfig(name=key, config_operation=SET, value=value)],
+                )
+                for (kind, name), (key, value) in zip(named, values, strict=True)
+            ]
+        )
+    else:
+        request = AlterConfigsRequest(
+            resources=[
+                AlterConfigsRequestResource(
+                    resource_type=kind, resource_name=name, configs=[AlterConfigsRequestConfig(name=key, value=value)]
+                )
+                for (kind, name), (key, value) in zip(named, values, strict=True)
+            ]
+        )
+    async with running() as (_, wire):
+        await wire.create("t")
+        await wire.create("u")
+        before = await wire.configs(TOPIC, "t"), await wire.configs(BROKER, "1")
+        rows = (await wire(request, 1)).responses
+        refused = ErrorCode.INVALID_REQUEST
+        assert [row.error_code for row in rows] == [refused, ErrorCode.NONE, refused, refused, refused]
+        assert rows[0].error_message == "Each resource must appear at most once."
+        assert (await wire.configs(TOPIC, "t"), await wire.configs(BROKER, "1")) == before
+        assert (await wire.configs(TOPIC, "u"))["retention.ms"][0] == "2000"
