@@ -26,7 +26,7 @@ from kclient.concurrency import Completion, Supervisor, TaskHandle, thread_to_th
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.assembly import Assembly, assemble
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.connection_quota import SETTINGS, connection_quota
+from kclient.gateway.connection_quota import SETTINGS, connection_limits, connection_quota
 from kclient.gateway.contexts import Advertised
 from kclient.gateway.identity import Identity
 from kclient.gateway.local import Presence, local_address
@@ -109,6 +109,9 @@ class Gateway:
         self._supervisor = Supervisor("gateway", on_failure=_weakly(self._failed))
         self._parts: Assembly | None = None
         self._server: Server | None = None
+        self._limits: tuple[object, ...] = ()
+        """What the settings said when the limits of connections that are in force were made."""
+        self._limiting = False
         self._bound: Advertised | None = None
         self._bound_to: Address | None = None
         self._unwatch: Callable[[], None] | None = None
@@ -395,6 +398,7 @@ class Gateway:
         parts = self._parts = await self._assemble()
         await parts.load()
         strict = SETTINGS.isdisjoint(self._config.dynamic)  # what was changed while a gateway ran stops no start
+        self._limits = connection_limits(self._config)
         settings = self._server_settings(await connection_quota(self._config, strict=strict))
         self._server = Server(parts.requests, self._supervisor, settings, queue=parts.queue)
         parts.dynamic.on_change(_weakly(self._limits_changed))
@@ -446,12 +450,19 @@ class Gateway:
         return made
 
     def _limits_changed(self) -> None:
-        self._supervisor.spawn(self._limit_connections, name="connection limits")
+        if not self._limiting and connection_limits(self._config) != self._limits:
+            self._limiting = True
+            self._supervisor.spawn(self._limit_connections, name="connection limits")
 
     async def _limit_connections(self) -> None:
-        """Take over changed limits of connections."""
+        """Take over changed limits of connections, one change after the other: looking names up takes a while."""
         assert self._server is not None
-        self._server.limits.quota = await connection_quota(self._config, strict=False)
+        try:
+            while (limits := connection_limits(self._config)) != self._limits:
+                self._server.limits.quota = await connection_quota(self._config, strict=False)
+                self._limits = limits
+        finally:
+            self._limiting = False
 
     def _server_settings(self, quota: ConnectionQuota) -> ServerSettings:
         idle_ms = self._config.get_int("connections.max.idle.ms")

@@ -12,7 +12,7 @@ import pytest
 
 from kclient.config.setting import Number
 from kclient.errors import ConfigError, ErrorCode
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, connection_quota
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import READ_ONLY
 from kclient.gateway.partition import Partition
@@ -362,6 +362,51 @@ async def test_a_host_that_is_not_found_any_more_stops_no_start(url: str, caplog
             limits = gateway._running().limits
             assert (limits.quota.per_address, limits.quota.overrides) == (9, {"127.0.0.1": 7})
     assert "no-such-host.invalid cannot be found" in caplog.text
+
+
+async def test_a_host_that_nobody_could_ask_for_is_refused() -> None:
+    for host in ("ü..x", "é" * 80, "\N{ZERO WIDTH JOINER}"):
+        text = f"{host}:5"
+        async with running() as (_, wire):
+            change = "max.connections.per.ip.overrides", SET, text
+            assert await wire.alter(BROKER, "1", change) == ErrorCode.INVALID_CONFIG
+        with pytest.raises(ConfigError, match="cannot be found"):
+            await Gateway(f"memory:{next(names)}", config={"max.connections.per.ip.overrides": text}).__aenter__()
+
+
+async def test_the_newest_limits_of_connections_are_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it took to look up a name of older ones; and what has nothing to do with them looks up none."""
+    asked, go_on, looked_up = anyio.Event(), anyio.Event(), list[str]()
+
+    async def lookup(host: str, _port: object) -> list[tuple[object, ...]]:
+        looked_up.append(host)
+        if len(looked_up) == 2:  # the first one was that of the change itself
+            asked.set()
+            await go_on.wait()
+        return [(0, 0, 0, "", ("10.0.0.1", 0))]
+
+    monkeypatch.setattr(connection_quota.anyio, "getaddrinfo", lookup)
+    async with running() as (gateway, wire):
+        overrides = "max.connections.per.ip.overrides"
+        assert await wire.alter(BROKER, "1", (overrides, SET, "slow.test:1")) == 0
+        with anyio.fail_after(20):
+            await asked.wait()
+            assert await wire.alter(BROKER, "1", (overrides, DELETE, None), ("max.connections.per.ip", SET, "70")) == 0
+            go_on.set()
+            limits = gateway._running().limits
+            while (limits.quota.per_address, limits.quota.overrides) != (70, {}):
+                await anyio.sleep(0.005)
+            await anyio.wait_all_tasks_blocked()
+        assert (limits.quota.per_address, limits.quota.overrides) == (70, {})
+        assert await wire.alter(BROKER, "1", (overrides, SET, "slow.test:2")) == 0
+        with anyio.fail_after(20):
+            while limits.quota.overrides != {"10.0.0.1": 2}:
+                await anyio.sleep(0.005)
+        count = len(looked_up)
+        assert await wire.alter(BROKER, "1", ("num.partitions", SET, "3")) == 0
+        await anyio.wait_all_tasks_blocked()
+        assert len(looked_up) == count
+        assert limits.quota.overrides == {"10.0.0.1": 2}
 
 
 async def test_what_an_older_version_let_in_is_left_out(url: str, caplog: pytest.LogCaptureFixture) -> None:
