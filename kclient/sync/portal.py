@@ -36,6 +36,8 @@ class Portal:
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        # not `Thread.is_alive`: interrupted, it takes a running thread for dead from then on (CPython's bpo-45274)
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._started.wait()
@@ -49,6 +51,7 @@ class Portal:
             self._loop = _new_loop()
         except BaseException as error:  # noqa: BLE001  (raised by the constructor)
             self._error = error
+            self._ended = True
             self._started.set()
             return
         asyncio.set_event_loop(self._loop)
@@ -57,7 +60,10 @@ class Portal:
         try:
             self._loop.run_forever()
         finally:
-            self._wind_up(self._loop)
+            try:
+                self._wind_up(self._loop)
+            finally:
+                self._ended = True
 
     @staticmethod
     def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
@@ -78,7 +84,7 @@ class Portal:
     @property
     def usable(self) -> bool:
         """Whether the thread runs, in this process."""
-        return self._pid == os.getpid() and self._thread.is_alive()
+        return self._pid == os.getpid() and not self._ended
 
     def check(self) -> None:
         """Raise if nothing would ever be run.
@@ -92,7 +98,7 @@ class Portal:
                 "This client was made before the process forked, and its thread stayed in the parent: "
                 "make a new client in the child"
             )
-        if not self._thread.is_alive():
+        if self._ended:
             raise ClosedError("The thread that serves blocking clients has ended")
 
     @property

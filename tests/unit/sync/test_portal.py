@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import linecache
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -98,6 +102,27 @@ def test_ctrl_c_raises_at_once_and_cancels_the_coroutine(portal: Portal) -> None
     thread.join(10)
     assert cancelled.wait(10)
     assert portal.call(double, 1) == 2, "the portal goes on"
+
+
+def test_an_interrupt_leaves_the_portal_known_to_run(portal: Portal) -> None:
+    """Wherever it comes: a `Thread.is_alive` that it hits takes the thread for dead for good (CPython's bpo-45274)."""
+
+    def interrupt(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and "lock.acquire" in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with suppress(KeyboardInterrupt):
+            portal.check()
+        with suppress(KeyboardInterrupt):
+            assert portal.usable
+    finally:
+        sys.settrace(before)
+    assert portal.usable
+    assert portal.call(_thread_name) == "test-portal"
 
 
 def test_a_portal_that_ended_says_so(portal: Portal) -> None:
