@@ -193,6 +193,9 @@ class Gateway:
     async def start(self) -> None:
         """Open the store, recover, and listen; where that fails or is cancelled, everything is closed again.
 
+        On trio use `async with`, or call this outside of any cancel scope that ends before `close` (`fail_after` around
+        it, say): the gateway's tasks belong to the task that starts it, and trio's scopes have to nest.
+
         Raises:
             LockedError: Another process owns the data directory.
             LeaseHeldError: A gateway with another `node.id`, or another one in this process, serves the store.
