@@ -14,7 +14,7 @@ from kclient.admin.groups import GroupOperations
 from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import Closing, Cluster
-from kclient.concurrency import Supervisor, current_backend, to_the_end
+from kclient.concurrency import Supervisor, to_the_end
 from kclient.config import AdminConfig, ConfigSource
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
 from kclient.protocol.messages import (
@@ -55,8 +55,6 @@ class Admin(GroupOperations, ConfigOperations):
         self._closed = False
         self._closing = Closing()
         self._pid = os.getpid()
-        self._nested = False
-        """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
     def __repr__(self) -> str:
         config = getattr(self, "_config", None)  # there is none where a setting was wrong, and a traceback shows locals
@@ -74,18 +72,12 @@ class Admin(GroupOperations, ConfigOperations):
             warn_unclosed(face, remedy)
 
     async def start(self) -> None:
-        """Makes the client ready; `async with` does it, and on trio nothing else. The first call that needs a broker
-        connects.
+        """Makes the client ready; `async with` does it. The first call that needs a broker connects.
 
         Raises:
-            IllegalStateError: it was started before, or this is trio.
+            IllegalStateError: it was started before.
             ClosedError: it was closed.
         """
-        if current_backend() == "trio":  # whose tasks cannot outlive a block
-            raise IllegalStateError("On trio an admin client is started by its block: use `async with`, not `start`")
-        await self._start()
-
-    async def _start(self) -> None:
         if self._closed:
             raise ClosedError("The admin client was closed; make a new one")
         if self._started:
@@ -118,8 +110,7 @@ class Admin(GroupOperations, ConfigOperations):
             await to_the_end(self._disconnect, timeout)
         finally:
             try:
-                if not self._nested:
-                    await self._supervisor.aclose()
+                await self._supervisor.aclose()
             finally:
                 self._closing.end()
 
@@ -128,17 +119,13 @@ class Admin(GroupOperations, ConfigOperations):
             await self._cluster.aclose()
 
     async def __aenter__(self) -> Self:
-        await self._start()
-        self._nested = current_backend() == "trio"
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self.close()
-        finally:
-            await self._supervisor.aclose()
+        await self.close()
 
     async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
         """The cluster's id, brokers and controller."""

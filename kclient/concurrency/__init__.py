@@ -7,10 +7,10 @@
 - `Completion` is a result that arrives later, `Timer` a callback at a time, both without a task on asyncio.
 - `NamedLocks` are locks by name, for work on one thing of many.
 - `drive` and `drive_async` carry out scripts: logic that is written once for async and blocking faces.
+- `ThreadSignal` wakes one waiting thread, whatever signals its handlers raise exceptions for.
 - `Wakeup` wakes one waiting task from any thread; any number of `set` before the wake count as one.
 
-On asyncio the tasks live under a task of the supervisor's own, so that objects may be closed from any task and in
-any order. On trio they live in a nursery opened by the task that called `start`, so closing follows nesting.
+The tasks are the event loop's own, so that objects may be closed from any task, in any order and inside any scope.
 """
 
 from kclient.concurrency.backend import LoopHandle as LoopHandle
@@ -28,6 +28,7 @@ from kclient.concurrency.supervisor import Supervisor as Supervisor
 from kclient.concurrency.supervisor import SupervisorState as SupervisorState
 from kclient.concurrency.supervisor import TaskHandle as TaskHandle
 from kclient.concurrency.supervisor import first_leaf as first_leaf
+from kclient.concurrency.thread_signal import ThreadSignal as ThreadSignal
 from kclient.concurrency.timer import Timer as Timer
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Supervisor",
     "SupervisorState",
     "TaskHandle",
+    "ThreadSignal",
     "Timer",
     "Wakeup",
     "current_backend",

@@ -21,8 +21,9 @@ else:
 
 def current_backend() -> Literal["asyncio", "trio"]:
     """The event loop this code runs under; `RuntimeError` outside of any."""
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_run():
+    # another thread may be importing it: half of a module runs nothing
+    in_trio_run = getattr(sys.modules.get("trio.lowlevel"), "in_trio_run", None)
+    if in_trio_run is not None and in_trio_run():
         return "trio"
     asyncio.get_running_loop()
     return "asyncio"

@@ -119,13 +119,17 @@ class Wakeup:
         """Wake the waiter, or let its next `wait` return at once."""
         if self._flag:
             return
-        self._flag = True
-        if self._loop is None:
-            return
-        if self._loop.is_current:
-            self._notify()
-        else:
-            self._loop.post(self._notify)
+        try:
+            self._flag = True
+            if self._loop is None:
+                return
+            if self._loop.is_current:
+                self._notify()
+            else:
+                self._loop.post(self._notify)
+        except BaseException:  # a signal handler's: nobody may have been told, and the next set tells
+            self._flag = False
+            raise
 
     def clear(self) -> None:
         """Forget a set that nobody has taken notice of."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from enum import Enum
 from functools import partial
 from types import TracebackType
@@ -63,7 +64,7 @@ class TaskHandle:
     def cancel(self) -> None:
         """Ask the task to end at its next checkpoint; its ending this way is no failure."""
         self._cancelled = True
-        if self._scope is not None:
+        if self._scope is not None and not self.done:  # where it is, its loop may be gone, and another runs
             self._scope.cancel()
 
     async def wait(self) -> None:
@@ -96,7 +97,6 @@ class Supervisor:
         self._handles: set[TaskHandle] = set()
         self._host: _Host | None = None
         self._loop: LoopHandle | None = None
-        self._last_task: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> bool:
@@ -105,9 +105,6 @@ class Supervisor:
 
     async def start(self) -> None:
         """Become able to run tasks.
-
-        On trio this opens a nursery in the calling task: `aclose` has to be called by the same task, after
-        everything opened since has been closed. Do not call it inside a timeout that ends earlier.
 
         A start that was cancelled may be tried again.
 
@@ -194,28 +191,20 @@ class Supervisor:
         if self._host is not None and self.state is not SupervisorState.CLOSED:
             self._host.check_not_own_task(self._handles)
 
-    def check_may_close(self) -> None:
-        """Raise what `aclose` would raise here, before anything has been done.
-
-        Raises:
-            IllegalStateError: One of its own tasks calls, or on trio closing does not follow nesting.
-        """
-        if self._host is not None and self.state is not SupervisorState.CLOSED:
-            self._host.check_may_close(self._handles)
-
     async def aclose(self) -> None:
         """Cancel all tasks and wait until they have ended. Raises none of their exceptions: see `failure`.
 
-        May be called again, and on asyncio by any task except the supervised ones.
+        May be called again, by any task except the supervised ones.
 
         Raises:
-            IllegalStateError: On trio, if closing does not follow nesting.
+            IllegalStateError: One of its own tasks calls.
+            BaseException: What came out of a task and is no `Exception`, such as SystemExit.
         """
         host = self._host
         if host is None or self.state is SupervisorState.CLOSED:
             self.state = SupervisorState.CLOSED
             return
-        self.check_may_close()
+        self.check_not_own_task()
         self.state = SupervisorState.CLOSING
         for handle in list(self._handles):
             handle.cancel()
@@ -227,10 +216,9 @@ class Supervisor:
     def retire(self, finish: Callable[[], Awaitable[object]]) -> None:
         """Close although nobody waits for it, because the object that owns this was dropped; from any thread.
 
-        On asyncio a task of its own awaits `finish()` first, and what that raises is lost. On trio it does nothing:
-        there the owner's block closes.
+        A task of its own awaits `finish()` first, and what that raises is lost.
         """
-        if self._loop is not None and isinstance(self._host, _AsyncioHost):
+        if self._loop is not None:
             self._loop.post(partial(self._begin_retirement, finish))
 
     def _begin_retirement(self, finish: Callable[[], Awaitable[object]]) -> None:
@@ -239,9 +227,8 @@ class Supervisor:
                 await finish()
             await self.aclose()
 
-        if self.state is SupervisorState.RUNNING:
-            with named_backend():
-                self._last_task = asyncio.get_running_loop().create_task(run(), name=f"{self.name}: retires")
+        if self.state is SupervisorState.RUNNING and self._host is not None:
+            self._host.spawn_alone(run, f"{self.name}: retires")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -261,9 +248,7 @@ class Supervisor:
     ) -> None:
         try:
             handle._task = None if self._host is None else self._host.current_task()
-            # A trio nursery is inside the scopes around its owner. When one of those is cancelled, the owner closes in
-            # good order first, and needs its tasks for that; so only the owner ends them.
-            with anyio.CancelScope(shield=isinstance(self._host, _TrioHost)) as handle._scope:
+            with anyio.CancelScope() as handle._scope:
                 if handle._cancelled:
                     handle._scope.cancel()
                 await function(*args)
@@ -291,7 +276,7 @@ class Supervisor:
             self.fail(second)
 
     def _cancelled_from_outside(self, handle: TaskHandle) -> None:
-        """A loop that shuts down, or on trio a cancelled scope around the owner, ends the tasks under its feet."""
+        """A loop that shuts down ends the tasks under the owner's feet."""
         if self.state is SupervisorState.RUNNING:
             self.fail(ClosedError(f"{self.name}: the task {handle.name} was cancelled from outside"))
 
@@ -305,52 +290,20 @@ class Supervisor:
 
 
 class _Host:
-    """Where the tasks of a supervisor live: the face of the two hosts below."""
+    """Where the tasks of a supervisor live, with one more that notices when the loop ends; anyone may close it.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    async def open(self, ended: Callable[[], None]) -> None:
-        raise NotImplementedError
-
-    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
-        raise NotImplementedError
-
-    def current_task(self) -> object:
-        raise NotImplementedError
-
-    def check_not_own_task(self, handles: set[TaskHandle]) -> None:
-        current = self.current_task()
-        for handle in handles:
-            if handle._task is current:
-                raise IllegalStateError(
-                    f"{self.name} cannot be closed by its own task {handle.name}: it would wait for itself"
-                )
-
-    def check_may_close(self, handles: set[TaskHandle]) -> None:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        raise NotImplementedError
-
-
-class _AsyncioHost(_Host):
-    """Tasks of the loop, and one more that notices when the loop ends; anyone may close it.
-
-    They are no anyio task group's: that starts a coroutine inside of another one, and where a loop ends before its
-    first step, Python complains of a coroutine that was never awaited.
+    What the two kinds below do each in its own way has no body here.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(name)
+        self.name = name
         self._ready = anyio.Event()
         self._stop = anyio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
+        """The first exception that is none to be stored, such as SystemExit."""
 
     async def open(self, ended: Callable[[], None]) -> None:
-        # asyncio keeps only weak references to tasks
-        self._task = asyncio.get_running_loop().create_task(self._watch(ended), name=f"{self.name}: supervisor")
+        self._watch_with(partial(self._watch, ended))
         try:
             await self._ready.wait()
         except BaseException:  # cancelled while it starts: the task that watches must not stay behind
@@ -363,6 +316,52 @@ class _AsyncioHost(_Host):
             await self._stop.wait()
         finally:
             ended()
+
+    def check_not_own_task(self, handles: set[TaskHandle]) -> None:
+        current = self.current_task()
+        for handle in handles:
+            if handle._task is current:
+                raise IllegalStateError(
+                    f"{self.name} cannot be closed by its own task {handle.name}: it would wait for itself"
+                )
+
+    async def close(self) -> None:
+        self._stop.set()
+        # the tasks have been cancelled: what is left is their clean-up, and leaving it behind helps nobody
+        await to_the_end(self._all_ended)
+        if self._error is not None:
+            raise first_leaf(self._error)
+
+    def _watch_with(self, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        raise NotImplementedError
+
+    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
+        raise NotImplementedError
+
+    def spawn_alone(self, run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Run what closes this."""
+        raise NotImplementedError
+
+    def current_task(self) -> object:
+        raise NotImplementedError
+
+    async def _all_ended(self) -> None:
+        raise NotImplementedError
+
+
+class _AsyncioHost(_Host):
+    """Tasks of the loop.
+
+    They are no anyio task group's: that starts a coroutine inside of another one, and where a loop ends before its
+    first step, Python complains of a coroutine that was never awaited.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
+
+    def _watch_with(self, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(watch(), name=f"{self.name}: supervisor")
 
     def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
         loop = asyncio.get_running_loop()
@@ -378,63 +377,73 @@ class _AsyncioHost(_Host):
 
         task.add_done_callback(over)
 
+    def spawn_alone(self, run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        with named_backend():
+            self._last_task = asyncio.get_running_loop().create_task(run(), name=name)
+
     def current_task(self) -> object:
         return asyncio.current_task()
 
-    def check_may_close(self, handles: set[TaskHandle]) -> None:
-        self.check_not_own_task(handles)
-
-    async def close(self) -> None:
-        self._stop.set()
-        # the tasks have been cancelled: what is left is their clean-up, and leaving it behind helps nobody
-        await to_the_end(asyncio.wait, [self._task, *self._tasks])
-        if self._error is not None:
-            raise first_leaf(self._error)
+    async def _all_ended(self) -> None:
+        await asyncio.wait([self._watcher, *self._tasks])
 
 
 class _TrioHost(_Host):
-    """A nursery held open by the task that started the supervisor."""
+    """System tasks: the run's own, as those of asyncio are the loop's.
 
-    async def open(self, ended: Callable[[], None]) -> None:
-        import trio
+    A nursery in the task that starts the owner would have to be closed by that task and outside of every scope that was
+    opened since, which nobody can check; trio breaks where it is not. Nor would its tasks be any more structured: they
+    must not be cancelled with the scopes around the owner, who needs them to close in good order.
+    """
 
-        self.group = anyio.create_task_group()
-        await self.group.__aenter__()
-        self._owner = trio.lowlevel.current_task()
-        self._nursery = self._owner.child_nurseries[-1]
-        self._closed = False
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._tasks: set[object] = set()
+        self._none_left: anyio.Event | None = None
+
+    def _watch_with(self, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._spawn(watch, f"{self.name}: supervisor")
 
     def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str, handle: TaskHandle) -> None:
-        self.group.start_soon(run, name=name)
+        self._spawn(run, name)
+
+    def spawn_alone(self, run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        import trio
+
+        trio.lowlevel.spawn_system_task(self._guarded, run, name=name, context=copy_context())
+
+    def _spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        import trio
+
+        me = object()
+
+        async def counted() -> None:
+            try:
+                await self._guarded(run)
+            finally:
+                self._tasks.discard(me)
+                if self._none_left is not None and not self._tasks:
+                    self._none_left.set()
+
+        trio.lowlevel.spawn_system_task(counted, name=name, context=copy_context())
+        self._tasks.add(me)
+
+    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        import trio
+
+        try:
+            await run()
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # noqa: BLE001  (out of a system task it would break trio; `close` raises it)
+            self._error = self._error or error
 
     def current_task(self) -> object:
         import trio
 
         return trio.lowlevel.current_task()
 
-    def check_may_close(self, handles: set[TaskHandle]) -> None:
-        import trio
-
-        if self._closed:
-            return
-        if trio.lowlevel.current_task() is not self._owner:
-            raise IllegalStateError(
-                f"on trio {self.name} has to be closed by the task that started it ({self._owner.name}): "
-                "use `async with`"
-            )
-        nurseries = self._owner.child_nurseries
-        if not nurseries or nurseries[-1] is not self._nursery:
-            raise IllegalStateError(
-                f"on trio {self.name} has to be closed before what was opened earlier and after what was opened "
-                "later: use nested `async with` blocks"
-            )
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self.group.cancel_scope.cancel()
-        try:
-            await self.group.__aexit__(None, None, None)
-        except BaseExceptionGroup as group:
-            raise first_leaf(group) from None
+    async def _all_ended(self) -> None:
+        if self._tasks:
+            self._none_left = self._none_left or anyio.Event()
+            await self._none_left.wait()

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from kclient.arguments import as_partition, as_partitions
-from kclient.concurrency import Wakeup, current_backend, drive_async
+from kclient.concurrency import Wakeup, drive_async
 from kclient.consumer.actions import Action, Await, Call, Wait
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
 from kclient.consumer.records import ConsumerRecords
@@ -68,8 +68,6 @@ class Consumer(ConsumerBase):
         """The task that polls."""
         self._poll_ended: anyio.Event | None = None
         """Set when it does no more, for who waits for that."""
-        self._nested = False
-        """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
     def __repr__(self) -> str:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
@@ -78,27 +76,18 @@ class Consumer(ConsumerBase):
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the background tasks. `async with` does it; on trio only that works, and this is an error.
-
-        It does not wait for a broker.
-        """
-        if current_backend() == "trio":  # whose tasks cannot outlive a block
-            raise IllegalStateError("On trio a consumer is started by its block: use `async with`, not `start`")
+        """Start the background tasks, once; `async with` does it. It does not wait for a broker."""
         await self._core.start()
 
     async def __aenter__(self) -> Self:
-        await self._core.start()
-        self._nested = current_backend() == "trio"
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            at_leisure = error is None or isinstance(error, Exception)
-            await self.close(CLOSE_TIMEOUT if at_leisure else 0)
-        finally:
-            await self._core.supervisor.aclose()
+        at_leisure = error is None or isinstance(error, Exception)
+        await self.close(CLOSE_TIMEOUT if at_leisure else 0)
 
     async def close(self, timeout: float | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
@@ -123,20 +112,16 @@ class Consumer(ConsumerBase):
                     await core.shut()
                 finally:
                     try:
-                        await self._end_tasks()
+                        await core.supervisor.aclose()
                     finally:
                         core.life.closure.end()  # whatever happened: others may wait for it
         elif not core.life.closure.is_by(me):
             try:
                 await core.closed_by_another(seconds)
             finally:
-                await self._end_tasks()
+                await core.supervisor.aclose()
             # what is left of them if the other call was interrupted
             await drive_async(core.notices.run_callbacks(), self._carry_out)
-
-    async def _end_tasks(self) -> None:
-        if not self._nested:
-            await self._core.supervisor.aclose()
 
     async def _close(self, deadline: float | None, me: int) -> None:
         """Close in good order until a time, or at once for None."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kclient.concurrency import loop_soon
+from kclient.gateway.access import Access
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.dynamic_config import DynamicConfig
@@ -70,6 +71,8 @@ class Assembly:
     dynamic: DynamicConfig
     """What of `config` was changed since the start."""
     topics: TopicTable
+    access: Access
+    """Who finds what, and may do it."""
     catalogue: TopicCatalogue
     partitions: PartitionTable
     groups: GroupCoordinator
@@ -131,24 +134,25 @@ async def assemble(
     dynamic.on_change(groups.reconfigure)
     dynamic.on_change(retention.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
+    access = Access(topics)
     table = HandlerTable(
         [
-            ProduceHandler(topics, partitions, workers, clock, spawn),
-            FetchHandler(topics, partitions, config, clock=clock, shields=shields, flow=queue.flow()),
-            ListOffsetsHandler(partitions, TimestampSearch(broker.capabilities, workers)),
-            OffsetForLeaderEpochHandler(partitions),
-            DeleteRecordsHandler(partitions),
-            InitProducerIdHandler(ProducerIds(manager, lease, identity.leader_epoch, producers)),
-            MetadataHandler(identity, config, topics, catalogue),
-            DescribeClusterHandler(identity, config),
-            DescribeTopicPartitionsHandler(identity, topics),
-            CreateTopicsHandler(identity.node_id, config, catalogue),
-            DeleteTopicsHandler(config, topics, catalogue),
-            CreatePartitionsHandler(identity.node_id, topics, catalogue),
-            DescribeConfigsHandler(identity.node_id, config, topics),
-            AlterConfigsHandler(identity.node_id, config, catalogue, dynamic),
-            IncrementalAlterConfigsHandler(identity.node_id, config, catalogue, dynamic),
-            *group_handlers(identity.node_id, groups, topics, clock),
+            ProduceHandler(access, partitions, workers, clock, spawn),
+            FetchHandler(access, partitions, config, clock=clock, shields=shields, flow=queue.flow()),
+            ListOffsetsHandler(access, partitions, TimestampSearch(broker.capabilities, workers)),
+            OffsetForLeaderEpochHandler(access, partitions),
+            DeleteRecordsHandler(access, partitions),
+            InitProducerIdHandler(access, ProducerIds(manager, lease, identity.leader_epoch, producers)),
+            MetadataHandler(identity, config, access, catalogue),
+            DescribeClusterHandler(identity, config, access),
+            DescribeTopicPartitionsHandler(identity, access),
+            CreateTopicsHandler(identity.node_id, config, access, catalogue),
+            DeleteTopicsHandler(config, access, catalogue),
+            CreatePartitionsHandler(identity.node_id, access, catalogue),
+            DescribeConfigsHandler(identity.node_id, config, access),
+            AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
+            IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
+            *group_handlers(identity.node_id, access, groups, clock),
         ]
     )
     return Assembly(
@@ -163,6 +167,7 @@ async def assemble(
         shields=shields,
         dynamic=dynamic,
         topics=topics,
+        access=access,
         catalogue=catalogue,
         partitions=partitions,
         groups=groups,
@@ -173,18 +178,18 @@ async def assemble(
     )
 
 
-def group_handlers(node_id: int, groups: GroupCoordinator, topics: TopicTable, clock: Clock) -> list[Handler]:
+def group_handlers(node_id: int, access: Access, groups: GroupCoordinator, clock: Clock) -> list[Handler]:
     """Who answers what is asked of consumer groups."""
     return [
-        FindCoordinatorHandler(node_id),
-        JoinGroupHandler(groups),
-        SyncGroupHandler(groups),
-        HeartbeatHandler(groups),
-        LeaveGroupHandler(groups),
-        ListGroupsHandler(groups),
-        DescribeGroupsHandler(groups),
-        DeleteGroupsHandler(groups),
-        OffsetCommitHandler(groups, topics, clock),
-        OffsetFetchHandler(groups, topics),
-        OffsetDeleteHandler(groups, topics),
+        FindCoordinatorHandler(node_id, access),
+        JoinGroupHandler(access, groups),
+        SyncGroupHandler(access, groups),
+        HeartbeatHandler(access, groups),
+        LeaveGroupHandler(access, groups),
+        ListGroupsHandler(access, groups),
+        DescribeGroupsHandler(access, groups),
+        DeleteGroupsHandler(access, groups),
+        OffsetCommitHandler(access, groups, clock),
+        OffsetFetchHandler(access, groups),
+        OffsetDeleteHandler(access, groups),
     ]

@@ -1,10 +1,10 @@
-"""What a request carries with it: the connection that it came on, and the listener's advertised address."""
+"""What a request carries with it: the connection that it came on, who its client is, and by which listener it came."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kclient.gateway.discarding import in_slices
 
@@ -21,6 +21,24 @@ class Advertised:
     host: str
     port: int
     listener: str = "PLAINTEXT"
+    """The listener's name, as in `listeners`."""
+    security_protocol: str = "PLAINTEXT"
+    """How clients connect: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+
+
+@dataclass(slots=True, frozen=True)
+class Principal:
+    """Who a client is, as far as it has said."""
+
+    name: str = "ANONYMOUS"
+    type: str = "User"
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+ANONYMOUS: Final = Principal()
+"""A client that has not authenticated itself: on plain listeners all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +54,7 @@ class ConnectionContext:
     """Its turns on the event loop."""
     share: Share
     """What it holds of the memory for clients."""
+    principal: Principal = ANONYMOUS
     end_sessions: Callable[[], object] | None = None
     """Ends the client's fetch sessions, if it has any."""
     gone: bool = False

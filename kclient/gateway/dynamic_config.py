@@ -143,7 +143,7 @@ class DynamicConfig:
         try:
             config = self._config.altered(values)
             if any(present.get(name) != values.get(name) for name in SETTINGS):
-                await connection_quota(config)
+                (await connection_quota(config)).check({})
         except ConfigError as error:
             raise InvalidConfigurationError(str(error)) from error
 

@@ -26,7 +26,7 @@ from kclient.concurrency import Completion, Supervisor, TaskHandle, thread_to_th
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.assembly import Assembly, assemble
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.connection_quota import SETTINGS, connection_limits, connection_quota
+from kclient.gateway.connection_quota import FoundQuota, connection_limits, connection_quota
 from kclient.gateway.contexts import Advertised
 from kclient.gateway.identity import Identity
 from kclient.gateway.local import Presence, local_address
@@ -52,6 +52,8 @@ LEASE_S: Final = 30.0
 """The gateway's lease; it is renewed three times in it."""
 DRAIN_S: Final = 10.0
 """How long closing may take, in seconds."""
+_LOOK_UP_AGAIN_S: Final = 30.0
+"""After so many seconds a host that was not found is looked up again."""
 _LEAST_S: Final = 1.0
 """Seconds that the store has at least to take what has to be stored at the end."""
 
@@ -110,8 +112,8 @@ class Gateway:
         self._parts: Assembly | None = None
         self._server: Server | None = None
         self._limits: tuple[object, ...] = ()
-        """What the settings said when the limits of connections that are in force were made."""
-        self._limiting = False
+        """What the settings say of connections, as far as that is in force or being looked up."""
+        self._limiting: TaskHandle | None = None
         self._bound: Advertised | None = None
         self._bound_to: Address | None = None
         self._unwatch: Callable[[], None] | None = None
@@ -193,9 +195,6 @@ class Gateway:
     async def start(self) -> None:
         """Open the store, recover, and listen; where that fails or is cancelled, everything is closed again.
 
-        On trio use `async with`, or call this outside of any cancel scope that ends before `close` (`fail_after` around
-        it, say): the gateway's tasks belong to the task that starts it, and trio's scopes have to nest.
-
         Raises:
             LockedError: Another process owns the data directory.
             LeaseHeldError: A gateway with another `node.id`, or another one in this process, serves the store.
@@ -216,7 +215,6 @@ class Gateway:
                 await self._unless_closed(self._owned.__aenter__)
             if self._presence is not None:
                 self._presence.claim()
-            # no scope around it, see `_shut_down`
             await self._supervisor.start()
             self._unwatch = self._store.on_failure(self._supervisor.fail)
             await self._unless_closed(self._start)
@@ -307,8 +305,8 @@ class Gateway:
                 which waits for the disk.
 
         Raises:
-            IllegalStateError: It was started in another event loop, one of its own tasks calls, or on trio it is not
-                the task that started it, or closing does not follow nesting. Nothing has been done then.
+            IllegalStateError: It was started in another event loop, or one of its own tasks calls. Nothing has been
+                done then.
         """
         check_timeout(timeout, none=None)
         self._supervisor.check_loop()
@@ -317,7 +315,7 @@ class Gateway:
             if attempt is not None:
                 await self._closed_by_another(attempt, timeout)
                 continue
-            self._supervisor.check_may_close()
+            self._supervisor.check_not_own_task()
             await self._close(timeout)
 
     async def _closed_by_another(self, attempt: Completion[None], timeout: float) -> None:
@@ -358,7 +356,6 @@ class Gateway:
             await self._cut_off()
             raise
         finally:
-            # No scope around these: on trio the supervisor's nursery has to be closed outside of any later scope.
             if self._unwatch is not None:
                 self._unwatch()
             if self._parts is not None:
@@ -400,11 +397,14 @@ class Gateway:
     async def _start(self) -> None:
         parts = self._parts = await self._assemble()
         await parts.load()
-        strict = SETTINGS.isdisjoint(self._config.dynamic)  # what was changed while a gateway ran stops no start
         self._limits = connection_limits(self._config)
-        settings = self._server_settings(await connection_quota(self._config, strict=strict))
+        found = await connection_quota(self._config)
+        found.check(self._config.dynamic)  # what was changed while a gateway ran stops no start
+        settings = self._server_settings(found.quota)
         self._server = Server(parts.requests, self._supervisor, settings, queue=parts.queue)
         parts.dynamic.on_change(_weakly(self._limits_changed))
+        if found.flaws:
+            self._look_up_limits(_tell_flaws(found, set()))
         self._server.on_memory_short = parts.requests.memory_short
         if self._listen is not None:
             await self._listen_first(self._listen)
@@ -453,19 +453,25 @@ class Gateway:
         return made
 
     def _limits_changed(self) -> None:
-        if not self._limiting and connection_limits(self._config) != self._limits:
-            self._limiting = True
-            self._supervisor.spawn(self._limit_connections, name="connection limits")
+        if connection_limits(self._config) != self._limits:
+            self._look_up_limits()
 
-    async def _limit_connections(self) -> None:
-        """Take over changed limits of connections, one change after the other: looking names up takes a while."""
+    def _look_up_limits(self, told: set[str] | None = None) -> None:
+        if self._limiting is not None:
+            self._limiting.cancel()  # it is about older settings
+        self._limits = connection_limits(self._config)
+        self._limiting = self._supervisor.spawn(self._limit_connections, told or set(), name="connection limits")
+
+    async def _limit_connections(self, told: set[str]) -> None:
+        """Put the limits of connections in force; hosts that are not found are looked up again until they are."""
         assert self._server is not None
-        try:
-            while (limits := connection_limits(self._config)) != self._limits:
-                self._server.limits.quota = await connection_quota(self._config, strict=False)
-                self._limits = limits
-        finally:
-            self._limiting = False
+        while True:
+            found = await connection_quota(self._config)
+            self._server.limits.quota = found.quota
+            told = _tell_flaws(found, told)
+            if not found.unknown:
+                return
+            await anyio.sleep(_LOOK_UP_AGAIN_S)
 
     def _server_settings(self, quota: ConnectionQuota) -> ServerSettings:
         idle_ms = self._config.get_int("connections.max.idle.ms")
@@ -585,6 +591,14 @@ class Gateway:
         with suppress(HtpError):  # it is tried once more
             await parts.manager.release(parts.lease.current)
             self._lease = None
+
+
+def _tell_flaws(found: FoundQuota, told: set[str]) -> set[str]:
+    """Log what is wrong with the limits of connections, but for what was told before; returns all of it."""
+    flaws = {str(flaw) for flaw in found.flaws}
+    for flaw in sorted(flaws - told):
+        logger.error("the limits of connections are in force without this: %s", flaw)
+    return flaws
 
 
 def _weakly(method: Callable[P, object]) -> Callable[P, None]:

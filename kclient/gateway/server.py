@@ -18,12 +18,12 @@ from kclient.errors import KafkaError, ProtocolError
 from kclient.gateway.clock import Clock
 from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
 from kclient.gateway.discarding import arrays_of, emptied_message
-from kclient.gateway.handlers.handler import Begun, CloseConnectionError, Finish, Handler
+from kclient.gateway.handlers.handler import Begun, Finish, Handler
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.identity import Identity
 from kclient.gateway.ownership import HeldLease
 from kclient.net.address import parse_address
-from kclient.net.answers import FRAME_READ, Work
+from kclient.net.answers import FRAME_READ, CloseConnectionError, Work
 from kclient.net.server import Answer, Later, Reply, ServerConnection, Steps
 from kclient.protocol.framing import RequestHeader, decode_request_header, encode_response, encode_response_steps
 from kclient.protocol.message import ApiMessage
@@ -168,7 +168,7 @@ class RequestServer:
         if isinstance(begun, ApiMessage):
             return _encoded(begun, context)
         if isinstance(begun, Completion):
-            return Later(begun, partial(self._made_of, context, connection))
+            return Later(begun, partial(_made_of, context))
         if isinstance(begun, GeneratorType):
             return Steps(self._in_steps(begun, handler, request, context, connection), not handler.ONLY_READS)
         return self._finish(begun, handler, request, context, connection)  # type: ignore[arg-type]
@@ -208,18 +208,13 @@ class RequestServer:
         error: KafkaError | CloseConnectionError,
         connection: ServerConnection,
     ) -> Reply | Steps | None:
-        """The answer that says what went wrong; without a place for it the connection is closed."""
+        """The answer that says what went wrong; raises where there is no place for it."""
         logger.debug("%s: %s is refused: %s", connection.peer, _name(context.api_key), error)
-        answer: ApiMessage | None = None
-        closing: Exception = error
-        if isinstance(error, KafkaError):
-            try:
-                answer = handler.fail(request, context, error)
-            except CloseConnectionError as refusal:
-                closing = refusal
+        if isinstance(error, CloseConnectionError):
+            raise error
+        answer = handler.fail(request, context, error)
         if answer is None:
-            _close(connection, closing)
-            return None
+            raise CloseConnectionError(str(error))
         return _encoded(answer, context)
 
     async def _finish(
@@ -236,18 +231,6 @@ class RequestServer:
             return self._refused(handler, request, context, error, connection)
         return None if answer is None else _encoded(answer, context)
 
-    @staticmethod
-    def _made_of(
-        context: RequestContext, connection: ServerConnection, completion: Completion[Any]
-    ) -> Reply | Steps | None:
-        """The reply that comes without a task: encoded when its message is there."""
-        try:
-            answer = completion.result()
-        except CloseConnectionError as error:
-            _close(connection, error)
-            return None
-        return _encoded(answer, context) if answer else None
-
 
 def _read_header(frame: memoryview) -> tuple[RequestHeader, int]:
     """The header of a large frame."""
@@ -255,6 +238,12 @@ def _read_header(frame: memoryview) -> tuple[RequestHeader, int]:
         return decode_request_header(frame[:_LONGEST_HEADER])
     except ProtocolError as error:
         raise ProtocolError(f"{error.message}; a header has {_LONGEST_HEADER} bytes at most") from None
+
+
+def _made_of(context: RequestContext, completion: Completion[Any]) -> Reply | Steps | None:
+    """The reply that comes without a task: encoded when its message is there."""
+    answer = completion.result()
+    return _encoded(answer, context) if answer else None
 
 
 def _encoded(answer: ApiMessage, context: RequestContext) -> Reply | Steps:
@@ -281,11 +270,6 @@ def _is_large(message: ApiMessage) -> bool:
             if count > _FEW:
                 return True
     return False
-
-
-def _close(connection: ServerConnection, cause: Exception) -> None:
-    logger.warning("%s: the connection is closed: %s", connection.peer, cause)
-    connection.close()
 
 
 def _then_discard(work: Work, request: ApiMessage, context: RequestContext) -> Work:

@@ -10,10 +10,14 @@ from typing import Any, Final, TypeAlias
 from kclient.concurrency import Completion
 from kclient.types import Buffer
 
-__all__ = ["FRAME_READ", "Answer", "FrameRead", "Later", "Reply", "Steps", "Work"]
+__all__ = ["FRAME_READ", "Answer", "CloseConnectionError", "FrameRead", "Later", "Reply", "Steps", "Work"]
 
 Reply: TypeAlias = Sequence[Buffer]
 """A whole frame with its leading size, in parts. The buffers must not change until they have been sent."""
+
+
+class CloseConnectionError(Exception):
+    """A request that cannot be answered: its connection is closed, with this text in the log."""
 
 
 class FrameRead(Enum):
@@ -35,7 +39,7 @@ class Later:
 
     completion: Completion[Any]
     reply: Callable[[Completion[Any]], Reply | Steps | None]
-    """Makes the reply when the completion is done; it raises if there is none, which closes the connection."""
+    """Makes the reply when the completion is done; it raises as `RequestHandler.begin` does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,10 @@ class Turns(Protocol):
         """Bytes that may be read at once, `most` of them or less."""
         ...
 
+    def garbled(self, error: ProtocolError) -> None:
+        """What comes is no frame. The owner reads no further, and closes when it has written what it has to."""
+        ...
+
 
 class _Gone:
     """The owner of a channel that has ended."""
@@ -215,6 +219,14 @@ class Channel:
         """Write what was kept back while frames were handed out."""
         self._corked = False
 
+    def _garbled(self, error: ProtocolError) -> None:
+        """What comes is no frame; the frames before it are handed out."""
+        self._deliver()
+        if self._turns is None:
+            self.close(error)
+        else:
+            self._turns.garbled(error)
+
     def _progressed(self) -> None:
         """Some of what was pending has been written, and more is left."""
         if self._turns is not None:
@@ -239,9 +251,12 @@ class Channel:
             self._deliver()
             self.close(error if self._assembler.idle else TruncatedError(f"{error}, {self._assembler.pending}"))
             return False
-        except (OSError, ProtocolError) as error:
+        except OSError as error:
             self._deliver()
-            self.close(stream.explain(error) if isinstance(error, OSError) else error)
+            self.close(stream.explain(error))
+            return False
+        except ProtocolError as error:
+            self._garbled(error)
             return False
         self._deliver()
         if ended:

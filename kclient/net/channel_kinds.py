@@ -248,9 +248,12 @@ class MemoryChannel(Channel):
                 and (data := self._memory.receive_nowait())
             ):
                 assembler.feed(data)
-        except (OSError, ProtocolError) as error:
+        except OSError as error:
             self._deliver()
             self.close(error)
+            return
+        except ProtocolError as error:
+            self._garbled(error)
             return
         self._deliver()
         if data is None:
@@ -478,7 +481,9 @@ class StreamChannel(_TaskChannel):
                 self._ahead = False
                 try:
                     self._assembler.feed(data)
-                finally:
+                except ProtocolError as error:
+                    self._garbled(error)
+                else:
                     self._deliver()
 
     async def _write(self) -> None:

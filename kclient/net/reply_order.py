@@ -28,7 +28,7 @@ of them at once while nothing else happens."""
 class ReplySlot:
     """A request's place in the order of replies, the last one when it is made, and the memory that is held for it."""
 
-    __slots__ = ("_on_next", "_order", "_wanted", "_whole", "done", "frame", "held", "parked", "reply", "taken")
+    __slots__ = ("_on_next", "_order", "_wanted", "_whole", "done", "frame", "held", "last", "parked", "reply", "taken")
 
     def __init__(self, order: ReplyOrder, frame: int) -> None:
         self.frame: int = frame
@@ -36,6 +36,8 @@ class ReplySlot:
         self.held: int = frame
         """Bytes of memory: the request's, what was made of it, then the reply's."""
         self.done: bool = False
+        self.last: bool = False
+        """Whether the connection ends here: neither it nor what is behind it has a reply."""
         self.parked: bool = False
         """Whether the answer waits for clients, until they do something or their time is over: the handler says so. All
         others wait for the server, and no client can hasten them."""
@@ -139,7 +141,7 @@ class ReplyOrder:
         self.last_sent: float = self._now()
         """When replies were last handed to it, on the clock of `anyio.current_time`."""
         self.on_empty: Callable[[], object] | None = None
-        """Called when no place is left, if there is one."""
+        """Called when it is `over`, if there is one."""
         self._most_places = settings.max_outstanding
         self._most_bytes = settings.max_outstanding_bytes
         self._most_unsent = settings.max_unsent_bytes
@@ -151,6 +153,11 @@ class ReplyOrder:
     def busy(self) -> bool:
         """Whether tasks work on as many of the requests as they may."""
         return self.working >= _MOST_TASKS
+
+    @property
+    def over(self) -> bool:
+        """Whether no reply is to leave any more: nothing is outstanding, or the connection ends at the first place."""
+        return not self.places or self.places[0].last
 
     def full(self) -> bool:
         """Whether no more requests may begin before some of these replies have left."""
@@ -185,6 +192,11 @@ class ReplyOrder:
         self.share.add(size - slot.held, -frame)
         slot.frame, slot.held = 0, size
 
+    def end_at(self, slot: ReplySlot) -> None:
+        """No reply leaves but those before this request's, which has none."""
+        slot.last = True
+        self.place(slot, None)
+
     def release_frame(self, slot: ReplySlot) -> None:
         """The bytes of a request are not needed any more."""
         self.request_bytes -= slot.frame
@@ -198,7 +210,7 @@ class ReplyOrder:
         if slots and slots[0].done:
             parts: list[Buffer] = []
             size = 0
-            while slots and slots[0].done:
+            while slots and slots[0].done and not slots[0].last:
                 slot = slots.popleft()
                 if slot.reply is not None:
                     parts.extend(slot.reply)
@@ -211,8 +223,11 @@ class ReplyOrder:
                 self.channel.write(parts)
                 if not self._closed:
                     self._count_unsent()
-        if slots:
-            slots[0].told_next()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.over:
+            self.tell_next()
         elif self.on_empty is not None:
             self.on_empty()
 
@@ -251,10 +266,7 @@ class ReplyOrder:
     def drained(self) -> None:
         """All that was pending has been written."""
         self._count_unsent()
-        if self.places:
-            self.tell_next()
-        elif self.on_empty is not None:
-            self.on_empty()
+        self._go_on()
 
     def _count_unsent(self) -> None:
         if self.channel is None:

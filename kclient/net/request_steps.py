@@ -29,7 +29,7 @@ class _Course:
         slot: ReplySlot,
         steps: Steps,
         then: Callable[[ReplySlot, Any], object],
-        failed: Callable[[BaseException], object],
+        failed: Callable[[ReplySlot, BaseException], object],
     ) -> None:
         self.slot = slot
         self.work = steps.work
@@ -67,7 +67,7 @@ class RequestSteps:
         slot: ReplySlot,
         steps: Steps,
         then: Callable[[ReplySlot, Any], object],
-        failed: Callable[[BaseException], object],
+        failed: Callable[[ReplySlot, BaseException], object],
     ) -> None:
         """Work a request out in the next turns.
 
@@ -75,7 +75,7 @@ class RequestSteps:
             slot: Its place.
             steps: What is to be done.
             then: Called at the end with the place and what the steps return.
-            failed: Called with what they raise.
+            failed: Called with the place and what they raise.
         """
         course = _Course(slot, steps, then, failed)
         self._courses.add(course)
@@ -86,7 +86,7 @@ class RequestSteps:
         slot: ReplySlot,
         steps: Steps,
         then: Callable[[ReplySlot, Any], object],
-        failed: Callable[[BaseException], object],
+        failed: Callable[[ReplySlot, BaseException], object],
         until: float,
     ) -> None:
         """As `add`, and begin now, up to a time."""
@@ -162,7 +162,7 @@ class RequestSteps:
                 return False
             except Exception as error:  # noqa: BLE001  (it is logged)
                 self._courses.discard(course)
-                course.failed(error)
+                course.failed(course.slot, error)
                 return False
             finally:
                 self._running = None

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
+import anyio
+
 from kclient.concurrency import Completion, Supervisor, TaskHandle, loop_clock
 from kclient.errors import ProtocolError
-from kclient.net.answers import Answer, Later, Reply, Steps
+from kclient.net.answers import Answer, CloseConnectionError, Later, Reply, Steps
 from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
 from kclient.net.fair_queue import Flow
@@ -35,6 +37,9 @@ _PER_TASK: Final = 4096
 """About how many bytes of memory a task takes."""
 _ARRIVED: Final = 16 * 1024
 """Bytes in the stream that show that a client sends: a socket takes so many also while it is not read."""
+
+_FIRST_LOOK: Final = 0.001
+"""Seconds before it is asked for the first time whether the client's system has got the last answers."""
 
 
 class RequestHandler(Protocol):
@@ -56,8 +61,10 @@ class RequestHandler(Protocol):
             for those.
 
         Raises:
-            Exception: The connection is closed; a `ProtocolError`, and the `UnknownRequestError` of `decode_request`,
-                are put down to the client with a warning, others are logged with their traceback.
+            Exception: The connection is closed when the requests before this one have been answered; those behind it
+                are not. A `CloseConnectionError`, a `ProtocolError` and the `UnknownRequestError` of `decode_request`
+                are put down to the client with a warning, others are logged with their traceback. So is what comes
+                out of awaitables and `Steps`.
         """
         ...
 
@@ -80,14 +87,21 @@ class _Parted:
 class _Turns:
     """What a channel is told of a connection's turns."""
 
-    __slots__ = ("add", "enter", "leave", "progressed", "unasked")
+    __slots__ = ("add", "enter", "garbled", "leave", "progressed", "unasked")
 
-    def __init__(self, flow: Flow, progressed: Callable[[], None], unasked: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        progressed: Callable[[], None],
+        unasked: Callable[[int], int],
+        garbled: Callable[[ProtocolError], None],
+    ) -> None:
         self.enter = flow.enter
         self.leave = flow.leave
         self.add = flow.add
         self.progressed = progressed
         self.unasked = unasked
+        self.garbled = garbled
 
 
 class ServerConnection:
@@ -144,7 +158,9 @@ class ServerConnection:
         self._begins_soon = False
         self._woken = False
         self._batching = False
+        self._last_received = False  # what follows cannot be taken: what is here begins, then it drains
         self._draining = False
+        self._delivering = False
         self._closing = False
         self._deserted = False  # the client has gone; what it had sent may still begin, and no reply is kept
         self._parted: _Parted | None = None
@@ -172,7 +188,7 @@ class ServerConnection:
         moved = self.moved
         if moved != self._moved:  # a part of a large request is a sign of life, too
             self._moved, self._active = moved, self._now()
-        waits = self._order.places or self._backlog or self._frame_waits
+        waits = not self._order.over or self._backlog or self._frame_waits
         return None if waits else max(self._active, self._order.last_sent)
 
     @property
@@ -241,7 +257,7 @@ class ServerConnection:
             self._supervisor,
             frame_limit=self.frame_limit,
             first_room=self._settings.first_room,
-            turns=_Turns(self.flow, self._order.progressed, self.share.unasked),
+            turns=_Turns(self.flow, self._order.progressed, self.share.unasked, self._garbled),
             admit=self._admit,
         )
 
@@ -267,6 +283,7 @@ class ServerConnection:
         if self._channel is not None and not self._deserted and self._channel.deserted:
             self._desert()
             self._begin_now_or_soon()
+            self._close_if_drained()
 
     def close(self) -> None:
         """Close at once; requests that have begun go on, their replies are dropped."""
@@ -285,7 +302,7 @@ class ServerConnection:
             task.cancel()
 
     def drain(self) -> None:
-        """Begin no more requests, and close when all that have begun are answered."""
+        """Begin no more requests, and close when all that have begun are answered and the answers have arrived."""
         self._draining = True
         self._order.on_empty = self._close_if_drained
         self._forget_backlog()
@@ -354,9 +371,7 @@ class ServerConnection:
         self.beginning = None
         self._steps.end()
         # as text: log records that are kept must not keep the connection
-        if isinstance(cause, ProtocolError):
-            logger.warning("%s sent what is no Kafka request, the connection is closed: %s", self.peer, str(cause))
-        elif isinstance(cause, TruncatedError):
+        if isinstance(cause, TruncatedError):
             logger.info("%s: %s", self.peer, str(cause))
         elif cause is not None:
             logger.debug("%s: the connection ended: %s", self.peer, str(cause))
@@ -387,7 +402,7 @@ class ServerConnection:
         self._announced, self._announced_moved = self._now(), self.moved
         if self._take_for_frame(size):
             return True
-        if not self.closed:
+        if not self._last_received:
             self.share.begin_request(here)
             self._frame_held += here
             self._frame_waits = size - here
@@ -401,7 +416,8 @@ class ServerConnection:
         try:
             taken = self.share.take(size, request=True, last=alone)
         except TooMuchMemoryError as error:
-            self._failed(error)
+            self._say(error)
+            self._take_no_more()
             return False
         if taken:
             self._frame_held += size
@@ -426,7 +442,7 @@ class ServerConnection:
                 self._frame_waits = 0
                 self.share.go_on()
                 self._channel.admit()
-            else:
+            elif self._frame_waits:
                 self._order.hurry()
         self._order.tell_next()
         self._steps.ask_again()
@@ -443,6 +459,22 @@ class ServerConnection:
         size = sum(map(len, self._backlog))
         self._backlog.clear()
         self.share.add(-size, requests=-size)
+
+    def _garbled(self, error: ProtocolError) -> None:
+        logger.warning("%s sent what is no Kafka request, the connection is closed: %s", self.peer, str(error))
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        """What follows cannot be taken: the connection is closed when what came before it has been answered.
+
+        Frames that came in the same piece may not be here yet: it is seen to in a turn of its own.
+        """
+        self._last_received = True
+        if self._frame_waits:
+            self._frame_waits = 0
+            self.share.go_on()
+        self._pause()
+        self._begin_soon()
 
     # Requests.
 
@@ -511,7 +543,10 @@ class ServerConnection:
             elif self._may_begin():
                 self._begin_soon()
             return
-        blocked = bool(self._backlog or self._draining or self._frame_waits)
+        if self._last_received and not (self._draining or self._backlog or self._begins_in_steps):
+            self.drain()
+            return
+        blocked = bool(self._backlog or self._draining or self._last_received or self._frame_waits)
         if self._backlog and not self._draining and self._may_begin():
             self._begin_soon()  # only its time was over
         if blocked or self._begins_in_steps or self._order.full():
@@ -527,7 +562,7 @@ class ServerConnection:
         try:
             answer = self._handler.begin(frame, self)
         except Exception as error:  # noqa: BLE001  (it is logged)
-            self._failed(error)
+            self._failed(slot, error)
             return False
         if self.closed:
             if isinstance(answer, Coroutine):
@@ -566,11 +601,13 @@ class ServerConnection:
 
     def _start_task(self, slot: ReplySlot, answer: Awaitable[Reply | Steps | None]) -> None:
         try:
-            task = self._supervisor.spawn(self._finish, slot, answer, name=f"answer {self.peer}", on_error=self._failed)
+            task = self._supervisor.spawn(
+                self._finish, slot, answer, name=f"answer {self.peer}", on_error=partial(self._failed, slot)
+            )
         except Exception as error:  # noqa: BLE001  (the server's owner has failed or closed; it is logged)
             if isinstance(answer, Coroutine):
                 answer.close()
-            self._failed(error)
+            self._failed(slot, error)
             return
         self._order.working += 1
         slot.held += _PER_TASK
@@ -579,9 +616,11 @@ class ServerConnection:
         task.on_done(self._tasks.discard)
 
     async def _finish(self, slot: ReplySlot, answer: Awaitable[Reply | Steps | None]) -> None:
-        reply = await answer
-        full = self._order.busy
-        self._order.working -= 1
+        try:
+            reply = await answer
+        finally:
+            full = self._order.busy
+            self._order.working -= 1
         self._answered(slot, reply)
         if full and not self.closed and not self._batching:
             self._begin_now_or_soon()
@@ -594,7 +633,7 @@ class ServerConnection:
         try:
             made = reply(completion)
         except Exception as error:  # noqa: BLE001  (it is logged)
-            self._failed(error)
+            self._failed(slot, error)
         else:
             self._answered(slot, made)
 
@@ -610,8 +649,22 @@ class ServerConnection:
         self._order.flush()
         self._begin_now_or_soon()
 
-    def _failed(self, error: BaseException) -> None:
-        if isinstance(error, TooMuchMemoryError):
+    def _failed(self, slot: ReplySlot, error: BaseException) -> None:
+        """A request has no answer: the connection is closed when those before it have been answered."""
+        if self.closed:
+            return
+        self._say(error)
+        self._begins_in_steps = False  # nothing follows, whatever is in work
+        self._order.end_at(slot)
+        self.drain()
+        if not (self._batching or self.closed):
+            self._order.flush()
+
+    def _say(self, error: BaseException) -> None:
+        """Why the connection is closed."""
+        if isinstance(error, CloseConnectionError):
+            logger.warning("%s: the connection is closed: %s", self.peer, str(error))
+        elif isinstance(error, TooMuchMemoryError):
             logger.warning("%s asks for too much, the connection is closed: %s", self.peer, str(error))
         elif isinstance(error, ProtocolError):
             logger.warning("%s sent a malformed request, the connection is closed: %s", self.peer, str(error))
@@ -619,11 +672,34 @@ class ServerConnection:
             logger.warning("%s sent an unknown request, the connection is closed: %s", self.peer, str(error))
         else:
             logger.error("%s: a request failed, the connection is closed", self.peer, exc_info=error)
-        self.close()
 
     def _close_if_drained(self) -> None:
         channel = self._channel
-        if self._draining and channel is not None and not self._order.places and not channel.pending_bytes:
+        if not self._draining or self._delivering or channel is None:
+            return
+        if self._deserted:  # what has begun goes on, and nobody waits for its answers
+            self.close()
+            return
+        if not self._order.over or channel.pending_bytes:
+            return
+        if channel.in_flight and self._supervisor.running:
+            # a system that closes a socket whose client still sends takes back what has not got there
+            self._delivering = True
+            self._tasks.add(task := self._supervisor.spawn(self._close_when_delivered, name=f"end of {self.peer}"))
+            task.on_done(self._tasks.discard)
+        else:
+            self.close()
+
+    async def _close_when_delivered(self) -> None:
+        channel = self._channel
+        assert channel is not None
+        try:
+            with anyio.move_on_after(self._settings.stall_timeout):
+                pause = _FIRST_LOOK
+                while channel.in_flight and not channel.deserted:
+                    await anyio.sleep(pause)
+                    pause = min(2 * pause, 1.0)
+        finally:
             self.close()
 
     def __repr__(self) -> str:

@@ -10,9 +10,8 @@ same lock, and the accumulator is asked only where that did nothing.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kclient.errors import RecordTooLargeError
 from kclient.producer.batch import ProducerBatch
@@ -21,7 +20,7 @@ from kclient.producer.states import BatchState
 from kclient.records import HEADER_SIZE, BatchBuilder, partition_for_key, size_of_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from kclient.producer.batch import BatchReports
     from kclient.producer.batch_buffer import BatchBuffer
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from kclient.producer.settings import AccumulatorSettings
     from kclient.records import Appended, RecordSource
     from kclient.types import Buffer, Headers
+
+T = TypeVar("T")
 
 
 class Full(Enum):
@@ -109,24 +110,22 @@ class Accumulator:
         # what may run other code comes before the lock, which that code would wait for in vain if it sends
         headers = [(name, data) for name, data in headers] if headers else ()
         need = size_of_record(key, value, headers) + SLACK
-        index = -1
-        buffer = self._buffer
-        with buffer.lock:
-            topics = buffer.topic(topic)
+
+        def change() -> Delivery | Full | NoMetadata:
+            topics = self._buffer.topic(topic)
             if topics is None:
                 return NO_METADATA
             batch = self._room(topics, key, partition, need, now, following)
-            if batch is not None:
-                # under the same lock, or the batch might be drained empty
-                assert batch.builder is not None
-                with self._discarding(batch):
-                    index = batch.builder.append(timestamp, key, value, headers)
-                if callback is not None:
-                    batch.add_callback(index, callback)
-            wake = buffer.take_wake()
-        if wake:
-            buffer.wake()
-        return FULL if batch is None else Delivery(batch, index)
+            if batch is None:
+                return FULL
+            # under the same lock, or the batch might be drained empty
+            assert batch.builder is not None
+            index = batch.builder.append(timestamp, key, value, headers)
+            if callback is not None:
+                batch.add_callback(index, callback)
+            return Delivery(batch, index)
+
+        return self._locked(change)
 
     def append_many(
         self,
@@ -157,22 +156,18 @@ class Accumulator:
             ClosedError: The producer was closed.
         """
         need = size_of_record(None, values[start]) + SLACK
-        first = taken = 0
-        buffer = self._buffer
-        with buffer.lock:
-            topics = buffer.topic(topic)
+
+        def change() -> tuple[ProducerBatch, int, int] | Full | NoMetadata:
+            topics = self._buffer.topic(topic)
             if topics is None:
                 return NO_METADATA
             batch = self._room(topics, None, partition, need, now)
-            if batch is not None:
-                assert batch.builder is not None
-                first = batch.builder.count
-                with self._discarding(batch):
-                    taken = batch.builder.append_many(timestamp, values, None, start)
-            wake = buffer.take_wake()
-        if wake:
-            buffer.wake()
-        return FULL if batch is None else (batch, first, taken)
+            if batch is None:
+                return FULL
+            assert batch.builder is not None
+            return batch, batch.builder.count, batch.builder.append_many(timestamp, values, None, start)
+
+        return self._locked(change)
 
     def append_rows(self, source: RecordSource, start: int = 0) -> Appended:
         """Add rows of columns to open batches, as `Appender.append_rows`; the first that it leaves is for `append`.
@@ -184,32 +179,25 @@ class Accumulator:
         Raises:
             ValueError: The first row makes no sense.
         """
-        buffer = self._buffer
-        appended = buffer.appender.append_rows(source, start)
-        with buffer.lock:
-            self._fill_roomy()
-            wake = buffer.take_wake()
-        if wake:
-            buffer.wake()
+        appended = self._buffer.appender.append_rows(source, start)
+        self._locked(self._fill_roomy)
         return appended
 
     def end_rows(self) -> None:
         """No more rows follow: open batches give back the room that they were given for more."""
-        buffer = self._buffer
-        with buffer.lock:
-            self._fill_roomy()
-            for batch in self._roomy:
-                assert batch.builder is not None
-                limit = self._limit(buffer.queue(batch.tp).topic)
-                buffer.pool.give(batch.reserved - limit)
-                batch.reserved = batch.builder.limit = limit
-            self._roomy.clear()
-            wake = buffer.take_wake()
-            waiters = buffer.pool.to_wake()
-        if wake:
-            buffer.wake()
-        for waiter in waiters:
+        for waiter in self._locked(self._end_rows):
             waiter()
+
+    def _end_rows(self) -> list[Callable[[], object]]:
+        buffer = self._buffer
+        self._fill_roomy()
+        for batch in self._roomy:
+            assert batch.builder is not None
+            limit = self._limit(buffer.queue(batch.tp).topic)
+            buffer.pool.give(batch.reserved - limit)
+            batch.reserved = batch.builder.limit = limit
+        self._roomy.clear()
+        return buffer.pool.to_wake()
 
     def _room(
         self, topics: TopicQueues, key: Buffer | None, partition: int | None, need: int, now: float, following: int = 0
@@ -236,7 +224,7 @@ class Accumulator:
                 may_switch = False
                 topics.switch()
                 continue
-            step = max(settings.batch_size, need)
+            step = max(min(settings.batch_size, settings.buffer_memory), need)
             size = max(builder.limit, builder.size)
             if size + step > topics.growth:
                 queue.close_open()
@@ -280,7 +268,8 @@ class Accumulator:
 
     def _limit(self, topics: TopicQueues) -> int:
         """Size of a new batch."""
-        return max(min(self._settings.batch_size, topics.growth), HEADER_SIZE)
+        settings = self._settings
+        return max(min(settings.batch_size, topics.growth, settings.buffer_memory), HEADER_SIZE)
 
     def _check_size(self, need: int) -> None:
         total = need + HEADER_SIZE
@@ -314,13 +303,24 @@ class Accumulator:
             buffer.want_wake()
         return batch
 
-    @contextmanager
-    def _discarding(self, batch: ProducerBatch) -> Iterator[None]:
-        """Take a batch away again that was opened for a record which cannot be appended."""
+    def _locked(self, change: Callable[[], T]) -> T:
+        """Change something under the lock, and wake the sender if it has something to look at then.
+
+        An exception of a signal handler may come anywhere: nothing that is half done is left, nor a batch that was
+        opened for a record which cannot be appended.
+        """
+        buffer = self._buffer
         try:
-            yield
+            with buffer.lock:
+                try:
+                    result = change()
+                except BaseException:  # whatever it is: a handler may raise one of ours
+                    buffer.recover()
+                    raise
+                wake = buffer.take_wake()
+            if wake:
+                buffer.wake()
         except BaseException:
-            assert batch.builder is not None
-            if not batch.builder.count:
-                self._buffer.discard(batch)
+            buffer.wake()  # whether or not that was done
             raise
+        return result

@@ -112,7 +112,7 @@ class ProducerBatch:
         self.error: KafkaError | None = None
         self.record_errors: dict[int, KafkaError] | None = None
         self.splits: list[tuple[int, ProducerBatch]] = []
-        self.callbacks: list[tuple[int, DeliveryCallback]] | None = None
+        self.callbacks: list[tuple[int, DeliveryCallback]] | None = None  # turned round once it is done
         self.observed: set[int] | None = None
         self.waiters: list[Callable[[], object]] | None = None
 

@@ -42,7 +42,8 @@ class BatchBuffer:
     def __init__(
         self, settings: AccumulatorSettings, wake_sender: Callable[[], object], random: Random | None = None
     ) -> None:
-        self.pool: BufferPool = BufferPool(settings.buffer_memory)
+        self._memory = settings.buffer_memory
+        self.pool: BufferPool = BufferPool(self._memory)
         self.appender: Appender = Appender(Delivery, settings.ignore_keys)
         """Appends to the open batches; `Accumulator` is for what that does not do."""
         self.lock: AbstractContextManager[None] = self.appender.lock
@@ -121,15 +122,23 @@ class BatchBuffer:
         self.active[queue.tp] = queue
         self._incomplete[batch] = None
 
-    def discard(self, batch: ProducerBatch) -> None:
-        """A batch has no records after all. Under the lock."""
-        queue = self.queue(batch.tp)
-        queue.close_open()
-        queue.batches.remove(batch)
-        if not queue.batches:
-            del self.active[queue.tp]
-        del self._incomplete[batch]
-        self.pool.give(batch.reserved)
+    def recover(self) -> None:
+        """Make whole what an exception of a signal handler, which may come anywhere, left half done. Under the lock.
+
+        Batches without records go, what is open is open everywhere, and memory is what the batches have reserved.
+        """
+        for topics in self._topics.values():
+            topics.recover()
+            for queue in topics.partitions.values():
+                for batch in queue.recover():
+                    self._incomplete.pop(batch, None)
+                if queue.batches:
+                    self.active[queue.tp] = queue
+                    self._incomplete |= {batch: None for batch in queue.batches if batch not in self._incomplete}
+                else:
+                    self.active.pop(queue.tp, None)
+        self.pool.free = self._memory - sum(batch.reserved for batch in self._incomplete)
+        self._wake_pending = False
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
         """Take the first batch out of its queue; what it reserved and does not need is free again. Under the lock."""

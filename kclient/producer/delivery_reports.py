@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from kclient.concurrency import ThreadSignal
 from kclient.errors import DeliveryError, FailedDelivery, IllegalStateError, KafkaTimeoutError
 from kclient.producer.states import BatchState
 
@@ -46,11 +47,13 @@ class DeliveryReports:
         self.lock: threading.Lock = threading.Lock()
         self.check_loop: Callable[[], None] = check_loop
         self._check_alive = check_alive
-        self._told: threading.Condition = threading.Condition()
-        """Guards the following three; notified whenever a thread is through with the callbacks of a batch."""
+        self._guard: threading.Lock = threading.Lock()
+        """For the following three. No `Condition`: see `ThreadSignal`."""
         self._ready: deque[ProducerBatch] = deque()
         self._telling: dict[int, ProducerBatch] = {}
         """The batches whose callbacks are being called, by thread."""
+        self._waiting: list[ThreadSignal] = []
+        """Set whenever a thread is through with the callbacks of a batch; each once."""
         self._settling: set[int] = set()
         """Threads where a callback called `flush` or `close`."""
         self._afterwards: dict[int, Callable[[], None]] = {}
@@ -61,7 +64,8 @@ class DeliveryReports:
     def add(self, batch: ProducerBatch) -> None:
         """A batch succeeded or failed."""
         if batch.callbacks:
-            with self._told:
+            batch.callbacks.reverse()  # they are taken from the end
+            with self._guard:
                 self._ready.append(batch)
         if batch.state is not BatchState.FAILED:
             return
@@ -89,11 +93,8 @@ class DeliveryReports:
         while again:
             # no more than there are now: callbacks that send would keep the caller for ever
             for _ in range(len(self._ready)):
-                with self._told:
-                    if not self._ready:
-                        break  # another thread took them
-                    batch = self._telling[thread] = self._ready.popleft()
-                self._tell(thread, batch)
+                if not self._tell_next(thread):
+                    break  # another thread took them
             again = thread in self._settling
             self._settling.discard(thread)
         if afterwards := self._afterwards.pop(thread, None):
@@ -107,35 +108,59 @@ class DeliveryReports:
         else:
             function()
 
-    def _tell(self, thread: int, batch: ProducerBatch) -> None:
-        """Call the callbacks of a batch; what is left of them when one is interrupted, such as by Ctrl-C, stays due."""
-        callbacks = batch.callbacks or []
-        called = 0
+    def _tell_next(self, thread: int) -> bool:
+        """Call the callbacks of the next batch; False if there is none.
+
+        What is left of them when one is interrupted, such as by Ctrl-C, stays due; wherever that comes, also between
+        the lines here, where the end is done once more.
+        """
         try:
-            failed = batch.state is BatchState.FAILED
-            for index, callback in callbacks:
-                called += 1
-                if failed:
-                    batch.observe(index)
-                try:
-                    made: object = callback(
-                        None if failed else batch.metadata(index), batch.error_of(index) if failed else None
-                    )
-                except Exception:
-                    logger.exception("on_delivery callback of a record for %s raised", batch.tp)
-                else:
-                    if made is not None and isinstance(made, Coroutine):
-                        made.close()
-                        batch.unobserve(index)  # it has told nobody
-                        logger.error("on_delivery of a record for %s gave a coroutine, which nobody awaits", batch.tp)
-        finally:
-            with self._told:
-                batch.callbacks = callbacks[called:] or None
+            try:
+                with self._guard:
+                    if not self._ready:
+                        return False
+                    self._telling[thread] = self._ready[0]
+                    self._ready.popleft()
+                self._tell(self._telling[thread])
+            finally:
+                self._told(thread)
+        except BaseException:
+            self._told(thread)
+            raise
+        return True
+
+    def _tell(self, batch: ProducerBatch) -> None:
+        failed = batch.state is BatchState.FAILED
+        while batch.callbacks:
+            index, callback = batch.callbacks[-1]
+            if failed:
+                batch.observe(index)
+            metadata = None if failed else batch.metadata(index)
+            error = batch.error_of(index) if failed else None
+            del batch.callbacks[-1]  # just before the call: it is not called twice
+            try:
+                made: object = callback(metadata, error)
+            except Exception:
+                logger.exception("on_delivery callback of a record for %s raised", batch.tp)
+            else:
+                if made is not None and isinstance(made, Coroutine):
+                    made.close()
+                    batch.unobserve(index)  # it has told nobody
+                    logger.error("on_delivery of a record for %s gave a coroutine, which nobody awaits", batch.tp)
+
+    def _told(self, thread: int) -> None:
+        """A thread is through with a batch; may be called again."""
+        with self._guard:
+            batch = self._telling.get(thread)
+            if batch is not None:
                 if batch.callbacks:
-                    self._ready.appendleft(batch)
+                    if not self._ready or self._ready[0] is not batch:
+                        self._ready.appendleft(batch)
                     self._settling.discard(thread)
                 del self._telling[thread]
-                self._told.notify_all()
+            waiting, self._waiting = self._waiting, []
+        for signal in waiting:
+            signal.set()
 
     def settle(self, deadline: float | None) -> bool:
         """`run_callbacks`, and wait for those that other threads are calling.
@@ -148,24 +173,26 @@ class DeliveryReports:
             comes after it.
         """
         thread = threading.get_ident()
-        with self._told:
+        with self._guard:
             if thread in self._telling:
                 self._settling.add(thread)
                 return True
             due = [*self._ready, *self._telling.values()]
         while True:
             self.run_callbacks()
-            with self._told:
-                due = [batch for batch in due if batch.callbacks]
+            with self._guard:
+                telling = list(self._telling.values())
+                due = [batch for batch in due if batch.callbacks or batch in telling]
                 if not due:
                     return True
-                if not self._telling:
+                if not telling:
                     continue  # the other thread was interrupted, and left them to us
-                # in slices: on Windows, Ctrl-C does not end an endless wait
-                left = 1.0 if deadline is None else min(deadline - monotonic(), 1.0)
-                if left <= 0:
-                    return False
-                self._told.wait(left)
+                self._waiting.append(through := ThreadSignal())
+            # in slices: on Windows, Ctrl-C does not end an endless wait
+            left = 1.0 if deadline is None else min(deadline - monotonic(), 1.0)
+            if left <= 0:
+                return False
+            through.wait(left)
 
     # ------------------------------------------------------------------ failures
 
@@ -210,21 +237,21 @@ class DeliveryReports:
         while not batch.done:
             if self._check_alive is None:
                 raise IllegalStateError("The delivery is still on its way: await it (result() is for kclient.sync)")
-            event = threading.Event()
-            if batch.add_waiter(event.set):
+            known = ThreadSignal()
+            if batch.add_waiter(known.set):
                 try:
-                    self._wait(event, deadline)
+                    self._wait(known, deadline)
                 finally:
-                    batch.remove_waiter(event.set)
+                    batch.remove_waiter(known.set)
             batch, index = batch.locate(index)
 
-    def _wait(self, event: threading.Event, deadline: float | None) -> None:
+    def _wait(self, known: ThreadSignal, deadline: float | None) -> None:
         """Wait in slices, because a thread that died sets no event."""
         while True:
             assert self._check_alive is not None
             self._check_alive()
             left = 1.0 if deadline is None else min(deadline - monotonic(), 1.0)
-            if event.wait(max(left, 0.0)):
+            if known.wait(left):
                 return
             if deadline is not None and monotonic() >= deadline:
                 raise KafkaTimeoutError("The record is still on its way (delivery.timeout.ms bounds how long)")

@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.concurrency import current_backend, drive_async
-from kclient.errors import DeliveryError, IllegalStateError
+from kclient.concurrency import drive_async
+from kclient.errors import DeliveryError
 from kclient.producer.base import ProducerBase
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.lifecycle import ProducerLifecycle
@@ -60,8 +60,6 @@ class Producer(ProducerBase):
     def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._fast = self._life.buffer.appender.append if self._life.plain else None
-        self._nested = False
-        """Whether the tasks' nursery is open around the user's block (trio), and must end after it."""
 
     def _make(self, config: ProducerConfig, clock: Callable[[], float]) -> ProducerLifecycle:
         self._clock = clock
@@ -72,31 +70,22 @@ class Producer(ProducerBase):
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the background tasks. `async with` does it; on trio only that works, and this is an error.
+        """Start the background tasks; `async with` does it.
 
         It does not wait for a broker: the first `send` does, up to `max.block.ms`.
 
         Raises:
-            IllegalStateError: It was started before, or this is trio.
+            IllegalStateError: It was started before.
         """
-        if current_backend() == "trio":  # whose tasks cannot outlive a block
-            raise IllegalStateError("On trio a producer is started by its block: use `async with`, not `start`")
         await self._life.start()
 
     async def __aenter__(self) -> Self:
-        await self._life.start()
-        self._nested = current_backend() == "trio"
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self._leave(error)
-        finally:
-            await self._life.supervisor.aclose()
-
-    async def _leave(self, error: BaseException | None) -> None:
         if error is None:
             await self.close()
             return
@@ -131,8 +120,7 @@ class Producer(ProducerBase):
                 await life.finish(timeout)
         finally:
             try:
-                if not self._nested:
-                    await life.supervisor.aclose()
+                await life.supervisor.aclose()
             finally:
                 try:
                     life.reports.run_callbacks()

@@ -68,6 +68,21 @@ class PartitionQueue:
             self.open.close()
             self.open = None
 
+    def recover(self) -> list[ProducerBatch]:
+        """After an append that was broken off anywhere: only a batch with records is open. Returns those without."""
+        batch = self.open
+        if batch is not None and (batch.state is not BatchState.OPEN or not batch.records):
+            self.open = batch = None
+        if batch is None or batch.builder is None:
+            self.topic.slots.close(self.tp.partition)
+        else:
+            self.topic.slots.open(self.tp.partition, batch, batch.builder)
+        empty = [each for each in self.batches if not each.records]
+        for each in empty:
+            self.batches.remove(each)
+            each.close()
+        return empty
+
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back where it was.
 
@@ -122,6 +137,10 @@ class TopicQueues:
     def switch(self) -> None:
         """Let records without a key go to another partition."""
         self.sticky.next()
+        self.slots.sticky = self.sticky.current
+
+    def recover(self) -> None:
+        """After an append that was broken off anywhere."""
         self.slots.sticky = self.sticky.current
 
     def go_by(self, snapshot: ClusterSnapshot) -> None:

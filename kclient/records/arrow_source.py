@@ -266,13 +266,31 @@ def milliseconds_column(column: Any) -> Any:
         raise SerializationError(f"column 'timestamp' of type {kind} is neither a timestamp nor an integer")
     try:
         if pa.types.is_timestamp(kind):
-            coarser = kind.unit == "s"  # may be too many for milliseconds; the finer ones are cut off
-            column = column.cast(pa.timestamp("ms", kind.tz), safe=coarser)
+            finer = _FINER.get(kind.unit)
+            if finer is not None:
+                return _floored(column.cast(pa.int64()), finer)
+            column = column.cast(pa.timestamp("ms", kind.tz))  # seconds may be too many for milliseconds
         return column.cast(pa.int64())
     except pa.ArrowException as error:
         raise SerializationError(
             f"column 'timestamp' of type {kind} cannot be taken as milliseconds: {error}"
         ) from error
+
+
+_FINER: Final = {"us": 1000, "ns": 1_000_000}
+"""Units of timestamps of which so many are a millisecond."""
+
+
+def _floored(numbers: Any, divisor: int) -> Any:
+    """Numbers divided and rounded down: a moment before the epoch does not become the epoch."""
+    import pyarrow.compute as compute
+
+    quotient = compute.divide(numbers, divisor)
+    least = compute.min(numbers).as_py()
+    if least is None or least >= 0:
+        return quotient
+    inexact = compute.less(numbers, compute.multiply(quotient, divisor))
+    return compute.subtract(quotient, compute.cast(inexact, quotient.type))
 
 
 def numbers_of(array: Any, size: int) -> Buffer:

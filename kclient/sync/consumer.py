@@ -1,7 +1,7 @@
 """The consumer for blocking code.
 
 `poll` takes what was fetched from where the loop's thread put it, and decodes it in the caller's thread. While
-something is there it does not cross to the other thread at all; while nothing is, it waits on a `threading.Event`.
+something is there it does not cross to the other thread at all; while nothing is, it waits on a `ThreadSignal`.
 Heartbeats and fetches go on in the loop's thread, whatever the caller does meanwhile.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
+import time
 import weakref
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from kclient.arguments import as_partition, as_partitions
-from kclient.concurrency import drive
+from kclient.concurrency import ThreadSignal, drive
 from kclient.consumer.actions import Action, Await, Call, Wait
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
 from kclient.consumer.records import ConsumerRecords
@@ -26,7 +28,7 @@ from kclient.sync.beginning import Beginning, orphaned
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
     from pathlib import Path
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from kclient.config import ConfigSource
     from kclient.records import ConsumerRecord
@@ -58,7 +60,8 @@ class Consumer(ConsumerBase):
     Heartbeats are sent by another thread, however long the processing takes; but if the time between two polls exceeds
     `max.poll.interval.ms`, the consumer leaves its group.
 
-    An interrupted `poll` has handed out nothing: the next one returns the same records.
+    An interrupted `poll` has handed out nothing, and the next one returns the same records, unless the interrupt came
+    in the moment of handing them out: who goes on after one, and must miss none, seeks to what was processed.
 
     Args:
         topics: Topics to subscribe to; or call `subscribe` or `assign` later. A mapping, or the path
@@ -74,10 +77,11 @@ class Consumer(ConsumerBase):
     _remedy = "`with`, or `consumer.close()`"
 
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
-        self._polling = threading.Lock()
-        self._poller: int | None = None
-        """The thread that polls."""
-        self._ready = threading.Event()
+        self._claims: dict[str, _Claim] = {}
+        """That of the poll which is under way, if there is one."""
+        self._stealing = threading.Lock()
+        """Held for moments, while a claim is taken away that an interrupt has left behind."""
+        self._ready = ThreadSignal()
         super().__init__(*topics, config=config, **settings)
         self._readiness.signal = self._ready.set
         self._beginning = Beginning("consumer", self._core.start)
@@ -136,8 +140,9 @@ class Consumer(ConsumerBase):
         if core.closing(me):
             deadline = core.clock() + seconds
             try:
-                if seconds and self._poller not in {None, me}:
-                    self._poll_over(seconds)
+                poll = self._claims.get(_POLL)
+                if seconds and poll is not None and poll.thread != me and self._is_live(poll):
+                    poll.over.wait(seconds)  # its rebalance goes on no more then
                 self._collector.settle()
                 drive(core.departure.close(max(deadline - core.clock(), 0)), self._carry_out)
             finally:
@@ -147,11 +152,6 @@ class Consumer(ConsumerBase):
                 portal.call(self._closed_by_another, seconds)
             # what is left of them if the other call was interrupted
             drive(core.notices.run_callbacks(), self._carry_out)
-
-    def _poll_over(self, timeout: float) -> None:
-        """Wait until the thread that polls has noticed that the consumer closes: its rebalance goes on no more then."""
-        if self._polling.acquire(timeout=timeout):
-            self._polling.release()
 
     async def _shut(self) -> None:
         try:
@@ -246,18 +246,40 @@ class Consumer(ConsumerBase):
         return decode_arrow([], include_headers) if batch is None else batch
 
     def _poll(self, timeout: float, take: Any) -> Any:
-        if not self._polling.acquire(blocking=False):
-            self._core.life.check_polling()
-            raise IllegalStateError("Another thread is polling this consumer: one thread polls at a time")
-        self._poller = threading.get_ident()
+        claim = _Claim()
         try:
+            self._begin_poll(claim)
             self._running()
             self._core.life.check_polling()
             self._collector.settle()
             return drive(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
         finally:
-            self._poller = None
-            self._polling.release()
+            if self._claims.get(_POLL) is claim:
+                del self._claims[_POLL]
+            claim.over.set()
+
+    def _begin_poll(self, claim: _Claim) -> None:
+        """One thread polls at a time. A claim whose poll is over was left behind by an interrupt amid its `finally`."""
+        while (other := self._claims.setdefault(_POLL, claim)) is not claim:
+            self._core.life.check_polling()
+            if self._is_live(other):
+                raise IllegalStateError("Another thread is polling this consumer: one thread polls at a time")
+            with self._stealing:
+                if self._claims.get(_POLL) is other:
+                    del self._claims[_POLL]
+
+    def _is_live(self, claim: _Claim) -> bool:
+        """Whether a poll is still under way: each has a claim of its own, and its frame goes with it.
+
+        What runs meanwhile may hide it from one look (a generator that yields leaves its caller), not from all of them.
+        """
+        for _ in range(_LOOKS):
+            if self._claims.get(_POLL) is not claim or any(
+                _holds(frame, claim) for frame in sys._current_frames().values()
+            ):
+                return True
+            time.sleep(0.001)
+        return False
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
@@ -377,6 +399,31 @@ class Consumer(ConsumerBase):
         """
         self._check()
         return self._wait_for(self._core.queries.list_topics, self._seconds(timeout))
+
+
+class _Claim:
+    """That one thread, and no other, polls a consumer now: one for each poll."""
+
+    __slots__ = ("over", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.over = ThreadSignal()
+        """Set when the poll is over."""
+
+
+def _holds(frame: FrameType | None, claim: _Claim) -> bool:
+    """Whether the poll of this claim runs there."""
+    while frame is not None:
+        if frame.f_code is _POLL_CODE and frame.f_locals.get("claim") is claim:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_POLL: Final = "poll"
+_LOOKS: Final = 20
+_POLL_CODE: Final = Consumer._poll.__code__
 
 
 def _call(function: Any, arguments: tuple[Any, ...]) -> Any:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from kclient.concurrency import ThreadSignal
 from kclient.errors import ClosedError, IllegalStateError
 
 if TYPE_CHECKING:
@@ -33,14 +33,15 @@ class Portal:
         self.name = name
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._started = threading.Event()
+        self._started = ThreadSignal()
         self._error: BaseException | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         # not `Thread.is_alive`: interrupted, it takes a running thread for dead from then on (CPython's bpo-45274)
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-        self._started.wait()
+        while not self._started.wait(1.0):
+            pass
         if self._error is not None:
             raise self._error
 
@@ -130,30 +131,26 @@ class Portal:
                 "A blocking call in the thread that serves it would wait for ever: "
                 "callbacks that run in the event loop must not use kclient.sync"
             )
-        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+        outcome: _Outcome[T] = _Outcome()
         handle = _Call(self._tasks, outcome, function, args, kwargs)
         self.loop.call_soon_threadsafe(handle.start)
         try:
             return self._wait(outcome)
         except BaseException:
-            if not outcome.done():
+            if not outcome.there.is_set:
                 self.call_soon(handle.cancel)
             raise
 
-    def _wait(self, outcome: concurrent.futures.Future[T]) -> T:
-        while True:
-            try:
-                # in slices, because a thread that died completes nothing
-                return outcome.result(timeout=1.0)
-            except TimeoutError:
-                if outcome.done():
-                    raise  # the coroutine's own
+    def _wait(self, outcome: _Outcome[T]) -> T:
+        while not outcome.there.wait(1.0):  # in slices, because a thread that died completes nothing
+            if not outcome.there.is_set:
                 self.check()
+        return outcome.get()
 
     def spawn(self, function: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
         """Run a coroutine in the loop without waiting for it; what it raises is lost."""
         self.check()
-        self.loop.call_soon_threadsafe(_Call(self._tasks, concurrent.futures.Future(), function, args, {}).start)
+        self.loop.call_soon_threadsafe(_Call(self._tasks, _Outcome(), function, args, {}).start)
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
         """Run a function in the loop, soon; ignored if the loop has ended."""
@@ -170,13 +167,44 @@ class Portal:
             self._thread.join(timeout=5.0)
 
 
+class _Outcome(Generic[T]):
+    """What a coroutine in the loop returned or raised, for the thread that waits for it."""
+
+    __slots__ = ("_error", "_result", "there")
+
+    def __init__(self) -> None:
+        self.there = ThreadSignal()
+        self._error: BaseException | None = None
+        self._result: T | None = None
+
+    def set_result(self, result: T) -> None:
+        """It returned this."""
+        self._result = result
+        self.there.set()
+
+    def set_error(self, error: BaseException) -> None:
+        """It raised this."""
+        self._error = error
+        self.there.set()
+
+    def get(self) -> T:
+        """Return or raise it, once it is there."""
+        error, self._error = self._error, None  # so that no cycle keeps the traceback
+        if error is None:
+            return cast("T", self._result)
+        try:
+            raise error
+        finally:
+            del error
+
+
 class _Call:
     """One coroutine on its way through the loop."""
 
     def __init__(
         self,
         tasks: set[asyncio.Task[Any]],
-        outcome: concurrent.futures.Future[Any],
+        outcome: _Outcome[Any],
         function: Callable[..., Coroutine[Any, Any, Any]],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -200,10 +228,10 @@ class _Call:
         try:
             result = await self._function(*self._args, **self._kwargs)
         except asyncio.CancelledError:
-            self._outcome.set_exception(ClosedError("The call was cancelled: the event loop is ending"))
+            self._outcome.set_error(ClosedError("The call was cancelled: the event loop is ending"))
             raise
         except BaseException as error:  # noqa: BLE001  (raised in the caller's thread)
-            self._outcome.set_exception(error)
+            self._outcome.set_error(error)
         else:
             self._outcome.set_result(result)
 

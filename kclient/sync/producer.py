@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import weakref
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, in_seconds
-from kclient.concurrency import drive
+from kclient.concurrency import ThreadSignal, drive
 from kclient.errors import ClosedError, DeliveryError, KafkaTimeoutError
 from kclient.producer.base import ProducerBase
 from kclient.producer.delivery import Deliveries, Delivery
@@ -175,8 +174,8 @@ class Producer(ProducerBase):
     ) -> Delivery:
         """Append a record to the batch of its partition.
 
-        Waits only for the topic's metadata and for room in the buffer, up to `max.block.ms`. A `send` that was
-        interrupted has appended nothing.
+        Waits only for the topic's metadata and for room in the buffer, up to `max.block.ms`. One that is
+        interrupted while it waits has appended nothing; at other moments the record may be appended or not.
 
         Args:
             topic: Topic to send to.
@@ -291,14 +290,14 @@ class Producer(ProducerBase):
 
     def _wait_for_room(self, timeout: float) -> None:
         buffer = self._life.buffer
-        event = threading.Event()
-        if not buffer.add_waiter(event.set):
+        room = ThreadSignal()
+        if not buffer.add_waiter(room.set):
             return
         try:
             # in slices, because a thread that died frees nothing
-            event.wait(min(timeout, 1.0))
+            room.wait(min(timeout, 1.0))
         finally:
-            buffer.remove_waiter(event.set)
+            buffer.remove_waiter(room.set)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything at once; wait until the fate of what was sent so far is known, and its callbacks are called.

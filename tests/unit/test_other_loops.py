@@ -137,8 +137,10 @@ def test_a_blocking_producers_delivery_is_not_awaited(address: str) -> None:
         anyio.run(wait, producer.send("t", b"x"))
 
 
-def test_after_its_loop_has_ended_a_client_says_so_and_closes(address: str) -> None:
-    clients = asyncio.run(started(address))
+@pytest.mark.parametrize("first", ["asyncio", "trio"])
+@pytest.mark.parametrize("second", ["asyncio", "trio"])
+def test_after_its_loop_has_ended_a_client_says_so_and_closes(first: str, second: str, address: str) -> None:
+    clients = anyio.run(started, address, backend=first)
     begun = time.monotonic()
 
     async def later() -> None:
@@ -151,5 +153,5 @@ def test_after_its_loop_has_ended_a_client_says_so_and_closes(address: str) -> N
             await admin.list_topics()
         await close(clients)
 
-    asyncio.run(later())
+    anyio.run(later, backend=second)
     assert time.monotonic() - begun < 20

@@ -110,7 +110,7 @@ async def test_a_block_that_is_cancelled_anywhere(kind: str, anyio_backend_name:
 
     before = asyncio.all_tasks() if anyio_backend_name == "asyncio" else set()
     assert await at_every_checkpoint(scenario) > 0
-    if anyio_backend_name == "asyncio":  # on trio the nursery has ended with its block
+    if anyio_backend_name == "asyncio":
         await settled()
         assert nothing_left(before)
 

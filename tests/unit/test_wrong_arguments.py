@@ -109,10 +109,18 @@ def test_a_lookup_of_a_group_says_why_it_failed() -> None:
 @pytest.mark.parametrize(
     "client", [kclient.Admin, kclient.Consumer, kclient.Producer], ids=lambda client: client.__name__
 )
-def test_on_trio_a_client_needs_its_block(client: Any) -> None:
+def test_on_trio_a_client_needs_no_block(client: Any) -> None:
+    """Nor does a timeout around its start or its end do any harm."""
+
     async def main() -> None:
-        with pytest.raises(IllegalStateError, match="use `async with`, not `start`"):
-            await client(bootstrap_servers="memory:unused").start()
+        made = client(bootstrap_servers="memory:unused")
+        with trio.fail_after(20):
+            await made.start()
+        with pytest.raises(IllegalStateError, match="before"):
+            await made.start()
+        with trio.fail_after(20):
+            async with trio.open_nursery() as others:
+                others.start_soon(made.close)
 
     trio.run(main)
 

@@ -193,6 +193,12 @@ class GroupMember:
             self._refresh.want(object())
         self._start_joining(MemberEvent.PREPARED, now)
 
+    def took_over(self, step: Complete) -> None:
+        """What `Complete` assigns is read from now on, though the step may be broken off before it is done."""
+        self._owned = step.assigned
+        if self._complete is not step:
+            self._hold(HoldingEvent.ENDED)  # the membership ended meanwhile, and what was just taken over with it
+
     def completed(self, done: Complete, *, gave_up: bool) -> None:
         """The step `Complete` is done.
 
@@ -200,9 +206,8 @@ class GroupMember:
             done: The step.
             gave_up: Whether partitions were given up that another member waits for (cooperative).
         """
-        self._owned = done.assigned
+        self.took_over(done)
         if self._complete is not done:
-            self._hold(HoldingEvent.ENDED)  # the membership ended meanwhile, and what was just taken over with it
             return
         self._complete = None
         self._lost_error = None

@@ -138,6 +138,8 @@ class Rebalance:
             if subscriptions.ended == ended:
                 error = yield from self.give_up(going, False)
         if subscriptions.ended == ended:
+            with self._lock:
+                member.took_over(step)
             self._partitions.take_over(step.assigned)
             try:
                 member.assignor(step.protocol).on_assignment(step.assigned, step.user_data, step.generation_id)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import ClassVar, cast
 
-from kclient.errors import ErrorCode, KafkaError, UnknownTopicOrPartitionError, UnsupportedEndpointTypeError
+from kclient.errors import ErrorCode, KafkaError, UnsupportedEndpointTypeError
+from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.contexts import RequestContext
+from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, lazily, sorted_in_steps, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.identity import Identity
-from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.topics import check_name
 from kclient.protocol.messages.metadata import (
     DescribeClusterBroker,
@@ -42,9 +42,10 @@ class DescribeClusterHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
     VERSIONS: ClassVar[VersionRange] = (0, 2)
 
-    def __init__(self, identity: Identity, config: BrokerConfig) -> None:
+    def __init__(self, identity: Identity, config: BrokerConfig, access: Access) -> None:
         self._identity = identity
         self._config = config
+        self._access = access
 
     def begin(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
         """The cluster's id and its one broker: this gateway."""
@@ -58,7 +59,13 @@ class DescribeClusterHandler(Handler):
             port=advertised.port,
             rack=str(rack) if rack is not None else None,
         )
-        return DescribeClusterResponse(cluster_id=identity.cluster_id, controller_id=identity.node_id, brokers=[broker])
+        response = DescribeClusterResponse(
+            cluster_id=identity.cluster_id, controller_id=identity.node_id, brokers=[broker]
+        )
+        if request.include_cluster_authorized_operations:
+            client = context.connection
+            response.cluster_authorized_operations = self._access.operations(client, ResourceType.CLUSTER, CLUSTER_NAME)
+        return response
 
 
 class DescribeTopicPartitionsHandler(Handler):
@@ -68,19 +75,19 @@ class DescribeTopicPartitionsHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     VERSIONS: ClassVar[VersionRange] = (0, 0)
 
-    def __init__(self, identity: Identity, topics: TopicTable) -> None:
+    def __init__(self, identity: Identity, access: Access) -> None:
         self._identity = identity
-        self._topics = topics
+        self._access = access
 
     def begin(self, request: DescribeTopicPartitionsRequest, context: RequestContext) -> Begun:
         """The topics from the cursor on, in the order of their names, as many partitions as are allowed."""
-        return cast("Begun", started(self._begin(request)))
+        return cast("Begun", started(self._begin(request, context.connection)))
 
-    def _begin(self, request: DescribeTopicPartitionsRequest) -> Work:
+    def _begin(self, request: DescribeTopicPartitionsRequest, client: ConnectionContext) -> Work:
         first, skip = "", 0
         if request.cursor is not None:
             first, skip = request.cursor.topic_name, max(request.cursor.partition_index, 0)
-        names: Iterator[str] = yield from self._names(request, first)
+        names: Iterator[str] = yield from self._names(request, first, client)
         left = min(max(request.response_partition_limit, 1), _MOST_PARTITIONS)
         response = DescribeTopicPartitionsResponse()
         for name in names:
@@ -88,7 +95,7 @@ class DescribeTopicPartitionsHandler(Handler):
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=0)
                 break
             begun = skip if name == first else 0
-            answer, count = self._topic(name, begun, left)
+            answer, count = self._topic(name, begun, left, client)
             response.topics.append(answer)
             left -= len(answer.partitions)
             begun += len(answer.partitions)
@@ -98,10 +105,10 @@ class DescribeTopicPartitionsHandler(Handler):
             yield _PER_TOPIC
         return response
 
-    def _names(self, request: DescribeTopicPartitionsRequest, first: str) -> Work:
+    def _names(self, request: DescribeTopicPartitionsRequest, first: str, client: ConnectionContext) -> Work:
         """Those that are asked for, from the first on, each once and in order."""
         if not request.topics:
-            names = self._topics.names()
+            names = self._access.names(client, AclOperation.DESCRIBE)
             return islice(names, bisect_left(names, first), None)
         asked: set[str] = set()
         for count, topic in enumerate(request.topics):
@@ -122,17 +129,18 @@ class DescribeTopicPartitionsHandler(Handler):
             ]
         )
 
-    def _topic(self, name: str, skip: int, left: int) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
+    def _topic(
+        self, name: str, skip: int, left: int, client: ConnectionContext
+    ) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
         answer = DescribeTopicPartitionsResponseTopic(name=name)
         try:
             check_name(name)
-            record = self._topics.get(name)
-            if record is None:
-                raise UnknownTopicOrPartitionError(f"there is no topic {name}")
+            record = self._access.topic(client, AclOperation.DESCRIBE, name)
         except KafkaError as error:
             answer.error_code = code_of(error)
             return answer, 0
         answer.topic_id = record.topic_id
+        answer.topic_authorized_operations = self._access.operations(client, ResourceType.TOPIC, name)
         nodes = [self._identity.node_id]
         wanted = range(skip, max(skip, min(record.partitions, skip + left)))
         rows = (

@@ -11,16 +11,15 @@ from kclient.errors import (
     InvalidConfigurationError,
     InvalidRequestError,
     KafkaError,
-    UnknownTopicOrPartitionError,
 )
+from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.config import SOURCE_DEFAULT, BrokerConfig, Origin
-from kclient.gateway.contexts import RequestContext
+from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import READ_ONLY, DynamicConfig, check_dynamic
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import Work, counted, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSetting, SettingType, as_list, did_you_mean
-from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.topics import TopicCatalogue, check_name, checked_overrides
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
@@ -77,10 +76,10 @@ class DescribeConfigsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (1, 4)
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, node_id: int, config: BrokerConfig, topics: TopicTable) -> None:
+    def __init__(self, node_id: int, config: BrokerConfig, access: Access) -> None:
         self._node_id = node_id
         self._config = config
-        self._topics = topics
+        self._access = access
 
     def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> Begun:
         """Every setting of the resources, with where its value comes from."""
@@ -107,7 +106,7 @@ class DescribeConfigsHandler(Handler):
     ) -> Iterator[DescribeConfigsResourceResult]:
         _check_number(resource.configuration_keys or ())
         asked = set(resource.configuration_keys) if resource.configuration_keys else None
-        for setting, origins in self._settings(resource, context):
+        for setting, origins in self._settings(resource, context.connection):
             if asked is None or setting.name in asked:
                 row = _row(setting, origins, synonyms=request.include_synonyms)
                 row.read_only = resource.resource_type == Resource.BROKER and setting.name in READ_ONLY
@@ -116,17 +115,16 @@ class DescribeConfigsHandler(Handler):
                 yield row
 
     def _settings(
-        self, resource: DescribeConfigsResource, context: RequestContext
+        self, resource: DescribeConfigsResource, client: ConnectionContext
     ) -> Iterator[tuple[BrokerSetting, list[Origin]]]:
-        config = self._config
+        config, access = self._config, self._access
         if resource.resource_type == Resource.TOPIC:
             check_name(resource.resource_name)
-            record = self._topics.get(resource.resource_name)
-            if record is None:
-                raise UnknownTopicOrPartitionError(f"there is no topic {resource.resource_name}")
+            record = access.topic(client, AclOperation.DESCRIBE_CONFIGS, resource.resource_name)
             for name, setting in TOPIC_SETTINGS.items():
                 yield setting, list(config.topic_origins(name, record.overrides))
         elif resource.resource_type == Resource.BROKER:
+            access.check_cluster(client, AclOperation.DESCRIBE_CONFIGS)
             _check_broker(self._node_id, resource.resource_name)
             for name, setting in BROKER_SETTINGS.items():
                 yield setting, list(config.origins(name))
@@ -167,14 +165,25 @@ class _Altering(Handler):
 
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def __init__(self, node_id: int, config: BrokerConfig, catalogue: TopicCatalogue, dynamic: DynamicConfig) -> None:
+    def __init__(
+        self, node_id: int, config: BrokerConfig, access: Access, catalogue: TopicCatalogue, dynamic: DynamicConfig
+    ) -> None:
         self._node_id = node_id
         self._config = config
+        self._access = access
         self._catalogue = catalogue
         self._dynamic = dynamic
 
     async def answer(
-        self, row: Row, name: str, changes: Sequence[Change], *, fresh: bool, dry: bool, repeated: set[tuple[int, str]]
+        self,
+        row: Row,
+        name: str,
+        changes: Sequence[Change],
+        client: ConnectionContext,
+        *,
+        fresh: bool,
+        dry: bool,
+        repeated: set[tuple[int, str]],
     ) -> Row:
         """Change the settings of a row's resource, and say in the row how that went; see `_alter`.
 
@@ -184,6 +193,10 @@ class _Altering(Handler):
         try:
             if (row.resource_type, name) in repeated:
                 raise InvalidRequestError("Each resource must appear at most once.")
+            if row.resource_type == Resource.TOPIC:
+                self._access.check(client, AclOperation.ALTER_CONFIGS, ResourceType.TOPIC, name)
+            elif row.resource_type == Resource.BROKER:
+                self._access.check_cluster(client, AclOperation.ALTER_CONFIGS)
             _check_number(changes)
             await self._alter(row.resource_type, name, changes, fresh=fresh, dry=dry)
         except KafkaError as error:
@@ -286,9 +299,10 @@ class AlterConfigsHandler(_Altering):
     def begin(self, request: AlterConfigsRequest, context: RequestContext) -> Begun:
         """Changing waits for the manager."""
         sizes = (_PER_RESOURCE + len(resource.resource_name) for resource in request.resources)
-        return cast("Begun", counted(sizes, partial(self._finish, request, Pace(context.connection.flow))))
+        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
-    async def _finish(self, request: AlterConfigsRequest, pace: Pace) -> AlterConfigsResponse:
+    async def _finish(self, request: AlterConfigsRequest, client: ConnectionContext) -> AlterConfigsResponse:
+        pace = Pace(client.flow)
         rows = []
         repeated = await _repeated(request.resources, pace)
         for resource in request.resources:
@@ -297,7 +311,13 @@ class AlterConfigsHandler(_Altering):
             changes = [Change(item.name, Operation.SET, item.value) for item in resource.configs[: _MOST_SETTINGS + 1]]
             rows.append(
                 await self.answer(
-                    row, resource.resource_name, changes, fresh=True, dry=request.validate_only, repeated=repeated
+                    row,
+                    resource.resource_name,
+                    changes,
+                    client,
+                    fresh=True,
+                    dry=request.validate_only,
+                    repeated=repeated,
                 )
             )
         return AlterConfigsResponse(responses=rows)
@@ -312,9 +332,12 @@ class IncrementalAlterConfigsHandler(_Altering):
     def begin(self, request: IncrementalAlterConfigsRequest, context: RequestContext) -> Begun:
         """Changing waits for the manager."""
         sizes = (_PER_RESOURCE + len(resource.resource_name) for resource in request.resources)
-        return cast("Begun", counted(sizes, partial(self._finish, request, Pace(context.connection.flow))))
+        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
-    async def _finish(self, request: IncrementalAlterConfigsRequest, pace: Pace) -> IncrementalAlterConfigsResponse:
+    async def _finish(
+        self, request: IncrementalAlterConfigsRequest, client: ConnectionContext
+    ) -> IncrementalAlterConfigsResponse:
+        pace = Pace(client.flow)
         rows = []
         repeated = await _repeated(request.resources, pace)
         for resource in request.resources:
@@ -325,7 +348,13 @@ class IncrementalAlterConfigsHandler(_Altering):
             ]
             rows.append(
                 await self.answer(
-                    row, resource.resource_name, changes, fresh=False, dry=request.validate_only, repeated=repeated
+                    row,
+                    resource.resource_name,
+                    changes,
+                    client,
+                    fresh=False,
+                    dry=request.validate_only,
+                    repeated=repeated,
                 )
             )
         return IncrementalAlterConfigsResponse(responses=rows)

@@ -16,6 +16,7 @@ from typing import ClassVar, Final, cast
 import anyio
 
 from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
+from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import RequestContext
@@ -27,7 +28,6 @@ from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition, State, Waiter
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.shields import Shields
-from kclient.gateway.topic_table import TopicTable
 from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Place, Pulled
 from kclient.net.fair_queue import Flow, Pace
@@ -141,7 +141,7 @@ class FetchHandler(Handler):
     """Answers Fetch.
 
     Args:
-        topics: All topics.
+        access: Who finds which topics.
         partitions: Their partitions.
         config: The broker's settings.
         clock: What time it is.
@@ -156,7 +156,7 @@ class FetchHandler(Handler):
 
     def __init__(
         self,
-        topics: TopicTable,
+        access: Access,
         partitions: PartitionTable,
         config: BrokerConfig,
         *,
@@ -164,7 +164,7 @@ class FetchHandler(Handler):
         shields: Shields,
         flow: Flow,
     ) -> None:
-        self._topics = topics
+        self._access = access
         self._partitions = partitions
         self._config = config
         self._clock = clock
@@ -304,12 +304,12 @@ class FetchHandler(Handler):
         Returns:
             The number to go on at; None if there is one that has to be waited for.
         """
-        wanted, by_id = fetch.plan.wanted, fetch.by_id
+        wanted = fetch.plan.wanted
         last = min(number + FEW, len(wanted))
         enough = fetch.size + _AT_A_TIME
         while number < last and fetch.size <= enough:
             item = wanted[number]
-            partition = self._find(item.key, by_id=by_id)
+            partition = self._find(fetch, item.key)
             if partition is None:
                 fetch.lacking = True
             elif partition.state is not State.OPEN or partition.direct is None:
@@ -336,7 +336,7 @@ class FetchHandler(Handler):
                 await pace.pause()
                 if fetch.context.connection.gone:
                     return
-            partition = self._find(wanted.key, by_id=fetch.by_id)
+            partition = self._find(fetch, wanted.key)
             if partition is None:
                 fetch.lacking = True
                 continue
@@ -373,15 +373,18 @@ class FetchHandler(Handler):
         """Bytes that are waited for: as many as the client asks for, but no more than an answer may hold."""
         return min(fetch.request.min_bytes, self._limit(fetch), _MOST_AT_ONCE * len(fetch.plan.wanted))
 
-    def _find(self, key: Key, *, by_id: bool) -> Partition | None:
-        topics = self._topics
-        record = topics.by_id(key.topic_id) if by_id else topics.get(key.topic)
+    def _find(self, fetch: _Fetch, key: Key) -> Partition | None:
+        topic_id = key.topic_id if fetch.by_id else None
+        record = self._access.find(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
         return None if record is None else self._partitions.of(record, key.partition)
 
-    def _why_not(self, key: Key, *, by_id: bool) -> int:
-        """The code of a partition that is not there."""
-        if by_id and self._topics.by_id(key.topic_id) is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID
+    def _why_not(self, fetch: _Fetch, key: Key) -> int:
+        """The code of a partition that is not found."""
+        try:
+            topic_id = key.topic_id if fetch.by_id else None
+            self._access.topic(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
+        except KafkaError as error:
+            return code_of(error)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # Waiting
@@ -482,7 +485,7 @@ class FetchHandler(Handler):
         """The one batch that was read is larger than all the memory there is: the others are read without it."""
         number, size = next(iter(fetch.rows)), fetch.size
         wanted = fetch.plan.wanted[number]
-        partition = self._find(wanted.key, by_id=fetch.by_id)
+        partition = self._find(fetch, wanted.key)
         fetch.clear()
         if partition is None:
             return
@@ -499,7 +502,7 @@ class FetchHandler(Handler):
         for wanted in fetch.plan.wanted:
             if pace.over:
                 await pace.pause()
-            partition = self._find(wanted.key, by_id=fetch.by_id)
+            partition = self._find(fetch, wanted.key)
             if partition is not None:
                 waiter.add(partition)
 
@@ -563,9 +566,9 @@ class FetchHandler(Handler):
         if answer is None:
             key = fetch.plan.wanted[number].key
             answer = FetchResponsePartitionData(partition_index=key.partition)
-            partition = self._find(key, by_id=fetch.by_id)
+            partition = self._find(fetch, key)
             if partition is None:
-                _put_error(answer, self._why_not(key, by_id=fetch.by_id))
+                _put_error(answer, self._why_not(fetch, key))
             elif number in fetch.errors:
                 _put_error(answer, fetch.errors[number])
             else:

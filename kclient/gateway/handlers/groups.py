@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.error_codes import Role, code_of
+from kclient.errors import ErrorCode, InvalidRequestError, KafkaError
+from kclient.gateway.access import AclOperation, ResourceType
+from kclient.gateway.error_codes import Role, code_of, put_error
 from kclient.gateway.groups.events import Join, JoinResult, Leave, Sync, SyncResult
 from kclient.gateway.groups.replies import Answer, when_done
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
@@ -32,6 +33,7 @@ from kclient.protocol.messages import (
 from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
+    from kclient.gateway.access import Access
     from kclient.gateway.contexts import RequestContext
     from kclient.gateway.groups.coordinator import GroupCoordinator, Parked
 
@@ -40,7 +42,7 @@ _MOST_PROTOCOLS: Final = 100
 """Protocols that a member may name: each is compared with those of the others."""
 _LEAVE_AT_ONCE: Final = 512
 """Members that leave in one rebalance."""
-_GROUP, _TRANSACTION = 0, 1  # key types of FindCoordinator
+_KINDS: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}  # by the key types of FindCoordinator
 _FIRST_WITH_NULL_PROTOCOL = 7  # JoinGroup: the protocol name may be null from this version on
 
 
@@ -52,8 +54,9 @@ class FindCoordinatorHandler(Handler):
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, access: Access) -> None:
         self._node_id = node_id
+        self._access = access
 
     def begin(self, request: FindCoordinatorRequest, context: RequestContext) -> Begun:
         """Name the coordinator of one key, or (version 4 on) of several."""
@@ -76,15 +79,14 @@ class FindCoordinatorHandler(Handler):
         return FindCoordinatorResponse(coordinators=lazily(len(keys), rows))
 
     def _find(self, key: str, key_type: int, context: RequestContext) -> Coordinator:
-        if key_type not in (_GROUP, _TRANSACTION):
-            return Coordinator(
-                key=key,
-                node_id=-1,
-                host="",
-                port=-1,
-                error_code=ErrorCode.INVALID_REQUEST,
-                error_message=f"there is no coordinator for keys of type {key_type}",
-            )
+        try:
+            if key_type not in _KINDS:
+                raise InvalidRequestError(f"there is no coordinator for keys of type {key_type}")
+            self._access.check(context.connection, AclOperation.DESCRIBE, _KINDS[key_type], key)
+        except KafkaError as error:
+            refused = Coordinator(key=key, node_id=-1, host="", port=-1)
+            put_error(refused, error, self.ROLE)
+            return refused
         advertised = context.connection.advertised
         return Coordinator(key=key, node_id=self._node_id, host=advertised.host, port=advertised.port)
 
@@ -96,12 +98,14 @@ class JoinGroupHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 9)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
 
     def begin(self, request: JoinGroupRequest, context: RequestContext) -> Answer[JoinGroupResponse]:
         """Enter the group; the answer waits until the generation begins."""
         version = context.api_version
+        self._access.check_group(context.connection, AclOperation.READ, request.group_id)
         if len(request.protocols) > _MOST_PROTOCOLS:
             return _join_response(JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id), version)
         if sum(len(item.metadata) for item in request.protocols) > self._groups.settings.group_max_metadata_bytes:
@@ -174,11 +178,13 @@ class SyncGroupHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
 
     def begin(self, request: SyncGroupRequest, context: RequestContext) -> Begun:
         """Take the leader's assignment, or wait for it."""
+        self._access.check_group(context.connection, AclOperation.READ, request.group_id)
         return cast("Begun", started(self._begin(request, context)))
 
     def _begin(self, request: SyncGroupRequest, context: RequestContext) -> Work:
@@ -216,11 +222,13 @@ class HeartbeatHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 4)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
 
     def begin(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
         """Note that the member lives."""
+        self._access.check_group(context.connection, AclOperation.READ, request.group_id)
         error = self._groups.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
@@ -234,11 +242,13 @@ class LeaveGroupHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
 
     def begin(self, request: LeaveGroupRequest, context: RequestContext) -> Begun:
         """Remove one member, or (version 3 on) several at once."""
+        self._access.check_group(context.connection, AclOperation.READ, request.group_id)
         if context.api_version < 3:
             error, errors = self._groups.leave(request.group_id, [Leave(request.member_id)])
             return LeaveGroupResponse(error_code=error or errors[0])

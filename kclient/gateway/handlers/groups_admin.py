@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from kclient.errors import ErrorCode
-from kclient.gateway.error_codes import Role
+from kclient.errors import ErrorCode, KafkaError
+from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
+from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.writer import Write
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
@@ -26,17 +27,16 @@ from kclient.protocol.messages import DescribeGroupsResponseDescribedGroup as De
 from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
-    from kclient.gateway.contexts import RequestContext
+    from kclient.gateway.access import Access
+    from kclient.gateway.contexts import ConnectionContext, RequestContext
     from kclient.gateway.groups.classic import ClassicGroup
     from kclient.gateway.groups.coordinator import GroupCoordinator
     from kclient.gateway.groups.members import Member
 
 
 _CLASSIC = "classic"
+_WITH_ERROR_MESSAGE = 6  # DescribeGroups says what went wrong from this version on
 _WITH_GROUP_ID_NOT_FOUND = 6  # DescribeGroups: older versions show an unknown group as Dead (KIP-1043)
-
-# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS by AclOperation's codes: without ACLs all are allowed
-_ALL_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 
 
 class ListGroupsHandler(Handler):
@@ -47,21 +47,24 @@ class ListGroupsHandler(Handler):
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
 
     def begin(self, request: ListGroupsRequest, context: RequestContext) -> Begun:
         """List those that pass the filters (their case does not matter)."""
-        return cast("Begun", started(self._begin(request)))
+        return cast("Begun", started(self._begin(request, context.connection)))
 
-    def _begin(self, request: ListGroupsRequest) -> Work:
+    def _begin(self, request: ListGroupsRequest, client: ConnectionContext) -> Work:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         if types and _CLASSIC not in types:
             return ListGroupsResponse()
-        listed = []
+        listed, access = [], self._access
+        every = access.allows(client, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         for count, managed in enumerate(list(self._groups.groups.values())):
-            if not states or managed.group.state.value.lower() in states:
+            shown = every or access.allows(client, AclOperation.DESCRIBE, ResourceType.GROUP, managed.group.group_id)
+            if shown and (not states or managed.group.state.value.lower() in states):
                 listed.append(managed.group)
             if count % FEW == FEW - 1:
                 yield 8 * FEW
@@ -85,29 +88,39 @@ class DescribeGroupsHandler(Handler):
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
 
     def begin(self, request: DescribeGroupsRequest, context: RequestContext) -> Begun:
         """Describe each group that is named."""
-        return cast("Begun", started(self._begin(request, context.api_version)))
+        return cast("Begun", started(self._begin(request, context)))
 
-    def _begin(self, request: DescribeGroupsRequest, version: int) -> Work:
+    def _begin(self, request: DescribeGroupsRequest, context: RequestContext) -> Work:
         groups = self._groups.groups
         few = request.groups[:FEW]
         members = sum(len(groups[name].group.members) for name in few if name in groups)
         if len(request.groups) > FEW or members > FEW:
             yield None
-        rows = (self._described(name, request, version) for name in request.groups)
+        rows = (self._described(name, request, context) for name in request.groups)
         return DescribeGroupsResponse(groups=lazily(len(request.groups), rows))
 
-    def _described(self, group_id: str, request: DescribeGroupsRequest, version: int) -> DescribedGroup:
+    def _described(self, group_id: str, request: DescribeGroupsRequest, context: RequestContext) -> DescribedGroup:
+        access, client = self._access, context.connection
+        try:
+            access.check_group(client, AclOperation.DESCRIBE, group_id)
+        except KafkaError as error:
+            refused = DescribedGroup(group_id=group_id, group_state="", protocol_type="", protocol_data="")
+            refused.error_code = code_of(error, self.ROLE)
+            if context.api_version >= _WITH_ERROR_MESSAGE:
+                refused.error_message = error.message
+            return refused
         managed = self._groups.groups.get(group_id)
         if managed is None:
-            return _missing(group_id, version)
+            return _missing(group_id, context.api_version)
         described = _describe(managed.group)
         if request.include_authorized_operations:
-            described.authorized_operations = _ALL_OPERATIONS
+            described.authorized_operations = access.operations(client, ResourceType.GROUP, group_id)
         return described
 
 
@@ -150,14 +163,15 @@ class DeleteGroupsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 2)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
 
     def begin(self, request: DeleteGroupsRequest, context: RequestContext) -> Begun:
         """Delete each group that is named."""
-        return cast("Begun", started(self._begin(request)))
+        return cast("Begun", started(self._begin(request, context.connection)))
 
-    def _begin(self, request: DeleteGroupsRequest) -> Work:
+    def _begin(self, request: DeleteGroupsRequest, client: ConnectionContext) -> Work:
         response = DeleteGroupsResponse()
         writes: list[tuple[DeletableGroupResult, Write]] = []
         named: set[str] = set()
@@ -167,9 +181,12 @@ class DeleteGroupsHandler(Handler):
             if group_id in named:
                 continue
             named.add(group_id)
-            deleted = self._groups.delete(group_id)
             result = DeletableGroupResult(group_id=group_id)
             response.results.append(result)
+            if not self._access.allows(client, AclOperation.DELETE, ResourceType.GROUP, group_id):
+                result.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+                continue
+            deleted = self._groups.delete(group_id)
             if isinstance(deleted, Write):
                 writes.append((result, deleted))
             else:

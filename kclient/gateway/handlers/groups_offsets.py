@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
+from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
@@ -36,16 +37,18 @@ from kclient.protocol.messages import (
 from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
+    from kclient.gateway.access import Access
     from kclient.gateway.clock import Clock
-    from kclient.gateway.contexts import RequestContext
+    from kclient.gateway.contexts import ConnectionContext, RequestContext
     from kclient.gateway.groups.coordinator import GroupCoordinator
     from kclient.gateway.groups.writer import Write
     from kclient.gateway.topic_record import TopicRecord
-    from kclient.gateway.topic_table import TopicTable
 
 
 _WITH_TOPIC_IDS = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
 _WITH_GROUP_ID_NOT_FOUND = 9
+_WITH_ERROR_CODE = 2  # OffsetFetch has a code for all of the response from this version on
+_WITH_GROUPS = 8  # OffsetFetch asks for several groups from this version on
 _NOTHING = CommittedOffset(-1)
 
 _PER_PARTITION: Final = 200
@@ -125,16 +128,18 @@ class OffsetCommitHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (2, 10)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, groups: GroupCoordinator, topics: TopicTable, clock: Clock) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator, clock: Clock) -> None:
+        self._access = access
         self._groups = groups
-        self._topics = topics
         self._clock = clock
 
     def begin(self, request: OffsetCommitRequest, context: RequestContext) -> Begun:
         """Check each partition, and send those that are right to the store."""
-        return cast("Begun", started(self._begin(request, context.api_version)))
+        self._access.check_group(context.connection, AclOperation.READ, request.group_id)
+        return cast("Begun", started(self._begin(request, context)))
 
-    def _begin(self, request: OffsetCommitRequest, version: int) -> Work:
+    def _begin(self, request: OffsetCommitRequest, context: RequestContext) -> Work:
+        version, client = context.api_version, context.connection
         response = OffsetCommitResponse()
         by_id = version >= _WITH_TOPIC_IDS
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -142,17 +147,22 @@ class OffsetCommitHandler(Handler):
         now_ms = self._clock.wall_ms()
         count = 0
         for topic in request.topics:
-            record = self._topics.by_id(topic.topic_id) if by_id else self._topics.get(topic.name)
+            missing = ErrorCode.NONE
+            record: TopicRecord | None = None
+            try:
+                record = self._access.topic(client, AclOperation.READ, topic.name, topic.topic_id if by_id else None)
+            except KafkaError as error:
+                missing = ErrorCode(code_of(error))
             answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
             response.topics.append(answer)
             for partition in topic.partitions:
                 count += 1
                 if count % FEW == 0:
                     yield _PER_PARTITION * FEW
-                error = unknown if record is None else self._check(record, partition)
-                row = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+                code = missing if record is None else self._check(record, partition)
+                row = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
                 answer.partitions.append(row)
-                if not error and record is not None:
+                if not code and record is not None:
                     committed = _committed(partition, now_ms, request.retention_time_ms)
                     stored.add(record, partition.partition_index, committed, row)
         # whatever became of the group meanwhile: it is asked and told in one turn, at the end
@@ -218,24 +228,37 @@ class OffsetFetchHandler(Handler):
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, groups: GroupCoordinator, topics: TopicTable) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
-        self._topics = topics
 
     def begin(self, request: OffsetFetchRequest, context: RequestContext) -> Begun:
         """Look the offsets up."""
-        return cast("Begun", started(self._begin(request, context.api_version)))
+        return cast("Begun", started(self._begin(request, context)))
 
-    def _begin(self, request: OffsetFetchRequest, version: int) -> Work:
-        if version >= 8:
-            answers = [self._group(group, version) for group in request.groups[:FEW]]
+    def fail(self, request: OffsetFetchRequest, context: RequestContext, error: KafkaError) -> OffsetFetchResponse:
+        """The answer to a request that failed as a whole; the oldest version has a code for each partition only."""
+        response = OffsetFetchResponse(error_code=code_of(error, self.ROLE))
+        if context.api_version < _WITH_ERROR_CODE:
+            for topic in request.topics or ():
+                rows = [_old_row(None, topic.name, partition) for partition in topic.partition_indexes]
+                for row in rows:
+                    row.error_code = response.error_code
+                response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=rows))
+        return response
+
+    def _begin(self, request: OffsetFetchRequest, context: RequestContext) -> Work:
+        client = context.connection
+        if context.api_version >= _WITH_GROUPS:
+            answers = [self._group(group, context) for group in request.groups[:FEW]]
             if len(request.groups) > FEW or any(map(_is_large, answers)):
                 yield None
-            rest = (self._group(group, version) for group in islice(request.groups, FEW, None))
+            rest = (self._group(group, context) for group in islice(request.groups, FEW, None))
             return OffsetFetchResponse(groups=lazily(len(request.groups), chain(answers, rest)))
+        self._access.check_group(client, AclOperation.DESCRIBE, request.group_id)
         offsets = self._groups.offsets(request.group_id)
         if request.topics is None:
-            wanted = _everything(offsets)
+            wanted = self._everything(offsets, client)
         else:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
         if len(wanted) > FEW or any(len(partitions) > FEW for _, partitions in wanted):
@@ -243,40 +266,59 @@ class OffsetFetchHandler(Handler):
         rows = (
             OffsetFetchResponseTopic(
                 name=name,
-                partitions=lazily(len(partitions), (_old_row(offsets, name, partition) for partition in partitions)),
+                partitions=lazily(len(partitions), self._old_rows(offsets, name, partitions, client)),
             )
             for name, partitions in wanted
         )
         return OffsetFetchResponse(topics=lazily(len(wanted), rows))
 
-    def _group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
-        offsets = self._groups.offsets(group.group_id)
-        by_id = version >= _WITH_TOPIC_IDS
+    def _group(self, group: OffsetFetchRequestGroup, context: RequestContext) -> OffsetFetchResponseGroup:
+        access, client = self._access, context.connection
         response = OffsetFetchResponseGroup(group_id=group.group_id)
+        if not access.allows(client, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id):
+            response.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            return response
+        offsets = self._groups.offsets(group.group_id)
+        by_id = context.api_version >= _WITH_TOPIC_IDS
         if group.topics is None:
-            for name, indexes in _everything(offsets):
-                record = self._topics.get(name)
+            for name, indexes in self._everything(offsets, client):
+                record = access.find(client, AclOperation.DESCRIBE, name, None)
                 if record is not None or not by_id:
                     topic_id = record.topic_id if record is not None else bytes(16)
                     response.topics.append(_answer(offsets, name, topic_id, indexes, ErrorCode.NONE))
             return response
-        rows = (self._of_topic(offsets, topic, by_id=by_id) for topic in group.topics)
+        rows = (self._of_topic(offsets, topic, client, by_id=by_id) for topic in group.topics)
         response.topics = list(rows) if len(group.topics) <= FEW else lazily(len(group.topics), rows)
         return response
 
     def _of_topic(
-        self, offsets: GroupOffsets | None, topic: OffsetFetchRequestTopics, *, by_id: bool
+        self, offsets: GroupOffsets | None, topic: OffsetFetchRequestTopics, client: ConnectionContext, *, by_id: bool
     ) -> OffsetFetchResponseTopics:
         name, error = topic.name, ErrorCode.NONE
         if by_id:
-            record = self._topics.by_id(topic.topic_id)
-            name = "" if record is None else record.name
-            error = ErrorCode.UNKNOWN_TOPIC_ID if record is None else ErrorCode.NONE
+            name = ""
+            try:
+                name = self._access.topic(client, AclOperation.DESCRIBE, "", topic.topic_id).name
+            except KafkaError as refusal:
+                error = ErrorCode(code_of(refusal))
+        elif not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED  # offsets of a topic that is not there are told
         return _answer(offsets, name, topic.topic_id, topic.partition_indexes, error)
 
+    def _everything(self, offsets: GroupOffsets | None, client: ConnectionContext) -> list[tuple[str, list[int]]]:
+        """What a group has committed, of topics that the client may see."""
+        if offsets is None:
+            return []
+        topics = offsets.topics()
+        seen = self._access.allowed(client, AclOperation.DESCRIBE, ResourceType.TOPIC, topics)
+        return [(name, list(topics[name])) for name in seen]
 
-def _everything(offsets: GroupOffsets | None) -> list[tuple[str, list[int]]]:
-    return [] if offsets is None else [(name, list(partitions)) for name, partitions in offsets.topics().items()]
+    def _old_rows(
+        self, offsets: GroupOffsets | None, name: str, partitions: Sequence[int], client: ConnectionContext
+    ) -> Iterator[OffsetFetchResponsePartition]:
+        if self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            return (_old_row(offsets, name, partition) for partition in partitions)
+        return (_refused_row(partition) for partition in partitions)
 
 
 def _is_large(group: OffsetFetchResponseGroup) -> bool:
@@ -296,6 +338,12 @@ def _old_row(offsets: GroupOffsets | None, name: str, partition: int) -> OffsetF
         committed_leader_epoch=found.leader_epoch,
         metadata=found.metadata,
     )
+
+
+def _refused_row(partition: int) -> OffsetFetchResponsePartition:
+    row = _old_row(None, "", partition)
+    row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return row
 
 
 def _row(offsets: GroupOffsets | None, name: str, partition: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
@@ -323,21 +371,27 @@ class OffsetDeleteHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 0)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, groups: GroupCoordinator, topics: TopicTable) -> None:
+    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+        self._access = access
         self._groups = groups
-        self._topics = topics
 
     def begin(self, request: OffsetDeleteRequest, context: RequestContext) -> Begun:
         """Check each partition, and have the store forget those that are right."""
-        return cast("Begun", started(self._begin(request)))
+        self._access.check_group(context.connection, AclOperation.DELETE, request.group_id)
+        return cast("Begun", started(self._begin(request, context.connection)))
 
-    def _begin(self, request: OffsetDeleteRequest) -> Work:
+    def _begin(self, request: OffsetDeleteRequest, client: ConnectionContext) -> Work:
         groups = self._groups
         response = OffsetDeleteResponse()
         stored = _Stored(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         count = 0
         for topic in request.topics:
-            record = self._topics.get(topic.name)
+            missing = ErrorCode.NONE
+            record: TopicRecord | None = None
+            try:
+                record = self._access.topic(client, AclOperation.READ, topic.name)
+            except KafkaError as error:
+                missing = ErrorCode(code_of(error))
             answer = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answer)
             for partition in topic.partitions:
@@ -349,11 +403,11 @@ class OffsetDeleteHandler(Handler):
                 if record is not None:
                     stored.add(record, partition.partition_index, None, row)
                 else:
-                    row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    row.error_code = missing
         # from its answer on in one turn
-        error, subscribed = yield from groups.check_offset_delete(request.group_id)
-        if error:
-            return OffsetDeleteResponse(error_code=error)
+        refused, subscribed = yield from groups.check_offset_delete(request.group_id)
+        if refused:
+            return OffsetDeleteResponse(error_code=refused)
         stored.withhold(subscribed, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
         if not stored.commit.size:
             return (yield from stored.nothing(ErrorCode.NONE))

@@ -46,10 +46,6 @@ Begun: TypeAlias = "ApiMessage | Finish | Completion[Any] | Work | None"
 """What `Handler.begin` returns; see the module's text."""
 
 
-class CloseConnectionError(Exception):
-    """Raised by a handler whose request cannot be answered: the connection is closed, with this text in the log."""
-
-
 class Handler:
     """The base of all handlers: answers errors."""
 

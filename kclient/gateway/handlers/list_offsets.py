@@ -13,6 +13,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedForMessageFormatError,
 )
+from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import counted
@@ -57,11 +58,21 @@ def _sizes(request: ListOffsetsRequest | OffsetForLeaderEpochRequest | DeleteRec
         yield from repeat(_PER_PARTITION, len(topic.partitions))
 
 
-def _partition(partitions: PartitionTable, name: str, index: int) -> Partition:
-    found = partitions.get(name, index)
-    if found is None:
-        raise UnknownTopicOrPartitionError(f"there is no partition {name[:300]}-{index}")
-    return found
+class _Partitions:
+    """Finds partitions for a client that may do one thing with their topics."""
+
+    def __init__(self, access: Access, partitions: PartitionTable, operation: AclOperation) -> None:
+        self._access = access
+        self._partitions = partitions
+        self._operation = operation
+
+    def find(self, context: RequestContext, name: str, index: int) -> Partition:
+        """The partition. Raises why there is none for this client."""
+        record = self._access.topic(context.connection, self._operation, name)
+        found = self._partitions.of(record, index)
+        if found is None:
+            raise UnknownTopicOrPartitionError(f"there is no partition {name[:300]}-{index}")
+        return found
 
 
 class ListOffsetsHandler(Handler):
@@ -71,8 +82,8 @@ class ListOffsetsHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
     VERSIONS: ClassVar[VersionRange] = (1, 11)
 
-    def __init__(self, partitions: PartitionTable, search: TimestampSearch) -> None:
-        self._partitions = partitions
+    def __init__(self, access: Access, partitions: PartitionTable, search: TimestampSearch) -> None:
+        self._partitions = _Partitions(access, partitions, AclOperation.DESCRIBE)
         self._search = search
 
     def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Begun:
@@ -81,7 +92,7 @@ class ListOffsetsHandler(Handler):
 
     async def _finish(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | None:
         response = ListOffsetsResponse()
-        version, pace = context.api_version, Pace(context.connection.flow)
+        partitions, version, pace = self._partitions, context.api_version, Pace(context.connection.flow)
         for topic in request.topics:
             answer = ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answer)
@@ -93,7 +104,7 @@ class ListOffsetsHandler(Handler):
                 row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
                 answer.partitions.append(row)
                 try:
-                    await self._look_up(_partition(self._partitions, topic.name, wanted.partition_index), wanted, row)
+                    await self._look_up(partitions.find(context, topic.name, wanted.partition_index), wanted, row)
                 except KafkaError as error:
                     row.error_code = code_of(error)
                 if version < _WITH_LEADER_EPOCH:
@@ -133,8 +144,8 @@ class OffsetForLeaderEpochHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
     VERSIONS: ClassVar[VersionRange] = (2, 4)
 
-    def __init__(self, partitions: PartitionTable) -> None:
-        self._partitions = partitions
+    def __init__(self, access: Access, partitions: PartitionTable) -> None:
+        self._partitions = _Partitions(access, partitions, AclOperation.DESCRIBE)
 
     def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened."""
@@ -144,7 +155,7 @@ class OffsetForLeaderEpochHandler(Handler):
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
     ) -> OffsetForLeaderEpochResponse | None:
         response = OffsetForLeaderEpochResponse()
-        pace = Pace(context.connection.flow)
+        partitions, pace = self._partitions, Pace(context.connection.flow)
         for topic in request.topics:
             answer = OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answer)
@@ -156,7 +167,7 @@ class OffsetForLeaderEpochHandler(Handler):
                 row = OffsetForLeaderEpochResponseEndOffset(partition=wanted.partition)
                 answer.partitions.append(row)
                 try:
-                    await self._look_up(_partition(self._partitions, topic.topic, wanted.partition), wanted, row)
+                    await self._look_up(partitions.find(context, topic.topic, wanted.partition), wanted, row)
                 except KafkaError as error:
                     row.error_code = code_of(error)
         return response
@@ -176,16 +187,16 @@ class DeleteRecordsHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.DELETE_RECORDS
     VERSIONS: ClassVar[VersionRange] = (0, 2)
 
-    def __init__(self, partitions: PartitionTable) -> None:
-        self._partitions = partitions
+    def __init__(self, access: Access, partitions: PartitionTable) -> None:
+        self._partitions = _Partitions(access, partitions, AclOperation.DELETE)
 
     def begin(self, request: DeleteRecordsRequest, context: RequestContext) -> Begun:
         """The new log start has to become durable."""
-        finish = partial(self._finish, request, Pace(context.connection.flow))
-        return cast("Begun", counted(_sizes(request), finish))
+        return cast("Begun", counted(_sizes(request), partial(self._finish, request, context)))
 
-    async def _finish(self, request: DeleteRecordsRequest, pace: Pace) -> DeleteRecordsResponse:
+    async def _finish(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
         response = DeleteRecordsResponse()
+        pace = Pace(context.connection.flow)
         for topic in request.topics:
             answer = DeleteRecordsTopicResult(name=topic.name)
             response.topics.append(answer)
@@ -195,7 +206,7 @@ class DeleteRecordsHandler(Handler):
                 row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
                 answer.partitions.append(row)
                 try:
-                    partition = _partition(self._partitions, topic.name, wanted.partition_index)
+                    partition = self._partitions.find(context, topic.name, wanted.partition_index)
                     row.low_watermark = await self._delete(partition, wanted.offset)
                 except KafkaError as error:
                     row.error_code = code_of(error)

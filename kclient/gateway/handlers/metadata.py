@@ -11,17 +11,15 @@ from kclient.errors import (
     InvalidTopicError,
     KafkaError,
     TopicExistsError,
-    UnknownTopicIdError,
-    UnknownTopicOrPartitionError,
 )
+from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.contexts import RequestContext
+from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.identity import Identity
 from kclient.gateway.topic_record import TopicRecord
-from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.topics import INTERNAL, TopicCatalogue, check_name
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.metadata import (
@@ -48,10 +46,10 @@ class MetadataHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.METADATA
     VERSIONS: ClassVar[VersionRange] = (0, 13)
 
-    def __init__(self, identity: Identity, config: BrokerConfig, topics: TopicTable, catalogue: TopicCatalogue) -> None:
+    def __init__(self, identity: Identity, config: BrokerConfig, access: Access, catalogue: TopicCatalogue) -> None:
         self._identity = identity
         self._config = config
-        self._topics = topics
+        self._access = access
         self._catalogue = catalogue
 
     def begin(self, request: MetadataRequest, context: RequestContext) -> Begun:
@@ -63,30 +61,34 @@ class MetadataHandler(Handler):
         return MetadataResponse(error_code=code_of(error)) if context.api_version >= 13 else None
 
     def _begin(self, request: MetadataRequest, context: RequestContext) -> Work:
-        topics = self._topics
+        access, client = self._access, context.connection
         if request.topics is None or (context.api_version == 0 and not request.topics):
-            names = topics.names()
-            if len(names) > FEW or sum(record.partitions for record in topics) > FEW:
+            names = access.names(client, AclOperation.DESCRIBE)
+            if len(names) > FEW or self._partitions(names, client) > FEW:
                 yield None
-            return self._respond(len(names), (MetadataRequestTopic(name=name) for name in names), context)
+            return self._respond(len(names), (MetadataRequestTopic(name=name) for name in names), request, context)
         missing: dict[str, None] = {}
         weight = counted = 0
         for count, topic in enumerate(request.topics):
-            record = None if topic.name is None else topics.get(topic.name)
+            record = None if topic.name is None else access.find(client, AclOperation.DESCRIBE, topic.name, None)
             if record is not None:
                 weight += record.partitions
-            elif topic.name is not None and self._may_create(request, topic.name):
+            elif topic.name is not None and self._may_create(request, topic.name, client):
                 missing[topic.name] = None
             if count % FEW == FEW - 1:
                 yield _PER_NAME * (len(missing) - counted)
                 counted = len(missing)
         if missing:
-            return partial(self._create, list(missing), request.topics, context)
+            return partial(self._create, list(missing), request, context)
         if weight > FEW:
             yield None
-        return self._respond(len(request.topics), request.topics, context)
+        return self._respond(len(request.topics), request.topics, request, context)
 
-    def _may_create(self, request: MetadataRequest, name: str) -> bool:
+    def _partitions(self, names: list[str], client: ConnectionContext) -> int:
+        found = (self._access.find(client, AclOperation.DESCRIBE, name, None) for name in names)
+        return sum(record.partitions for record in found if record is not None)
+
+    def _may_create(self, request: MetadataRequest, name: str, client: ConnectionContext) -> bool:
         if not request.allow_auto_topic_creation or name in INTERNAL:
             return False
         if not self._config.get_bool("auto.create.topics.enable"):
@@ -95,11 +97,13 @@ class MetadataHandler(Handler):
             check_name(name)
         except InvalidTopicError:
             return False
-        return True
+        access = self._access
+        return access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name) and (
+            access.allows(client, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+            or access.allows(client, AclOperation.CREATE, ResourceType.TOPIC, name)
+        )
 
-    async def _create(
-        self, missing: list[str], wanted: list[MetadataRequestTopic], context: RequestContext
-    ) -> MetadataResponse:
+    async def _create(self, missing: list[str], request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         pace = Pace(context.connection.flow)
         for name in missing:
             await pace.pause()
@@ -109,9 +113,12 @@ class MetadataHandler(Handler):
                 pass
             except KafkaError as error:
                 logger.error("topic %s could not be created: %s", name, error)
-        return self._respond(len(wanted), wanted, context)
+        wanted = request.topics or []
+        return self._respond(len(wanted), wanted, request, context)
 
-    def _respond(self, count: int, wanted: Iterable[MetadataRequestTopic], context: RequestContext) -> MetadataResponse:
+    def _respond(
+        self, count: int, wanted: Iterable[MetadataRequestTopic], request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse:
         identity, advertised = self._identity, context.connection.advertised
         rack = self._config.get("broker.rack")
         broker = MetadataResponseBroker(
@@ -120,27 +127,29 @@ class MetadataHandler(Handler):
             port=advertised.port,
             rack=str(rack) if rack is not None else None,
         )
-        return MetadataResponse(
+        response = MetadataResponse(
             brokers=[broker],
             cluster_id=identity.cluster_id,
             controller_id=identity.node_id,
-            topics=lazily(count, (self._topic(topic, context.api_version) for topic in wanted)),
+            topics=lazily(count, (self._topic(topic, request, context) for topic in wanted)),
         )
+        if request.include_cluster_authorized_operations:
+            client = context.connection
+            response.cluster_authorized_operations = self._access.operations(client, ResourceType.CLUSTER, CLUSTER_NAME)
+        return response
 
-    def _topic(self, wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
-        topics = self._topics
+    def _topic(
+        self, wanted: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponseTopic:
+        access, client, version = self._access, context.connection, context.api_version
         answer = MetadataResponseTopic(name=wanted.name)
         try:
             if wanted.name is not None:
                 check_name(wanted.name)
-                record = topics.get(wanted.name)
-                if record is None:
-                    raise UnknownTopicOrPartitionError(f"there is no topic {wanted.name}")
+                record = access.topic(client, AclOperation.DESCRIBE, wanted.name)
             elif version >= BY_ID_SINCE and wanted.topic_id != ZERO_UUID:
                 answer.topic_id = wanted.topic_id
-                record = topics.by_id(wanted.topic_id)
-                if record is None:
-                    raise UnknownTopicIdError(f"no topic has the id {wanted.topic_id.hex()}")
+                record = access.topic(client, AclOperation.DESCRIBE, "", wanted.topic_id)
             else:
                 raise InvalidTopicError("a topic without a name")
         except KafkaError as error:
@@ -148,6 +157,8 @@ class MetadataHandler(Handler):
             return answer
         answer.name, answer.topic_id = record.name, record.topic_id
         answer.partitions = partitions_of(record, self._identity)
+        if request.include_topic_authorized_operations:
+            answer.topic_authorized_operations = access.operations(client, ResourceType.TOPIC, record.name)
         return answer
 
 

@@ -21,10 +21,10 @@ from kclient.errors import (
     InvalidTxnStateError,
     KafkaError,
     RecordTooLargeError,
-    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import TopicConfig
@@ -32,12 +32,12 @@ from kclient.gateway.contents import AT_ONCE, ContentCheck, Recompression, Rejec
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import Work, started
-from kclient.gateway.handlers.handler import Begun, CloseConnectionError, Handler, VersionRange
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition, writable
 from kclient.gateway.partitions import PartitionTable
-from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.validation import check_produced
 from kclient.gateway.workers import Workers
+from kclient.net.answers import CloseConnectionError
 from kclient.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -53,6 +53,8 @@ from kclient.records.batch_header import write_header
 from kclient.types import Buffer, TimestampType
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
+
+_WITH_TOPIC_IDS: Final = 13  # Produce names topics by id from this version on
 
 OLDEST_WITH_BATCHES = 3
 _RECORD_ERRORS_SINCE: Final = 8
@@ -99,13 +101,13 @@ class ProduceHandler(Handler):
 
     def __init__(
         self,
-        topics: TopicTable,
+        access: Access,
         partitions: PartitionTable,
         workers: Workers,
         clock: Clock,
         spawn: Callable[..., object],
     ) -> None:
-        self._topics = topics
+        self._access = access
         self._partitions = partitions
         self._workers = workers
         self._clock = clock
@@ -122,18 +124,20 @@ class ProduceHandler(Handler):
             return self.fail(request, context, refusal)
         if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             topic = request.topic_data[0]
-            partition = self._at_hand(topic, topic.partition_data[0], context.api_version)
+            partition = self._at_hand(topic, topic.partition_data[0], context)
             if partition is not None:
                 return self._append_one(request, context, wanted, partition)
         return cast("Begun", started(self._begin(request, context, wanted)))
 
-    def _at_hand(self, topic: TopicProduceData, data: PartitionProduceData, version: int) -> Partition | None:
+    def _at_hand(
+        self, topic: TopicProduceData, data: PartitionProduceData, context: RequestContext
+    ) -> Partition | None:
         """The partition of a batch that can be looked through and appended in one go."""
         records = data.records
         if records is None or not HEADER_SIZE <= len(records) <= AT_ONCE or records[_CODEC_AT] & _CODEC_BITS:
             return None
-        topics = self._topics
-        record = topics.by_id(topic.topic_id) if version >= 13 else topics.get(topic.name)
+        topic_id = topic.topic_id if context.api_version >= _WITH_TOPIC_IDS else None
+        record = self._access.find(context.connection, AclOperation.WRITE, topic.name, topic_id)
         partition = None if record is None else self._partitions.of(record, data.index)
         if partition is None or partition.config.compression_type not in _AS_IT_IS:
             return None
@@ -181,7 +185,7 @@ class ProduceHandler(Handler):
                     yield count * (_PER_ROW + min(len(topic.name), _LONGEST_NAME))
                     count = size = 0
                 try:
-                    partition = self._partition(topic, data.index, context.api_version)
+                    partition = self._partition(topic, data.index, context)
                     if len(data.records or b"") <= _LARGE:
                         header = check_produced(data.records, context.api_version, partition.config)
                     else:
@@ -193,12 +197,12 @@ class ProduceHandler(Handler):
                         inside = header.length - HEADER_SIZE
                     else:
                         batch, header, inside = yield from self._look_through(partition, data, header, context)
-                        partition = self._partition(topic, data.index, context.api_version)  # it may be another now
+                        partition = self._partition(topic, data.index, context)  # it may be another now
                     anew = Recompression.asked_for(header, partition.config)
                     if anew:
                         made = Recompression(batch, header, partition.config, inside)
                         batch, header = yield from self._made_anew(made, context, waiting)
-                        partition = self._partition(topic, data.index, context.api_version)
+                        partition = self._partition(topic, data.index, context)
                     append = partition.append(batch, header)
                     if anew:
                         waiting.hold(append, wanted, header.length)
@@ -298,12 +302,10 @@ class ProduceHandler(Handler):
         yield len(batch) - held
         return batch, header
 
-    def _partition(self, topic: TopicProduceData, index: int, version: int) -> Partition:
-        topics = self._topics
-        record = topics.by_id(topic.topic_id) if version >= 13 else topics.get(topic.name)
-        if record is None and version >= 13:
-            raise UnknownTopicIdError(f"no topic has the id {topic.topic_id.hex()}")
-        partition = self._partitions.of(record, index) if record is not None else None
+    def _partition(self, topic: TopicProduceData, index: int, context: RequestContext) -> Partition:
+        topic_id = topic.topic_id if context.api_version >= _WITH_TOPIC_IDS else None
+        record = self._access.topic(context.connection, AclOperation.WRITE, topic.name, topic_id)
+        partition = self._partitions.of(record, index)
         if partition is None:
             raise UnknownTopicOrPartitionError(f"there is no partition {topic.name[:_LONGEST_NAME]}-{index}")
         return partition

@@ -7,6 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 from kclient.errors import TransactionalIdAuthorizationError
+from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import Role
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
@@ -24,7 +25,8 @@ class InitProducerIdHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.PRODUCERS
 
-    def __init__(self, producer_ids: ProducerIds) -> None:
+    def __init__(self, access: Access, producer_ids: ProducerIds) -> None:
+        self._access = access
         self._producer_ids = producer_ids
 
     def begin(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse | Finish:
@@ -39,6 +41,8 @@ class InitProducerIdHandler(Handler):
             raise TransactionalIdAuthorizationError(
                 f"transactions are not supported yet (transactional.id {request.transactional_id!r})"
             )
+        if not self._access.allows_any(context.connection, AclOperation.WRITE, ResourceType.TOPIC):
+            self._access.check_cluster(context.connection, AclOperation.IDEMPOTENT_WRITE)
         # As in Kafka, a producer without a transactional id gets a new id each time it asks, with epoch 0.
         taken = self._producer_ids.take_nowait()
         if taken is not None:

@@ -10,6 +10,7 @@ from typing import ClassVar, Final, TypeVar, cast
 import anyio
 
 from kclient.errors import (
+    ErrorCode,
     InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
@@ -20,14 +21,14 @@ from kclient.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.contexts import RequestContext
+from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import counted, lazily
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.settings import MOST_PARTITIONS, TOPIC_SETTINGS
 from kclient.gateway.topic_record import TopicRecord
-from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.topics import TopicCatalogue
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.topics import (
@@ -63,15 +64,16 @@ class CreateTopicsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 7)
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def __init__(self, node_id: int, config: BrokerConfig, catalogue: TopicCatalogue) -> None:
+    def __init__(self, node_id: int, config: BrokerConfig, access: Access, catalogue: TopicCatalogue) -> None:
         self._node_id = node_id
         self._config = config
+        self._access = access
         self._catalogue = catalogue
 
     def begin(self, request: CreateTopicsRequest, context: RequestContext) -> Begun:
         """Creating waits for the manager."""
         sizes = (_PER_TOPIC + len(topic.name) + _PER_SETTING * len(topic.configs) for topic in request.topics)
-        return cast("Begun", counted(sizes, partial(self._finish, request, Pace(context.connection.flow))))
+        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
     def fail(self, request: CreateTopicsRequest, context: RequestContext, error: KafkaError) -> CreateTopicsResponse:
         """The same error for every topic."""
@@ -82,8 +84,10 @@ class CreateTopicsHandler(Handler):
             response.topics.append(row)
         return response
 
-    async def _finish(self, request: CreateTopicsRequest, pace: Pace) -> CreateTopicsResponse:
+    async def _finish(self, request: CreateTopicsRequest, client: ConnectionContext) -> CreateTopicsResponse:
         response = CreateTopicsResponse()
+        pace, access = Pace(client.flow), self._access
+        any_topic = access.allows(client, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
         for topic, repeated in await _by_name(request.topics, pace):
             await pace.pause()
             row = CreatableTopicResult(name=topic.name)
@@ -91,9 +95,16 @@ class CreateTopicsHandler(Handler):
             try:
                 if repeated:
                     raise InvalidRequestError("Duplicate topic name.")
+                if not any_topic:
+                    access.check(client, AclOperation.CREATE, ResourceType.TOPIC, topic.name)
                 await self._create(topic, row, validate_only=request.validate_only)
             except KafkaError as error:
                 put_error(row, error, self.ROLE)
+                continue
+            if not access.allows(client, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+                row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                row.num_partitions = row.replication_factor = -1
+                row.configs = None
         return response
 
     async def _create(self, topic: CreatableTopic, row: CreatableTopicResult, *, validate_only: bool) -> None:
@@ -180,9 +191,9 @@ class DeleteTopicsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 6)
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def __init__(self, config: BrokerConfig, topics: TopicTable, catalogue: TopicCatalogue) -> None:
+    def __init__(self, config: BrokerConfig, access: Access, catalogue: TopicCatalogue) -> None:
         self._config = config
-        self._topics = topics
+        self._access = access
         self._catalogue = catalogue
 
     def begin(self, request: DeleteTopicsRequest, context: RequestContext) -> Begun:
@@ -192,10 +203,11 @@ class DeleteTopicsHandler(Handler):
         if context.api_version < 6:
             wanted = (DeleteTopicState(name=name) for name in request.topic_names)
             sizes = (_PER_TOPIC + len(name) for name in request.topic_names)
-        return cast("Begun", counted(sizes, partial(self._finish, wanted, Pace(context.connection.flow))))
+        return cast("Begun", counted(sizes, partial(self._finish, wanted, context.connection)))
 
-    async def _finish(self, wanted: Iterable[DeleteTopicState], pace: Pace) -> DeleteTopicsResponse:
+    async def _finish(self, wanted: Iterable[DeleteTopicState], client: ConnectionContext) -> DeleteTopicsResponse:
         response = DeleteTopicsResponse()
+        pace = Pace(client.flow)
         places = anyio.Semaphore(_AT_ONCE)
         found = await _by_key(wanted, _key, pace)
         async with anyio.create_task_group() as tasks:
@@ -203,20 +215,20 @@ class DeleteTopicsHandler(Handler):
                 await pace.pause()
                 row = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
                 response.responses.append(row)
-                record = self._record(state)
+                record = self._record(state, client)
                 if repeated or self._is_named_otherwise(state, record, found):
                     put_error(row, InvalidRequestError("The request names this topic more than once."), self.ROLE)
                     continue
                 await places.acquire()
                 if record is not None:
-                    tasks.start_soon(self._delete_one, state, row, places)
+                    tasks.start_soon(self._delete_one, state, row, places, client)
                 else:  # which takes no time
-                    await self._delete_one(state, row, places)
+                    await self._delete_one(state, row, places, client)
         return response
 
-    def _record(self, state: DeleteTopicState) -> TopicRecord | None:
-        topics = self._topics
-        return topics.by_id(state.topic_id) if state.name is None else topics.get(state.name)
+    def _record(self, state: DeleteTopicState, client: ConnectionContext) -> TopicRecord | None:
+        topic_id = state.topic_id if state.name is None else None
+        return self._access.find(client, AclOperation.DELETE, state.name or "", topic_id)
 
     @staticmethod
     def _is_named_otherwise(state: DeleteTopicState, record: TopicRecord | None, found: Container[Hashable]) -> bool:
@@ -226,31 +238,34 @@ class DeleteTopicsHandler(Handler):
         other = {"name": record.name} if state.name is None else {"topic_id": record.topic_id}
         return _key(DeleteTopicState(**other)) in found
 
-    async def _delete_one(self, state: DeleteTopicState, row: DeletableTopicResult, places: anyio.Semaphore) -> None:
+    async def _delete_one(
+        self, state: DeleteTopicState, row: DeletableTopicResult, places: anyio.Semaphore, client: ConnectionContext
+    ) -> None:
         try:
-            await self._delete(state, row)
+            await self._delete(state, row, client)
         except KafkaError as error:
             put_error(row, error, self.ROLE)
         finally:
             places.release()
 
-    async def _delete(self, state: DeleteTopicState, row: DeletableTopicResult) -> None:
+    async def _delete(self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext) -> None:
         if not self._config.get_bool("delete.topic.enable"):
             raise TopicDeletionDisabledError("Topic deletion is disabled (delete.topic.enable=false).")
         if state.name is not None:
             if state.topic_id != ZERO_UUID:
                 raise InvalidRequestError("A topic is named either by name or by id")
-            record = self._topics.get(state.name)
+            self._access.check(client, AclOperation.DELETE, ResourceType.TOPIC, state.name)
+            record = self._record(state, client)
             if record is not None:
                 row.topic_id = record.topic_id
             await self._catalogue.delete(state.name)
             return
-        record = self._topics.by_id(state.topic_id)
-        if record is None:
-            if state.topic_id == ZERO_UUID:
-                raise InvalidRequestError("A topic is named neither by name nor by id")
-            raise UnknownTopicIdError(f"no topic has the id {state.topic_id.hex()}")
-        row.name = record.name
+        if state.topic_id == ZERO_UUID:
+            raise InvalidRequestError("A topic is named neither by name nor by id")
+        seen = self._access.find(client, AclOperation.DESCRIBE, "", state.topic_id)
+        if seen is not None:  # else its name is not told
+            row.name = seen.name
+        record = self._access.topic(client, AclOperation.DELETE, "", state.topic_id)
         try:
             await self._catalogue.delete(record.name, record.topic_id)
         except UnknownTopicOrPartitionError as error:  # somebody else was faster
@@ -268,18 +283,19 @@ class CreatePartitionsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 3)
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def __init__(self, node_id: int, topics: TopicTable, catalogue: TopicCatalogue) -> None:
+    def __init__(self, node_id: int, access: Access, catalogue: TopicCatalogue) -> None:
         self._node_id = node_id
-        self._topics = topics
+        self._access = access
         self._catalogue = catalogue
 
     def begin(self, request: CreatePartitionsRequest, context: RequestContext) -> Begun:
         """Growing waits for the manager."""
         sizes = (_PER_TOPIC + len(topic.name) for topic in request.topics)
-        return cast("Begun", counted(sizes, partial(self._finish, request, Pace(context.connection.flow))))
+        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
-    async def _finish(self, request: CreatePartitionsRequest, pace: Pace) -> CreatePartitionsResponse:
+    async def _finish(self, request: CreatePartitionsRequest, client: ConnectionContext) -> CreatePartitionsResponse:
         response = CreatePartitionsResponse()
+        pace = Pace(client.flow)
         for topic, repeated in await _by_name(request.topics, pace):
             await pace.pause()
             row = CreatePartitionsTopicResult(name=topic.name)
@@ -287,13 +303,14 @@ class CreatePartitionsHandler(Handler):
             try:
                 if repeated:
                     raise InvalidRequestError("Duplicate topic in request.")
-                await self._grow(topic, validate_only=request.validate_only)
+                await self._grow(topic, client, validate_only=request.validate_only)
             except KafkaError as error:
                 put_error(row, error, self.ROLE)
         return response
 
-    async def _grow(self, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
-        record = self._topics.get(topic.name)
+    async def _grow(self, topic: CreatePartitionsTopic, client: ConnectionContext, *, validate_only: bool) -> None:
+        self._access.check(client, AclOperation.ALTER, ResourceType.TOPIC, topic.name)
+        record = self._access.find(client, AclOperation.ALTER, topic.name, None)
         if record is not None and topic.assignments is not None:
             added = topic.count - record.partitions
             if added > 0 and len(topic.assignments) != added:

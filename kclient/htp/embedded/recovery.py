@@ -60,6 +60,11 @@ class SyncCheckpoint:
         """Whether messages were synced in its segment."""
         return self.position > 0 or self.next > self.segment
 
+    @property
+    def bare(self) -> bool:
+        """Whether no message that is not trimmed is known to have been synced."""
+        return self.next <= self.start and not self.filled
+
     def encode(self) -> bytes:
         """As the manager keeps it."""
         limits = {str(base): size for base, size in self.limits.items()}
@@ -206,6 +211,12 @@ class _Recovery:
         return max((base for base in bases if base < known), default=0)
 
     def _tell_missing(self, begin: int, end: int) -> None:
+        if self._checkpoint.bare:  # a power cut leaves any of the files whose names were not synced
+            logger.warning(
+                "%s: the messages from %d to %d were never synced and are lost; it begins at %d",
+                self._directory, begin, end - 1, end,
+            )  # fmt: skip
+            return
         logger.error(
             "%s: the messages from %d to %d are missing: the files that held them are gone, or shorter. Restore the "
             "data directory from a backup; until then, who reads passes over them",

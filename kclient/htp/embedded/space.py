@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
 from typing import Final
 
 from kclient.htp.errors import StorageError, StorageFullError
@@ -36,6 +37,15 @@ def opening_error(path: str, error: BaseException, reason: str) -> StorageError:
             "lost: make space, and start again"
         )
     return StorageError(f"{path} cannot be opened: {reason}")
+
+
+def space_left(path: str) -> int:
+    """Bytes that may still be written beside a file, as far as the file system says so; very many if it does not."""
+    try:
+        found = os.statvfs(os.path.dirname(path))  # noqa: PTH120
+    except OSError:
+        return sys.maxsize
+    return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
 
 
 def _is_full(directory: str) -> bool:

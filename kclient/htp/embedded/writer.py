@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sqlite3
@@ -11,13 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from kclient.htp.embedded.space import opening_error
+from kclient.htp.embedded.space import opening_error, space_left
 from kclient.htp.embedded.tables import metadata
 from kclient.htp.errors import HtpError, StorageError, StorageFullError, StoreClosedError
 
@@ -31,6 +33,8 @@ _FINDINGS: Final = 5
 """What is told of a damaged database, at most."""
 _RESERVE_BYTES: Final = 8 << 20
 """Bytes that the write-ahead log has from the start: twice what SQLite lets it grow to before it begins anew."""
+_LEAST_BYTES: Final = 256 << 10
+"""Without so many a store would open and be able to record nothing, not even who leads a topic: nobody could read."""
 _UNDONE: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_BUSY})
 """Why a commit fails before its last frame, the one that makes the others count, is whole in the write-ahead log."""
 
@@ -115,10 +119,20 @@ class DatabaseWriter:
                 f"from a backup. Without one, copy it first; if only indexes are named above, "
                 f"`sqlite3 {self._path} REINDEX` makes them anew from the tables"
             )
+        self._check_space()
         with self._wake:
             if self._stopping:
                 raise StoreClosedError(f"{self._path} was closed while it was opened")
             self._thread.start()
+
+    def _check_space(self) -> None:
+        """Refuse a file system that is about to be full, but for the space that a log has which is there still."""
+        left = space_left(self._path)
+        with contextlib.suppress(OSError):
+            left += Path(f"{self._path}-wal").stat().st_size
+        if left < _LEAST_BYTES:
+            full = OSError(errno.ENOSPC, "")
+            raise opening_error(self._path, full, f"{left} bytes are left, {_LEAST_BYTES} are needed to begin")
 
     def submit(self, job: Job) -> None:
         """Have a job done; from any thread.

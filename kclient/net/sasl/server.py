@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 
 from kclient.errors import ConfigError, ProtocolError
-from kclient.net.answers import Later, Steps, Work
+from kclient.net.answers import CloseConnectionError, Later, Steps, Work
 from kclient.net.sasl.mechanism import Identity
 from kclient.net.sasl.session import Mechanisms, SaslSession, SessionState
 from kclient.net.server import Answer, Reply, RequestHandler
@@ -121,9 +121,7 @@ class SaslHandler:
         if session.may_ask():
             return self.handler.begin(frame, connection)
         what = "its session has ended" if session.identity is not None else "it is not authenticated"
-        logger.warning("%s asks for the API %d, but %s: the connection is closed", connection.peer, api_key, what)
-        connection.close()
-        return None
+        raise CloseConnectionError(f"it asks for the API {api_key}, but {what}")
 
     # SASL
 

@@ -181,6 +181,48 @@ async def test_who_polls_too_seldom_loses_the_partitions_and_is_told_the_setting
         assert listener.events[:3] == ["assigned", "lost", "assigned"]
 
 
+class Hung(Lost):
+    """Its first `on_partitions_assigned` does not end by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = anyio.Event()
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:  # type: ignore[override]
+        if not self.begun.is_set():
+            self.begun.set()
+            await anyio.sleep_forever()
+        self.events.append("assigned")
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+async def test_who_is_cancelled_in_the_listener_and_then_too_slow_has_lost_what_was_taken_over(
+    assignor: str, address: str
+) -> None:
+    await fill(address, 0, 5)
+    listener = Hung()
+    settings = {"max_poll_interval_ms": 300, "heartbeat_interval_ms": 50, "partition_assignment_strategy": [assignor]}
+    async with reader(address, **settings) as consumer:
+        consumer.subscribe(["t"], listener)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+
+                async def poll() -> None:
+                    while True:
+                        await consumer.poll(1.0)
+
+                tasks.start_soon(poll)
+                await listener.begun.wait()
+                tasks.cancel_scope.cancel()
+            member = consumer.group_metadata().member_id
+            assert member
+            assert consumer.assignment() == {T0}
+            while consumer.group_metadata().member_id == member:
+                await anyio.sleep(0.01)
+        assert await values(consumer, 5) == [0, 1, 2, 3, 4]
+        assert listener.events == ["lost", "assigned"]
+
+
 async def test_a_membership_that_the_broker_forgot(address: str) -> None:
     await fill(address, 0, 5)
     listener = Lost()

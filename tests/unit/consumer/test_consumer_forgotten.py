@@ -38,7 +38,6 @@ async def left(address: str) -> None:
                 await anyio.sleep(0.01)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # on trio a consumer belongs to its block
 @pytest.mark.anyio
 async def test_a_member_that_is_forgotten_warns_and_leaves_its_group(address: str) -> None:
     held = [kclient.Consumer("t", bootstrap_servers=address, group_id="g")]

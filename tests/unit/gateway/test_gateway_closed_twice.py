@@ -244,13 +244,23 @@ async def test_a_task_of_its_own_waits_for_no_close_of_another() -> None:
             closing.open.set()
 
         async with anyio.create_task_group() as group:
-            if current_backend() == "asyncio":
-                group.start_soon(go_on)
-                await gateway.close()
-        if current_backend() == "trio":  # closing follows nesting
-            gateway._supervisor.spawn(go_on, name="goes on")
+            group.start_soon(go_on)
             await gateway.close()
         assert refused.is_set()
+
+
+async def test_it_starts_and_closes_within_timeouts_and_in_any_task() -> None:
+    gateway = Gateway(f"memory:{next(names)}", listen=None)
+    with anyio.fail_after(20):
+        await gateway.start()
+    with anyio.move_on_after(20):
+        wire = connect(gateway)
+        await wire.create("t")
+        await wire.aclose()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(gateway.close)
+    await gateway.wait()
 
 
 async def test_a_store_in_memory_is_free_when_its_gateway_is_closed_and_not_before() -> None:
@@ -338,8 +348,7 @@ async def break_off(gateway: Gateway, how: str, function: Any, turns_later: int)
                 if task is not None:
                     task.cancel()
             else:
-                with suppress(IllegalStateError):  # on trio, once it has started
-                    await gateway.close()
+                await gateway.close()
 
 
 async def test_a_start_that_cannot_record_its_epoch_leaves_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:

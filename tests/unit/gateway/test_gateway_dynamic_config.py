@@ -13,6 +13,7 @@ import pytest
 from kclient.config.setting import Number
 from kclient.errors import ConfigError, ErrorCode
 from kclient.gateway import Gateway, connection_quota
+from kclient.gateway import gateway as gateway_module
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import READ_ONLY
 from kclient.gateway.partition import Partition
@@ -362,6 +363,40 @@ async def test_a_host_that_is_not_found_any_more_stops_no_start(url: str, caplog
             limits = gateway._running().limits
             assert (limits.quota.per_address, limits.quota.overrides) == (9, {"127.0.0.1": 7})
     assert "no-such-host.invalid cannot be found" in caplog.text
+
+
+async def test_a_host_that_is_not_found_at_the_start_is_looked_up_again(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else may connect, and no name server answers while the gateway starts."""
+    changed = {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "slow.test:5"}
+    answers = [anyio.sleep_forever, anyio.sleep_forever]
+
+    async def lookup(_host: str, _port: object) -> list[tuple[object, ...]]:
+        if answers:
+            await answers.pop()()
+        return [(0, 0, 0, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(connection_quota.anyio, "getaddrinfo", lookup)
+    monkeypatch.setattr(connection_quota, "_LOOK_UP_S", 0.1)
+    monkeypatch.setattr(gateway_module, "_LOOK_UP_AGAIN_S", 0.1)
+    async with open_store(url) as store:
+        await store.manager.commit({SETTINGS: json.dumps(changed).encode()})
+        with anyio.fail_after(20):
+            async with Gateway(store, listen=None) as gateway:
+                limits = gateway._running().limits
+                assert limits.quota.overrides == {}
+                while limits.quota.overrides != {"127.0.0.1": 5}:
+                    await anyio.sleep(0.005)
+    assert caplog.text.count("slow.test cannot be found: no answer within 0.1 s") == 1
+
+
+async def test_only_what_was_changed_while_a_gateway_ran_stops_no_start(url: str) -> None:
+    async with open_store(url) as store:
+        await store.manager.commit({SETTINGS: json.dumps({"max.connections": "50"}).encode()})
+        config = {"max.connections.per.ip.overrides": "no-such-host.invalid:5"}
+        with pytest.raises(ConfigError, match=r"no-such-host\.invalid cannot be found"):
+            await Gateway(store, listen=None, config=config).start()
 
 
 async def test_a_host_that_nobody_could_ask_for_is_refused() -> None:

@@ -49,6 +49,27 @@ async def test_garbage_closes_its_connection_only(sent: bytes, said: str, caplog
         assert (await wire.metadata()).brokers
 
 
+@pytest.mark.parametrize("refusal", ["acks=0", "key", "version", "size"])
+async def test_what_was_acknowledged_before_a_refusal_arrives(refusal: str) -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        good = b"".join(encode_request(produce_request("t", batch_of(b"a")), 9, 5, "x"))
+        torn = bytearray(batch_of(b"b"))
+        torn[-1] ^= 1
+        bad = {
+            "acks=0": b"".join(encode_request(produce_request("t", torn, acks=0), 9, 6, "x")),
+            "key": framed(b"\x03\xe7\x00\x00\x00\x00\x00\x01\xff\xff"),
+            "version": framed(b"\x00\x03\x00\x63\x00\x00\x00\x01\xff\xff\x00"),
+            "size": b"\x7f\xff\xff\xff",
+        }[refusal]
+        await wire.stream.send([good * 3 + bad + good])
+        with anyio.fail_after(10):
+            for offset in range(3):
+                answer = await wire.read(produce_request("t", b""), 9)
+                assert answer.responses[0].partition_responses[0].base_offset == offset
+            assert await wire.frame() is None
+
+
 async def test_bytes_behind_a_request_are_ignored() -> None:
     async with running() as (_, wire):  # librdkafka sends some, and Kafka takes them
         await wire.stream.send([framed(METADATA + b"more")])

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from kclient.concurrency import Completion, Supervisor, loop_soon
 from kclient.errors import ErrorCode
+from kclient.gateway.access import Access
 from kclient.gateway.assembly import group_handlers
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
@@ -108,7 +109,7 @@ class Harness:
             clock=self.clock,
             spawn=self.spawn,
         )
-        self.table = HandlerTable(group_handlers(1, self.groups, cast("TopicTable", self.topics), self.clock))
+        self.table = HandlerTable(group_handlers(1, Access(cast("TopicTable", self.topics)), self.groups, self.clock))
 
     def begin(self, request: ApiMessage, version: int | None = None) -> Callable[[], Awaitable[Any]]:
         """Send a request; returns what waits for the answer."""

@@ -235,6 +235,24 @@ async def test_a_segment_that_lacks_messages_is_told(
             assert await offsets(store, start, COUNT) == [n for n in range(COUNT) if not first <= n <= last]
 
 
+async def test_what_was_never_synced_is_not_looked_for_in_backups(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut may leave a later file of a topic and none before it."""
+    async with opened(tmp_path / "full", SMALL) as store:
+        for each in range(COUNT):
+            await send(store, each)
+    async with opened(tmp_path / "data", SMALL):
+        pass
+    left = sorted((tmp_path / "full").glob("brk-0/topics/*/*.log"))[1]
+    (folder,) = (tmp_path / "data").glob("brk-0/topics/*")
+    shutil.copy(left, folder)
+    async with opened(tmp_path / "data", SMALL) as store:
+        assert "the messages from 0 to 4 were never synced and are lost; it begins at 5" in caplog.text
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+        assert await offsets(store, 5, 10) == list(range(5, 10))
+
+
 async def test_trimming_leaves_no_hole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = tmp_path / "data"
     async with opened(data, SMALL) as store:

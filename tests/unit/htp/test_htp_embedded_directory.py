@@ -30,6 +30,7 @@ from kclient.htp import (
 )
 from kclient.htp.embedded import directory as directory_module
 from kclient.htp.embedded import log as log_module
+from kclient.htp.embedded import recovery
 from kclient.htp.embedded import writer as writer_module
 from kclient.htp.embedded.directory import FORMAT
 from kclient.htp.embedded.files import Files
@@ -157,11 +158,36 @@ async def test_a_directory_that_cannot_be_made_for_want_of_space(
     await check(data)
 
 
+@pytest.mark.parametrize(("left", "opens"), [(60_000, False), (300_000, True)])
+async def test_a_disk_that_is_about_to_be_full(
+    data: Path, left: int, opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would open, and then be unable to record who leads a topic, so that nobody could read."""
+    await fill(data)
+    monkeypatch.setattr(writer_module, "space_left", lambda _path: left)
+    if opens:
+        async with opening(data):
+            return
+    with pytest.raises(StorageFullError, match=r"no space is left .* 262144 are needed to begin.* make space"):
+        await opening(data).__aenter__()
+    monkeypatch.undo()
+    await check(data)
+
+
 async def test_a_newer_format_is_refused(data: Path) -> None:
     await fill(data)
     (data / "format.json").write_text(json.dumps({"format": FORMAT + 1}))
     with pytest.raises(FormatVersionError, match=f"is written in format {FORMAT + 1}; .* up to {FORMAT}"):
         await opening(data).__aenter__()
+
+
+async def test_a_directory_of_format_1_is_of_the_present_one_then(data: Path) -> None:
+    """What wrote it would take the rows of this version for damaged."""
+    assert recovery._FORMAT <= FORMAT, "the directory's format rises with that of any row"
+    await fill(data)
+    (data / "format.json").write_text(json.dumps({"format": 1}))
+    await check(data)
+    assert json.loads((data / "format.json").read_text())["format"] == FORMAT
 
 
 async def test_an_older_format_is_migrated(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

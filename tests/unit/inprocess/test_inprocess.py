@@ -18,7 +18,6 @@ import pytest
 
 import kclient
 import kclient.sync
-from kclient.concurrency import current_backend
 from kclient.errors import BrokerConnectionError, KafkaError
 from kclient.gateway import Gateway
 from kclient.gateway.local import LONGEST_PATH, POINTER, SOCKET, find_local, find_socket, local_address
@@ -225,9 +224,8 @@ async def test_a_gateway_whose_store_is_reset_fails_and_blocks_nobody(where: str
         assert await produce(memory, b"y") == 0
         with anyio.fail_after(20), pytest.raises(StorageError, match="was reset"):
             await gateway.wait()
-        if current_backend() == "asyncio":  # on trio closing follows nesting
-            await gateway.close()
-            await gateway.close()
+        await gateway.close()
+        await gateway.close()
         assert await produce(memory, b"y") == 1
     await gateway.close()
     assert await produce(memory, b"z") == 2

@@ -403,6 +403,111 @@ async def test_request_that_fails_later_closes_the_connection(kind: str, caplog:
         await server.aclose()
 
 
+REFUSED = {
+    "garbage": frame(b"garbage"),
+    "bug": frame(b"bug"),
+    "size": [b"\x7f\xff\xff\xff"],
+    "too large": [(5000).to_bytes(4, "big"), bytes(100)],
+    "task": frame(b"task:bug"),
+    "completion": frame(b"completion:bug"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_came_before_a_refused_request_is_answered(what: str, kind: str) -> None:
+    """All in one piece, as by a client that has several requests on their way; nothing behind it is answered."""
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve(kind, supervisor, frame_limit=4000)
+        before = [b"1", b"task:2", b"3", b"completion:4"]
+        client.channel.write([part for body in before for part in frame(body)] + REFUSED[what] + frame(b"behind"))
+        with anyio.fail_after(10):
+            while len(handler.begun) < 4:
+                await anyio.sleep(0.001)
+        await client.receive(1)
+        if what == "task":
+            handler.events.setdefault("bug", anyio.Event()).set()
+        elif what == "completion":
+            while "bug" not in handler.completions:
+                await anyio.sleep(0.001)
+            handler.completions["bug"].set_error(KeyError("bug"))
+        await anyio.wait_all_tasks_blocked()
+        assert not connection.closed
+        handler.completions["4"].set_result(frame(b"finished 4"))
+        handler.events.setdefault("2", anyio.Event()).set()
+        await client.ended()
+        assert client.recorder.frames == [b"1", b"finished 2", b"3", b"finished 4"]
+        assert handler.begun[:4] == before
+        await client.aclose()
+        with anyio.fail_after(10):
+            while server.connections:
+                await anyio.sleep(0.001)
+        assert server.budget.used == 0
+        await server.aclose()
+
+
+async def test_who_asks_for_too_much_has_its_answers_first(caplog: pytest.LogCaptureFixture) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("tcp", supervisor, max_memory=1_000_000)
+        client.channel.write([*frame(b"1"), *frame(b"task:2"), (500_000).to_bytes(4, "big"), bytes(100)])
+        with anyio.fail_after(10):
+            while "2" not in handler.events:
+                await anyio.sleep(0.001)
+        handler.events["2"].set()
+        await client.ended()
+        assert client.recorder.frames == [b"1", b"finished 2"]
+        assert handler.begun == [b"1", b"task:2"]
+        assert len(caplog.records) == 1
+        await client.aclose()
+        await server.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "socketpair", "tcp"])
+async def test_a_refused_client_that_goes_while_an_answer_is_parked_leaves_nothing(kind: str) -> None:
+    """The answer may never come: who waits for the client's sake alone is only told that it has gone."""
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve(kind, supervisor)
+        client.channel.write([*frame(b"completion:never"), *frame(b"garbage")])
+        with anyio.fail_after(10):
+            while "never" not in handler.completions:
+                await anyio.sleep(0.001)
+        await client.aclose()
+        with anyio.fail_after(10):
+            while not connection.closed:
+                await anyio.sleep(0.01)
+        assert server.budget.used == 0
+        await server.aclose()
+
+
+async def test_a_client_that_has_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system of a client that has reset its connection never takes what was on its way."""
+    monkeypatch.setattr(SocketStream, "in_flight", property(lambda _: 52))
+    async with supervised() as supervisor:
+        _, server, client, connection = serve("tcp", supervisor)
+        client.send(b"garbage")
+        await client.aclose()
+        began = anyio.current_time()
+        with anyio.fail_after(20):
+            while not connection.closed:
+                await anyio.sleep(0.001)
+        assert anyio.current_time() - began < server.settings.stall_timeout / 2
+        await server.aclose()
+
+
+async def test_a_refused_client_that_does_not_read_is_idle() -> None:
+    async with supervised() as supervisor:
+        handler, server, client, connection = serve("socketpair", supervisor, idle_timeout=0.2)
+        client.channel.pause()
+        handler.special = lambda body, _: frame(bytes(20_000_000)) if body == b"1" else frame(body)
+        client.send(b"1")
+        client.channel.write([b"\xff\xff\xff\xff"])
+        with anyio.fail_after(10):
+            while not connection.closed:
+                await anyio.sleep(0.01)
+        await client.aclose()
+        await server.aclose()
+
+
 async def test_answers_to_a_client_that_went_away_are_dropped() -> None:
     async with supervised() as supervisor:
         handler, server, client, connection = serve("socketpair", supervisor)

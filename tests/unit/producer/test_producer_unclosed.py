@@ -18,7 +18,6 @@ SETTINGS: dict[str, Any] = {"linger_ms": 50, "delivery_timeout_ms": 30_050}
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # on trio the block closes
 async def test_a_dropped_producer_warns_sends_what_it_has_and_ends() -> None:
     async with FakeKafka() as kafka:
         producer = kclient.Producer(bootstrap_servers=kafka.bootstrap, **SETTINGS)

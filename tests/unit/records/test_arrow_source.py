@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kclient.errors import IllegalStateError, SerializationError
 from kclient.records import BinaryColumn, CompressionType, HeaderColumn, RecordColumns, read_header, record_columns
+from kclient.records.arrow_source import milliseconds_column
 from tests.unit.records.faces import FACES, Face, build, header_lists, optional_bytes
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -137,6 +138,15 @@ def test_nothing(face: Face) -> None:
 def test_columns_that_are_no_records(face: Face, columns: Any, flaw: str) -> None:
     with pytest.raises(SerializationError, match=flaw):
         encoded(face, pa.table(columns))
+
+
+@pytest.mark.parametrize(("unit", "ticks"), [("us", 1000), ("ns", 1_000_000)])
+def test_moments_just_before_the_epoch_are_before_it(unit: str, ticks: int) -> None:
+    numbers = [-1, -ticks, -ticks - 1, 0, 1, ticks - 1, ticks, None, -(2**63), 2**63 - 1]
+    column = pa.array(numbers, pa.timestamp(unit))
+    expected = [None if number is None else number // ticks for number in numbers]
+    assert milliseconds_column(column).to_pylist() == expected
+    assert milliseconds_column(column[3:8]).to_pylist() == expected[3:8]
 
 
 def test_timestamps_before_the_epoch(face: Face) -> None:

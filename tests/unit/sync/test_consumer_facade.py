@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -226,26 +229,6 @@ def test_leaving_by_ctrl_c_is_quick(address: str) -> None:
         assert len(drain(consumer, 3)) == 3  # and nothing had been committed
 
 
-def test_two_threads_may_not_poll_at_once(address: str) -> None:
-    fill(address, 0)
-    with reading(address) as consumer:
-        consumer.assign(T)
-        inside = threading.Event()
-        notify = consumer._ready.wait
-
-        def wait(timeout: float) -> bool:
-            inside.set()
-            return notify(timeout)
-
-        consumer._ready.wait = wait  # type: ignore[method-assign,assignment]
-        thread = threading.Thread(target=consumer.poll, args=(0.5,))
-        thread.start()
-        assert inside.wait(10)
-        with pytest.raises(IllegalStateError, match="one thread polls"):
-            consumer.poll()
-        thread.join()
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_is_told_clearly(address: str) -> None:
@@ -346,6 +329,65 @@ def test_an_interrupted_poll_has_handed_out_nothing(address: str) -> None:
         assert values == []
         assert [consumer.position(tp) for tp in T] == [0, 0, 0]
         assert sorted(drain(consumer, 30)) == list(range(30))
+
+
+class InterruptedAt:
+    """Ctrl-C at the n-th bytecode of a poll's own frames."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code not in {Consumer._poll.__code__, Consumer._begin_poll.__code__}:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_a_poll_that_is_interrupted_anywhere_holds_up_no_other(address: str) -> None:
+    fill(address)
+    before = sys.gettrace()
+    with reading(address) as consumer:
+        consumer.assign(T)
+        until_fetched(consumer, 3 * 100)
+        number, interrupted = 0, True
+        while interrupted:
+            number, interrupted = number + 1, False
+            sys.settrace(InterruptedAt(number))
+            try:
+                consumer.poll(0.0)
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                sys.settrace(before)
+            consumer.seek_to_beginning(T)
+            with ThreadPoolExecutor(1) as threads:  # another thread may go on, too
+                threads.submit(consumer.poll, 0.0).result(10)
+            consumer.seek_to_beginning(T)
+        assert number > 20
+        assert sorted(drain(consumer, 30)) == list(range(30))
+
+
+def test_two_threads_may_not_poll_at_once(address: str) -> None:
+    fill(address)
+    with reading(address) as consumer, ThreadPoolExecutor(1) as threads:
+        consumer.assign(T)
+        consumer.seek_to_end(T)
+        polling = threads.submit(consumer.poll, 30.0)
+        told = None
+        while told is None:
+            try:
+                consumer.poll(0.0)
+            except IllegalStateError as error:
+                told = error
+        assert "one thread polls" in str(told)
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            polling.result(10)
 
 
 def test_what_is_at_hand_behind_a_broken_record_is_not_handed_out(address: str) -> None:

@@ -1,0 +1,183 @@
+"""Where handlers find what a request names, for a client that may use it: resolved and authorised in one place.
+
+A topic is named by its name or by its id; what a client may do with it is asked of the gateway's `Authorizer`, with the
+operations and the codes of Kafka's. At present one principal may do everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kclient.errors import (
+    ClusterAuthorizationError,
+    GroupAuthorizationError,
+    TopicAuthorizationError,
+    TransactionalIdAuthorizationError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+
+if TYPE_CHECKING:
+    from kclient.errors import KafkaError
+    from kclient.gateway.contexts import ConnectionContext
+    from kclient.gateway.topic_record import TopicRecord
+    from kclient.gateway.topic_table import TopicTable
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the one resource of type `CLUSTER`."""
+
+
+class AclOperation(IntEnum):
+    """What a client wants to do, numbered as in the protocol (`AclOperation`)."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class ResourceType(IntEnum):
+    """With what, numbered as in the protocol."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+_O = AclOperation
+OPERATIONS: Final[dict[ResourceType, tuple[AclOperation, ...]]] = {
+    ResourceType.TOPIC: (
+        _O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+    ResourceType.CLUSTER: (
+        _O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS,
+        _O.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (_O.WRITE, _O.DESCRIBE),
+}  # fmt: skip
+"""What there is to be done with each type of resource (Kafka's `AclEntry.supportedOperations`)."""
+
+_EVERYTHING: Final = {kind: sum(1 << each for each in operations) for kind, operations in OPERATIONS.items()}
+
+_REFUSALS: Final[dict[ResourceType, type[KafkaError]]] = {
+    ResourceType.TOPIC: TopicAuthorizationError,
+    ResourceType.GROUP: GroupAuthorizationError,
+    ResourceType.CLUSTER: ClusterAuthorizationError,
+    ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationError,
+}
+
+
+class Authorizer(Protocol):
+    """Decides who may do what. It is asked often, and must not wait."""
+
+    def allows(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> bool:
+        """Whether a client may do this with the resource of this name, which need not exist."""
+        ...
+
+    def allows_any(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType) -> bool:
+        """Whether there may be a resource of this type with which a client may do this."""
+        ...
+
+
+class Access:
+    """What clients find and may do.
+
+    Args:
+        topics: All topics.
+        authorizer: Who decides; None where everything is allowed.
+    """
+
+    def __init__(self, topics: TopicTable, authorizer: Authorizer | None = None) -> None:
+        self._topics = topics
+        self.authorizer: Authorizer | None = authorizer
+        """May be replaced at any time: what is asked from then on goes to the new one."""
+
+    # What a client may do
+
+    def allows(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> bool:
+        """Whether a client may do this with a resource."""
+        return self.authorizer is None or self.authorizer.allows(client, operation, kind, name)
+
+    def allows_any(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType) -> bool:
+        """Whether a client may do this with some resource of a type."""
+        return self.authorizer is None or self.authorizer.allows_any(client, operation, kind)
+
+    def check(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> None:
+        """Refuse what a client may not do.
+
+        Raises:
+            AuthorizationError: Of the class that goes with the type of resource.
+        """
+        if not self.allows(client, operation, kind, name):
+            raise _REFUSALS[kind](f"{client.principal} may not {operation.name} the {kind.name.lower()} {name[:300]}")
+
+    def check_cluster(self, client: ConnectionContext, operation: AclOperation) -> None:
+        """Refuse what a client may not do with the cluster. Raises `ClusterAuthorizationError`."""
+        self.check(client, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def check_group(self, client: ConnectionContext, operation: AclOperation, group_id: str) -> None:
+        """Refuse what a client may not do with a group. Raises `GroupAuthorizationError`."""
+        self.check(client, operation, ResourceType.GROUP, group_id)
+
+    def operations(self, client: ConnectionContext, kind: ResourceType, name: str) -> int:
+        """What a client may do with a resource, as the bits of the operations' numbers (KIP-430)."""
+        if self.authorizer is None:  # for each topic that is described
+            return _EVERYTHING[kind]
+        return sum(1 << operation for operation in OPERATIONS[kind] if self.allows(client, operation, kind, name))
+
+    # Topics
+
+    def find(
+        self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None
+    ) -> TopicRecord | None:
+        """The topic of this id, or of this name where the id is None; None where there is none that may be used."""
+        topics = self._topics
+        record = topics.get(name) if topic_id is None else topics.by_id(topic_id)
+        if record is None or self.authorizer is None:
+            return record
+        return record if self.authorizer.allows(client, operation, ResourceType.TOPIC, record.name) else None
+
+    def topic(
+        self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None = None
+    ) -> TopicRecord:
+        """The same, or why not. Whoever may not use a name does not learn whether there is such a topic.
+
+        Raises:
+            TopicAuthorizationError: The client may not use it.
+            UnknownTopicOrPartitionError, UnknownTopicIdError: There is none.
+        """
+        if topic_id is None:
+            self.check(client, operation, ResourceType.TOPIC, name)
+            record = self._topics.get(name)
+            if record is None:
+                raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]}")
+            return record
+        record = self._topics.by_id(topic_id)
+        if record is None:
+            raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}")
+        if not self.allows(client, operation, ResourceType.TOPIC, record.name):  # without its name
+            raise TopicAuthorizationError(f"{client.principal} may not {operation.name} the topic {topic_id.hex()}")
+        return record
+
+    def names(self, client: ConnectionContext, operation: AclOperation) -> list[str]:
+        """The names of all topics with which a client may do this, sorted; not to be changed."""
+        names = self._topics.names()
+        if self.authorizer is None:
+            return names
+        return list(self.allowed(client, operation, ResourceType.TOPIC, names))
+
+    def allowed(
+        self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, names: Iterable[str]
+    ) -> Iterable[str]:
+        """Of these resources those with which a client may do this."""
+        return (name for name in names if self.allows(client, operation, kind, name))

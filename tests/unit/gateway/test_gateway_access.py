@@ -1,0 +1,375 @@
+"""Every handler asks who may do what, in one place: a second authorizer, with rules, beside the one that allows all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
+from kclient.gateway.access import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
+from kclient.gateway.contexts import ANONYMOUS, ConnectionContext
+from kclient.protocol import messages as m
+from kclient.protocol.message import ApiMessage, Message
+from kclient.protocol.registry import ApiKey
+from tests.gateway_wire import Wire, batch_of, connect, fetch_request, produce_request, running
+
+pytestmark = pytest.mark.anyio
+
+Right = tuple[AclOperation, ResourceType, str]
+O, R = AclOperation, ResourceType  # noqa: E741
+TOPIC, GROUP, CLUSTER = (R.TOPIC, "t"), (R.GROUP, "g"), (R.CLUSTER, CLUSTER_NAME)
+REFUSED = {
+    R.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    R.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    R.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    R.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
+class Rules:
+    """Allows what was granted, and nothing else."""
+
+    def __init__(self, *granted: Right) -> None:
+        self.granted = set(granted)
+        self.asked: list[Right] = []
+
+    def allows(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> bool:
+        assert client.principal is ANONYMOUS
+        assert operation in OPERATIONS[kind]
+        self.asked.append((operation, kind, name))
+        return (operation, kind, name) in self.granted
+
+    def allows_any(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType) -> bool:
+        return any(right[:2] == (operation, kind) for right in self.granted)
+
+
+@dataclass
+class Case:
+    """A request, and every right that it needs."""
+
+    make: Callable[[bytes], ApiMessage]
+    """Of the id of topic `t`."""
+    version: int
+    needs: tuple[Right, ...]
+
+
+def partitions(request: Any, topic: Any) -> Any:
+    request.topics = [topic]
+    return request
+
+
+def commit(topic_id: bytes) -> ApiMessage:
+    row = m.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topic = m.OffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[row])
+    return m.OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=[topic])
+
+
+def fetch_offsets(topic_id: bytes) -> ApiMessage:
+    topic = m.OffsetFetchRequestTopics(name="t", topic_id=topic_id, partition_indexes=[0])
+    return m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id="g", topics=[topic])])
+
+
+def produce(topic_id: bytes, version: int) -> ApiMessage:
+    request = produce_request("t", batch_of(b"b"))
+    request.topic_data[0].topic_id = topic_id if version >= 13 else bytes(16)
+    return request
+
+
+def fetch(topic_id: bytes) -> ApiMessage:
+    request = fetch_request("t", 0)
+    request.topics[0].topic_id = topic_id
+    return request
+
+
+ON_GROUP = (O.READ, *GROUP)
+CASES: dict[str, Case] = {
+    "produce": Case(lambda topic_id: produce(topic_id, 9), 9, ((O.WRITE, *TOPIC),)),
+    "produce by id": Case(lambda topic_id: produce(topic_id, 13), 13, ((O.WRITE, *TOPIC),)),
+    "fetch": Case(fetch, 12, ((O.READ, *TOPIC),)),
+    "fetch by id": Case(fetch, 16, ((O.READ, *TOPIC),)),
+    "list offsets": Case(
+        lambda _: m.ListOffsetsRequest(
+            topics=[m.ListOffsetsTopic(name="t", partitions=[m.ListOffsetsPartition(partition_index=0, timestamp=-1)])]
+        ), 7, ((O.DESCRIBE, *TOPIC),),
+    ),
+    "offset for leader epoch": Case(
+        lambda _: m.OffsetForLeaderEpochRequest(
+            topics=[m.OffsetForLeaderTopic(topic="t", partitions=[m.OffsetForLeaderPartition(partition=0)])]
+        ), 4, ((O.DESCRIBE, *TOPIC),),
+    ),
+    "delete records": Case(
+        lambda _: m.DeleteRecordsRequest(
+            topics=[m.DeleteRecordsTopic(name="t", partitions=[m.DeleteRecordsPartition(partition_index=0, offset=1)])]
+        ), 2, ((O.DELETE, *TOPIC),),
+    ),
+    "metadata": Case(
+        lambda _: m.MetadataRequest(topics=[m.MetadataRequestTopic(name="t")]), 12, ((O.DESCRIBE, *TOPIC),)
+    ),
+    "metadata by id": Case(
+        lambda topic_id: m.MetadataRequest(topics=[m.MetadataRequestTopic(name=None, topic_id=topic_id)]),
+        12, ((O.DESCRIBE, *TOPIC),),
+    ),
+    "describe topic partitions": Case(
+        lambda _: m.DescribeTopicPartitionsRequest(topics=[m.DescribeTopicPartitionsRequestTopicRequest(name="t")]),
+        0, ((O.DESCRIBE, *TOPIC),),
+    ),
+    "create topics": Case(
+        lambda _: m.CreateTopicsRequest(topics=[m.CreatableTopic(name="n", num_partitions=1, replication_factor=1)]),
+        7, ((O.CREATE, R.TOPIC, "n"),),
+    ),
+    "delete topics": Case(
+        lambda _: m.DeleteTopicsRequest(topics=[m.DeleteTopicState(name="t")]), 6, ((O.DELETE, *TOPIC),)
+    ),
+    "delete topics by id": Case(
+        lambda topic_id: m.DeleteTopicsRequest(topics=[m.DeleteTopicState(name=None, topic_id=topic_id)]),
+        6, ((O.DELETE, *TOPIC),),
+    ),
+    "create partitions": Case(
+        lambda _: m.CreatePartitionsRequest(topics=[m.CreatePartitionsTopic(name="t", count=3, assignments=None)]),
+        3, ((O.ALTER, *TOPIC),),
+    ),
+    "describe configs": Case(
+        lambda _: m.DescribeConfigsRequest(
+            resources=[m.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)]
+        ), 4, ((O.DESCRIBE_CONFIGS, *TOPIC),),
+    ),
+    "describe configs of the broker": Case(
+        lambda _: m.DescribeConfigsRequest(
+            resources=[m.DescribeConfigsResource(resource_type=4, resource_name="", configuration_keys=None)]
+        ), 4, ((O.DESCRIBE_CONFIGS, *CLUSTER),),
+    ),
+    "alter configs": Case(
+        lambda _: m.AlterConfigsRequest(
+            resources=[
+                m.AlterConfigsRequestResource(
+                    resource_type=2, resource_name="t",
+                    configs=[m.AlterConfigsRequestConfig(name="retention.ms", value="77")],
+                )
+            ]
+        ), 2, ((O.ALTER_CONFIGS, *TOPIC),),
+    ),
+    "alter configs of the broker": Case(
+        lambda _: m.IncrementalAlterConfigsRequest(
+            resources=[
+                m.IncrementalAlterConfigsRequestResource(
+                    resource_type=4, resource_name="",
+                    configs=[m.IncrementalAlterConfigsRequestConfig(name="num.partitions", value="7")],
+                )
+            ]
+        ), 1, ((O.ALTER_CONFIGS, *CLUSTER),),
+    ),
+    "find the coordinator of a group": Case(
+        lambda _: m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, ((O.DESCRIBE, *GROUP),)
+    ),
+    "find the coordinator of a transaction": Case(
+        lambda _: m.FindCoordinatorRequest(key_type=1, key="x"), 3, ((O.DESCRIBE, R.TRANSACTIONAL_ID, "x"),)
+    ),
+    "join": Case(
+        lambda _: m.JoinGroupRequest(group_id="g", session_timeout_ms=6000, protocol_type="consumer"), 9, (ON_GROUP,)
+    ),
+    "sync": Case(lambda _: m.SyncGroupRequest(group_id="g", generation_id=1, member_id="m"), 5, (ON_GROUP,)),
+    "heartbeat": Case(lambda _: m.HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4, (ON_GROUP,)),
+    "leave": Case(
+        lambda _: m.LeaveGroupRequest(group_id="g", members=[m.LeaveGroupRequestMember(member_id="m")]), 5, (ON_GROUP,)
+    ),
+    "leave alone": Case(lambda _: m.LeaveGroupRequest(group_id="g", member_id="m"), 2, (ON_GROUP,)),
+    "describe groups": Case(lambda _: m.DescribeGroupsRequest(groups=["g"]), 6, ((O.DESCRIBE, *GROUP),)),
+    "describe groups, long ago": Case(lambda _: m.DescribeGroupsRequest(groups=["g"]), 0, ((O.DESCRIBE, *GROUP),)),
+    "delete groups": Case(lambda _: m.DeleteGroupsRequest(groups_names=["g"]), 2, ((O.DELETE, *GROUP),)),
+    "commit": Case(commit, 9, (ON_GROUP, (O.READ, *TOPIC))),
+    "commit by id": Case(commit, 10, (ON_GROUP, (O.READ, *TOPIC))),
+    "fetch offsets": Case(fetch_offsets, 9, ((O.DESCRIBE, *GROUP), (O.DESCRIBE, *TOPIC))),
+    "fetch offsets by id": Case(fetch_offsets, 10, ((O.DESCRIBE, *GROUP), (O.DESCRIBE, *TOPIC))),
+    "fetch offsets of one group": Case(
+        lambda _: m.OffsetFetchRequest(
+            group_id="g", topics=[m.OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+        ), 7, ((O.DESCRIBE, *GROUP), (O.DESCRIBE, *TOPIC)),
+    ),
+    "fetch offsets, long ago": Case(
+        lambda _: m.OffsetFetchRequest(
+            group_id="g", topics=[m.OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+        ), 1, ((O.DESCRIBE, *GROUP), (O.DESCRIBE, *TOPIC)),
+    ),
+    "delete offsets": Case(
+        lambda _: m.OffsetDeleteRequest(
+            group_id="g",
+            topics=[
+                m.OffsetDeleteRequestTopic(name="t", partitions=[m.OffsetDeleteRequestPartition(partition_index=0)])
+            ],
+        ), 0, ((O.DELETE, *GROUP), (O.READ, *TOPIC)),
+    ),
+    "a producer's id": Case(
+        lambda _: m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1, producer_id=-1),
+        4, ((O.IDEMPOTENT_WRITE, *CLUSTER),),
+    ),
+}  # fmt: skip
+FREE = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS}
+"""Answered for everybody, as in Kafka; what they show of others is tested apart."""
+
+
+def codes(answer: Message) -> Iterator[int]:
+    """Every error code of a response, down to its rows."""
+    for field in answer.FIELDS:
+        value = getattr(answer, field.name)
+        if field.name == "error_code":
+            yield value
+        for row in value if isinstance(value, list) else ():
+            if isinstance(row, Message):
+                yield from codes(row)
+
+
+async def filled(gateway: Gateway, wire: Wire) -> bytes:
+    """A topic with a record, and a group that has committed; the topic's id."""
+    topic_id = (await wire.create("t")).topic_id
+    assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+    assert await wire.commit("g", "t", 1) == 0
+    return topic_id
+
+
+async def state(wire: Wire) -> Any:
+    names = sorted(topic.name for topic in (await wire(m.MetadataRequest(topics=None), 12)).topics)
+    return (
+        names,
+        len((await wire.metadata("t")).topics[0].partitions),
+        await wire.values("t"),
+        (await wire.offset("t", -2)).offset,
+        await wire.configs(2, "t"),
+        await wire.configs(4, ""),
+        await wire.committed("g", "t"),
+    )
+
+
+async def test_every_api_that_is_served_is_looked_at() -> None:
+    async with running() as (gateway, _):
+        asked = {case.make(bytes(16)).API_KEY for case in CASES.values()}
+        assert asked | FREE >= gateway.parts.table.handlers.keys() - {ApiKey.INCREMENTAL_ALTER_CONFIGS}
+        assert not asked & FREE
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_who_lacks_a_right_is_refused_and_nothing_is_done(name: str) -> None:
+    case = CASES[name]
+    async with running() as (gateway, wire):
+        access, topic_id = gateway.parts.access, await filled(gateway, wire)
+        before = await state(wire)
+        every = {(operation, kind, "*") for kind, operations in OPERATIONS.items() for operation in operations}
+        for lacking in case.needs:
+            access.authorizer = Rules(*(set(case.needs) - {lacking}), *every)  # with any name but the one that matters
+            if name == "a producer's id":
+                access.authorizer.granted.discard((O.WRITE, R.TOPIC, "*"))
+            found = set(codes(await wire(case.make(topic_id), case.version)))
+            assert REFUSED[lacking[1]] in found, found
+            assert found <= {REFUSED[lacking[1]], 0}
+            access.authorizer = None
+            assert await state(wire) == before
+        access.authorizer = rules = Rules(*case.needs)
+        found = set(codes(await wire(case.make(topic_id), case.version)))
+        assert not found & set(REFUSED.values()), "it needs no other right"
+        assert set(case.needs) <= set(rules.asked)
+
+
+async def test_who_may_not_see_it_does_not_learn_that_it_is_there() -> None:
+    async with running() as (gateway, wire):
+        topic_id = await filled(gateway, wire)
+        gateway.parts.access.authorizer = Rules()
+        unknown = [m.MetadataRequestTopic(name="t"), m.MetadataRequestTopic(name="nobody-made-it")]
+        rows = (await wire(m.MetadataRequest(topics=unknown, allow_auto_topic_creation=True), 12)).topics
+        assert {(row.error_code, row.topic_id, len(row.partitions)) for row in rows} == {(29, bytes(16), 0)}
+        (row,) = (
+            await wire(m.MetadataRequest(topics=[m.MetadataRequestTopic(name=None, topic_id=topic_id)]), 12)
+        ).topics
+        assert (row.name, row.topic_id, row.error_code) == (None, topic_id, 29)
+        assert (await wire(m.MetadataRequest(topics=None), 12)).topics == []
+        assert (await wire(m.DescribeTopicPartitionsRequest(), 0)).topics == []
+        assert (await wire(m.ListGroupsRequest(), 5)).groups == []
+        (row,) = (
+            await wire(m.DeleteTopicsRequest(topics=[m.DeleteTopicState(name=None, topic_id=topic_id)]), 6)
+        ).responses
+        assert (row.name, row.error_code) == (None, 29)
+        gateway.parts.access.authorizer = Rules((O.DESCRIBE, *GROUP))
+        assert [group.group_id for group in (await wire(m.ListGroupsRequest(), 5)).groups] == ["g"]
+        everything = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id="g", topics=None)])
+        assert (await wire(everything, 9)).groups[0].topics == []
+        gateway.parts.access.authorizer = Rules((O.DESCRIBE, *CLUSTER))
+        assert [group.group_id for group in (await wire(m.ListGroupsRequest(), 5)).groups] == ["g"]
+        gateway.parts.access.authorizer = None
+        assert sorted(topic.name for topic in (await wire(m.MetadataRequest(topics=None), 12)).topics) == ["t"]
+
+
+async def test_topics_are_created_by_those_who_may() -> None:
+    async with running() as (gateway, wire):
+        access = gateway.parts.access
+        new = [m.MetadataRequestTopic(name="n")]
+        for rights, code in [
+            ([(O.DESCRIBE, R.TOPIC, "n")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ([(O.CREATE, *CLUSTER)], ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            ([(O.DESCRIBE, R.TOPIC, "n"), (O.CREATE, R.TOPIC, "n")], ErrorCode.NONE),
+        ]:
+            access.authorizer = Rules(*rights)
+            answer = await wire(m.MetadataRequest(topics=new, allow_auto_topic_creation=True), 12)
+            assert answer.topics[0].error_code == code
+        access.authorizer = Rules((O.CREATE, *CLUSTER))
+        made = await wire.create("o")
+        assert (made.error_code, made.topic_config_error_code, made.num_partitions, made.configs) == (0, 29, -1, None)
+        access.authorizer = Rules((O.CREATE, R.TOPIC, "p"), (O.DESCRIBE_CONFIGS, R.TOPIC, "p"))
+        made = await wire.create("p")
+        assert (made.error_code, made.topic_config_error_code, made.num_partitions) == (0, 0, 1)
+        assert made.configs
+        access.authorizer = Rules((O.WRITE, R.TOPIC, "p"))
+        assert await wire.producer_id() >= 0
+
+
+async def test_what_a_client_may_do_is_told() -> None:
+    """KIP-430."""
+    async with running() as (gateway, wire):
+        await filled(gateway, wire)
+        for authorizer, expected in [
+            (None, {kind: sum(1 << each for each in OPERATIONS[kind]) for kind in (R.TOPIC, R.GROUP, R.CLUSTER)}),
+            (
+                Rules((O.DESCRIBE, *TOPIC), (O.READ, *TOPIC), (O.DESCRIBE, *GROUP), (O.CREATE, *CLUSTER)),
+                {R.TOPIC: 1 << O.DESCRIBE | 1 << O.READ, R.GROUP: 1 << O.DESCRIBE, R.CLUSTER: 1 << O.CREATE},
+            ),
+        ]:
+            gateway.parts.access.authorizer = authorizer
+            asked = m.MetadataRequest(
+                topics=[m.MetadataRequestTopic(name="t")],
+                include_topic_authorized_operations=True,
+                include_cluster_authorized_operations=True,
+            )
+            answer = await wire(asked, 10)
+            assert answer.topics[0].topic_authorized_operations == expected[R.TOPIC]
+            assert answer.cluster_authorized_operations == expected[R.CLUSTER]
+            answer = await wire(
+                m.DescribeTopicPartitionsRequest(topics=[m.DescribeTopicPartitionsRequestTopicRequest(name="t")]), 0
+            )
+            assert answer.topics[0].topic_authorized_operations == expected[R.TOPIC]
+            answer = await wire(m.DescribeClusterRequest(include_cluster_authorized_operations=True), 1)
+            assert answer.cluster_authorized_operations == expected[R.CLUSTER]
+            answer = await wire(m.DescribeGroupsRequest(groups=["g"], include_authorized_operations=True), 6)
+            assert answer.groups[0].authorized_operations == expected[R.GROUP]
+        unasked = await wire(m.MetadataRequest(topics=[m.MetadataRequestTopic(name="t")]), 10)
+        assert unasked.topics[0].topic_authorized_operations == -(2**31)
+        assert unasked.cluster_authorized_operations == -(2**31)
+
+
+async def test_a_session_asks_again_at_every_fetch() -> None:
+    """Rights may be taken while a client reads."""
+    async with running() as (gateway, wire):
+        await filled(gateway, wire)
+        other = connect(gateway)
+        request = fetch_request("t", 0)
+        request.session_epoch = 0
+        first = await other(request, 12)
+        assert first.responses[0].partitions[0].error_code == 0
+        gateway.parts.access.authorizer = Rules()
+        again = m.FetchRequest(
+            session_id=first.session_id, session_epoch=1, max_wait_ms=0, min_bytes=1, max_bytes=10**6
+        )
+        answer = await other(again, 12)
+        assert answer.responses[0].partitions[0].error_code == 29
+        assert not answer.responses[0].partitions[0].records
+        await other.aclose()
