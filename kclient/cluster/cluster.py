@@ -24,6 +24,7 @@ from kclient.cluster.links import Links, nobody_answered
 from kclient.cluster.metadata import ClusterSnapshot, MetadataCache
 from kclient.cluster.trial import Trial
 from kclient.cluster.versions import version_for
+from kclient.concurrency import Completion
 from kclient.errors import (
     AuthenticationError,
     BrokerConnectionError,
@@ -105,8 +106,9 @@ class Cluster:
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
         self._login = login_for(config.sasl_credentials, supervisor)
         self._links = Links(cluster_addresses(config), self._new_link)
-        self._wake = anyio.Event()
-        self._news = anyio.Event()
+        # bound to a loop by those who wait: blocking clients are made in threads that may run another one
+        self._wake: Completion[None] = Completion()
+        self._news: Completion[None] = Completion()
         self._error: KafkaError | None = None
         self._trial = Trial()
         """Whom the last request for metadata was sent to."""
@@ -189,7 +191,7 @@ class Cluster:
     def request_update(self, *, urgent: bool = False) -> None:
         """Have the metadata fetched anew in the background."""
         self.metadata.request_update(urgent=urgent)
-        self._wake.set()
+        self._wake.set_result(None)
 
     def track(self, topics: Iterable[str], *, create: bool = True) -> None:
         """Add topics of interest; new ones are fetched in the background.
@@ -199,13 +201,13 @@ class Cluster:
             create: Whether those that are missing are created (if client and broker allow that) until they were found.
         """
         if self.metadata.track(topics, self.clock(), create=create):
-            self._wake.set()
+            self._wake.set_result(None)
 
     def track_only(self, topics: Iterable[str], *, create: bool = True) -> None:
         """As `track`; all other topics are of interest no more, and leave the snapshot."""
         with self._leaving():
             if self.metadata.track_only(topics, self.clock(), create=create):
-                self._wake.set()
+                self._wake.set_result(None)
 
     @contextmanager
     def looking_at(self, topics: Iterable[str]) -> Iterator[None]:
@@ -289,7 +291,7 @@ class Cluster:
             # also where the client failed or the loop ends: nothing is sent any more, and nobody waits in vain
             for link in self._links:
                 link.hang_up()
-            self._news.set()
+            self._news.set_result(None)
 
     async def _update_when_due(self) -> None:
         while not self._closed:
@@ -300,8 +302,8 @@ class Cluster:
             if due > now:
                 with anyio.move_on_after(min(due - now, WATCH)):
                     await self._wake.wait()
-                if self._wake.is_set():
-                    self._wake = anyio.Event()
+                if self._wake.done:
+                    self._wake = Completion()
                     # what was asked for may have been answered meanwhile
                 if self._links.overdue():
                     self.metadata.request_update()
@@ -310,7 +312,7 @@ class Cluster:
 
     async def _update(self) -> None:
         """Ask one broker for metadata; a failure is remembered for those who wait."""
-        self._wake = anyio.Event()
+        self._wake = Completion()
         cache = self.metadata
         cache.begin_update(self.clock())
         self._trial = Trial()
@@ -372,8 +374,8 @@ class Cluster:
             raise BrokerConnectionError(f"{connection.address} knows of no broker yet")
 
     def _announce(self) -> None:
-        told, self._news = self._news, anyio.Event()
-        told.set()
+        told, self._news = self._news, Completion()
+        told.set_result(None)
         for listener in self.listeners:
             listener()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from kclient.cluster.news import BrokerEvent, tell
+from kclient.concurrency import Completion
 from kclient.errors import AuthenticationError, BrokerConnectionError, ClosedError, KafkaError
 from kclient.state_tables import PlainEnum, StateTable, next_state
 
@@ -193,7 +194,7 @@ class BrokerLink:
         self._attempt: _Attempt | None = None
         """The attempt under way: what another one brings is out of date."""
         self._overdue_at = OVERDUE
-        self._closed = anyio.Event()
+        self._closed: Completion[None] = Completion()
         self._closed_by: KafkaError | None = None
 
     @property
@@ -385,7 +386,7 @@ class BrokerLink:
                 f"The connection to {self.address} was closed", retriable=False
             )
             self.link.close()
-            self._closed.set()
+            self._closed.set_result(None)
             attempt, self._attempt = self._attempt, None
             if attempt is not None:
                 attempt.end(error=self._closed_by)

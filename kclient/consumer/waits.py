@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import anyio
 
+from kclient.concurrency import Completion
 from kclient.errors import WakeupError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Waits:
         self._loop: LoopHandle | None = None
         self._scopes: set[anyio.CancelScope] = set()
         """Around the calls that can be ended."""
-        self._progress = anyio.Event()
+        self._progress: Completion[None] = Completion()
 
     def belong_to(self, loop: LoopHandle) -> None:
         """The calls are made in this loop."""
@@ -91,8 +92,8 @@ class Waits:
 
     def signal_progress(self) -> None:
         """Something has changed that calls may wait for: they evaluate their conditions again."""
-        made, self._progress = self._progress, anyio.Event()
-        made.set()
+        made, self._progress = self._progress, Completion()
+        made.set_result(None)
 
     async def progress(self) -> None:
         """Wait until something has changed."""

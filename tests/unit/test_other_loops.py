@@ -14,6 +14,8 @@ import pytest
 
 import kclient
 from kclient.errors import ClosedError, IllegalStateError
+from kclient.sync import Admin as BlockingAdmin
+from kclient.sync import Consumer as BlockingConsumer
 from kclient.sync import Producer as BlockingProducer
 from kclient.testing import memory_broker
 
@@ -155,3 +157,22 @@ def test_after_its_loop_has_ended_a_client_says_so_and_closes(first: str, second
 
     anyio.run(later, backend=second)
     assert time.monotonic() - begun < 20
+
+
+def test_blocking_clients_that_a_task_of_trio_makes(address: str) -> None:
+    async def main() -> None:
+        with BlockingAdmin(bootstrap_servers=address) as admin:
+            assert admin.describe_cluster().nodes
+            admin.create_topic("t")
+        settings = {"bootstrap.servers": address, "group.id": "g", "auto.offset.reset": "earliest"}
+        with (
+            BlockingProducer(bootstrap_servers=address) as producer,
+            BlockingConsumer("t", config=settings) as consumer,
+        ):
+            producer.send("t", b"x").result(10)
+            deadline = time.monotonic() + 20
+            while not (records := consumer.poll(1.0)) and time.monotonic() < deadline:
+                pass
+            assert [record.value for record in records] == [b"x"]
+
+    anyio.run(main, backend="trio")

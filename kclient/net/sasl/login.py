@@ -6,6 +6,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -154,7 +155,11 @@ class TokenLogin:
         self._timeout = timeout
         self._timeouts = 0
         self._threads = AbandonableCalls()
-        self._lock = anyio.Lock()
+
+    @cached_property
+    def _lock(self) -> anyio.Lock:
+        """Of the loop that uses it: a blocking client is made in a thread that may run another one."""
+        return anyio.Lock()
 
     async def begin(self) -> ClientMechanism:
         """See `Login`.

@@ -596,3 +596,18 @@ async def test_an_answer_that_drips() -> None:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def test_a_login_that_a_task_of_trio_makes() -> None:
+    """As with a blocking client: it is made in a thread that runs trio, and used by a loop of asyncio elsewhere."""
+
+    async def make() -> TokenLogin:
+        return TokenLogin(lambda: OAuthToken(value=Secret("a")), Supervisor())
+
+    async def begin(login: TokenLogin) -> None:
+        async with Supervisor() as login._supervisor:
+            await login.begin()
+
+    login = anyio.run(make, backend="trio")
+    anyio.run(begin, login)
+    assert login.token is not None
