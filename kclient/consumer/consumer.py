@@ -215,11 +215,16 @@ class Consumer(ConsumerBase):
             self._core.supervisor.check_loop()
             self._collector.settle()
             await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
-            return await drive_async(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
+            found = await drive_async(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
+        except BaseException:
+            self._collector.put_back()
+            raise
         finally:
             self._poller = None
             if self._poll_ended is not None:
                 self._poll_ended.set()
+        self._collector.taken = None
+        return found
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self

@@ -293,6 +293,13 @@ class ConsumerCore:
         self.waits.wakeup()
         self.readiness.need_poll()
 
+    def look_again(self) -> None:
+        """Have all tasks look for something to do: a signal handler's exception may have come before they were told."""
+        self._fetch_wakeup.set()
+        self._group_wakeup.set()
+        if self._group is not None:
+            self._group.committer.wakeup.set()
+
     def figures(self) -> dict[str, float]:
         """Figures since the start under the names of Java's metrics."""
         with self._lock:

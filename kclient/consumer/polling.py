@@ -111,8 +111,8 @@ class Polling:
             if self._group is not None:
                 self._group.polled(now)
             if self._buffer.crowded:
+                self._fetch_wakeup.set()  # it has to wait for the lock
                 self._buffer.drop_paused()
-                self._fetch_wakeup.set()
             if self._group is not None:
                 self._group.commit_if_due(now)
                 due = min(due, self._group.auto_commit.due)

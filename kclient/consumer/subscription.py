@@ -66,6 +66,14 @@ POSITION_TABLE: dict[PositionState, dict[PositionEvent, PositionState]] = {
 """Which event leads where; a rebalance makes new objects rather than going back to UNKNOWN."""
 
 
+class Position(NamedTuple):
+    """Where a consumer was in a partition."""
+
+    offset: int
+    epoch: int | None
+    read_id: bytes | None
+
+
 class PartitionState:
     """The consumer's state in one partition."""
 
@@ -140,6 +148,11 @@ class PartitionState:
         """The id of the topic that the records were of that were handed out last; None after a seek."""
 
     @property
+    def place(self) -> Position:
+        """Where the consumer is."""
+        return Position(self.position, self.epoch, self.read_id)
+
+    @property
     def fetchable(self) -> bool:
         """Whether records may be fetched and handed out."""
         return self.state is PositionState.VALID and not self.paused
@@ -149,39 +162,37 @@ class PartitionState:
         """Whether brokers have to be asked for the position."""
         return self.state in {PositionState.UNKNOWN, PositionState.RESETTING}
 
-    def _go(self, event: PositionEvent) -> None:
+    def _go(self, event: PositionEvent, version: int) -> None:
+        """What was under way for the place before is forgotten.
+
+        Nothing is called after the first change, here and by those who call this: no signal comes between.
+        """
         self.state = next_state(POSITION_TABLE, self.state, event)
-
-    def jump(self, offset: int, epoch: int | None, version: int) -> None:
-        """Go on at an offset, and forget what was fetched for another."""
-        self._go(PositionEvent.PLACED)
-        self._place(offset, epoch, version)
-
-    def outdate(self, version: int) -> None:
-        """The position is one in a deleted topic, and nothing is fetched before the user says where to go on."""
-        self._go(PositionEvent.DELETED)
-        self._place(self.position, self.epoch, version)
-
-    def _place(self, offset: int, epoch: int | None, version: int) -> None:
-        self.position = self.fetch_offset = offset
-        self.epoch = self.fetch_epoch = epoch
         self.version = version
-        self.policy = None
-        self._begin_anew()
-
-    def reset(self, policy: ResetPolicy, version: int) -> None:
-        """Let the broker say where to go on."""
-        self._go(PositionEvent.RESET)
-        self.policy = policy
-        self.version = version
-        self.preferred_replica = None
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
         self.attempt = None
         self.buffered = 0
         self.retry_at = 0.0
         self.quiet_at = None
+
+    def jump(self, offset: int, epoch: int | None, version: int) -> None:
+        """Go on at an offset, and forget what was fetched for another."""
+        self._go(PositionEvent.PLACED, version)
+        self.position = self.fetch_offset = offset
+        self.epoch = self.fetch_epoch = epoch
+        self.policy = None
+
+    def outdate(self, version: int) -> None:
+        """The position is one in a deleted topic, and nothing is fetched before the user says where to go on."""
+        self._go(PositionEvent.DELETED, version)
+        self.fetch_offset = self.position
+        self.fetch_epoch = self.epoch
+        self.policy = None
+
+    def reset(self, policy: ResetPolicy, version: int) -> None:
+        """Let the broker say where to go on."""
+        self._go(PositionEvent.RESET, version)
+        self.policy = policy
+        self.preferred_replica = None
 
     def id_of(self, offset: int) -> bytes | None:
         """The id of the topic that an offset is of which the user commits, if it is known."""
@@ -329,15 +340,14 @@ class SubscriptionState:
 
     def _replace(self, partitions: Iterable[TopicPartition]) -> None:
         old = self._partitions
-        partitions = list(partitions)
         self.assignments += 1
-        for tp in old.keys() - set(partitions):
-            old[tp].version = -1  # what was fetched for it is worth nothing now
-            old[tp].attempt = None
         # dict.fromkeys drops duplicates and keeps the order, in which partitions take their turns
         self._partitions = {
             tp: old.get(tp) or PartitionState(tp, self._next_version()) for tp in dict.fromkeys(partitions)
         }
+        for tp in old.keys() - self._partitions.keys():
+            old[tp].version = -1  # what was fetched for it is worth nothing now
+            old[tp].attempt = None
 
     def _next_version(self) -> int:
         self._version += 1
@@ -379,6 +389,11 @@ class SubscriptionState:
     def stay(self, state: PartitionState) -> None:
         """Go on where the consumer is, without what was fetched ahead."""
         state.jump(state.position, state.epoch, self._next_version())
+
+    def go_back(self, state: PartitionState, before: Position) -> None:
+        """Go on where the consumer was before records were taken, which nobody has got."""
+        state.jump(before.offset, before.epoch, self._next_version())
+        state.read_id = before.read_id
 
     def outdate(self, state: PartitionState) -> None:
         """The topic was deleted: what was fetched is worth nothing, and so is the position."""

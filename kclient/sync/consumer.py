@@ -60,8 +60,7 @@ class Consumer(ConsumerBase):
     Heartbeats are sent by another thread, however long the processing takes; but if the time between two polls exceeds
     `max.poll.interval.ms`, the consumer leaves its group.
 
-    An interrupted `poll` has handed out nothing, and the next one returns the same records, unless the interrupt came
-    in the moment of handing them out: who goes on after one, and must miss none, seeks to what was processed.
+    A `poll` that a signal handler interrupts has handed out nothing: the next one returns the same records.
 
     Args:
         topics: Topics to subscribe to; or call `subscribe` or `assign` later. A mapping, or the path
@@ -81,6 +80,8 @@ class Consumer(ConsumerBase):
         """That of the poll which is under way, if there is one."""
         self._stealing = threading.Lock()
         """Held for moments, while a claim is taken away that an interrupt has left behind."""
+        self._broken_off = False
+        """Whether a poll raised something, and it is not yet seen to what that leaves."""
         self._ready = ThreadSignal()
         super().__init__(*topics, config=config, **settings)
         self._readiness.signal = self._ready.set
@@ -144,6 +145,7 @@ class Consumer(ConsumerBase):
                 if seconds and poll is not None and poll.thread != me and self._is_live(poll):
                     poll.over.wait(seconds)  # its rebalance goes on no more then
                 self._collector.settle()
+                core.look_again()
                 drive(core.departure.close(max(deadline - core.clock(), 0)), self._carry_out)
             finally:
                 self._beginning.begun().call(self._shut)
@@ -247,19 +249,40 @@ class Consumer(ConsumerBase):
 
     def _poll(self, timeout: float, take: Any) -> Any:
         claim = _Claim()
+        collector = self._collector
         try:
             self._begin_poll(claim)
             self._running()
             self._core.life.check_polling()
-            self._collector.settle()
-            return drive(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
-        finally:
-            if self._claims.get(_POLL) is claim:
-                del self._claims[_POLL]
-            claim.over.set()
+            if self._broken_off:
+                self._recover()
+            collector.settle()
+            found = drive(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
+            self._end_poll(claim)
+        except BaseException:
+            try:
+                if self._claims.get(_POLL) is claim:
+                    self._broken_off = True
+                    self._recover()
+            finally:
+                self._end_poll(claim)
+            raise
+        collector.taken = None
+        return found
+
+    def _recover(self) -> None:
+        """A poll raised something, which may have been a signal handler's."""
+        self._collector.put_back()
+        self._core.look_again()
+        self._broken_off = False
+
+    def _end_poll(self, claim: _Claim) -> None:
+        if self._claims.get(_POLL) is claim:
+            del self._claims[_POLL]
+        claim.over.set()
 
     def _begin_poll(self, claim: _Claim) -> None:
-        """One thread polls at a time. A claim whose poll is over was left behind by an interrupt amid its `finally`."""
+        """One thread polls at a time. A claim whose poll is over was left behind by an interrupt amid `_end_poll`."""
         while (other := self._claims.setdefault(_POLL, claim)) is not claim:
             self._core.life.check_polling()
             if self._is_live(other):

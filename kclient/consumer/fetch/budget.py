@@ -112,6 +112,16 @@ class FetchBudget:
             _take(self._held, frame.node_id, frame.size)
             self.buffered -= frame.size
 
+    def recount(self, frames: Iterable[Frame]) -> None:
+        """These are held, one for each part that is kept, whatever was counted before."""
+        self.buffered = 0
+        self._held.clear()
+        kept = list(frames)
+        for frame in kept:
+            frame.parts = 0
+        for frame in kept:
+            self.hold(frame)
+
 
 def _helps(frame: Frame, node_id: int, of_share: int, of_all: int) -> bool:
     """Whether a broker that lacks so many bytes of its share, and of all there are, has more room without a frame."""

@@ -42,11 +42,41 @@ class FetchBuffer:
         self._subscriptions = subscriptions
         self._budget = budget
         self._ready: deque[CompletedFetch] = deque()
+        self._changing = False
 
     @property
     def size(self) -> int:
         """Bytes that were fetched and are still held: whole responses, until their last part is handed out."""
         return self._budget.buffered
+
+    # ------------------------------------------------------------------ signals
+
+    def begin_change(self) -> None:
+        """The user's thread changes something until `end_change`, and an exception of a signal handler may come amid.
+
+        If that has happened with the change before, what was fetched is fetched again.
+        """
+        if self._changing:
+            self._start_over()
+        self._changing = True
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether the last change was not done whole."""
+        return self._changing
+
+    def end_change(self) -> None:
+        """It is done whole."""
+        self._changing = False
+
+    def _start_over(self) -> None:
+        for state in self._subscriptions:
+            if state.state is PositionState.VALID:
+                self._subscriptions.stay(state)
+            elif isinstance(state.attempt, CompletedFetch) and state.attempt not in self._ready:
+                self._ready.append(state.attempt)
+        self._ready = deque(completed for completed in self._ready if not self._stale(completed))
+        self._budget.recount(completed.frame for completed in self._ready if completed.frame is not None)
 
     # ------------------------------------------------------------------ taking in
 
@@ -115,19 +145,23 @@ class FetchBuffer:
             Whether the completed fetch is used up, so that there is room to fetch more.
         """
         assert completed.records is not None
-        place = completed.place_behind(count)
+        left = len(completed.records) - completed.index - count
+        if not left and completed.rest is None:
+            self.finish(completed)
+            return True
+        self.move(completed, count)
         completed.index += count
-        if count:
-            completed.state.read_id = completed.state.topic_id
-        if completed.index < len(completed.records):
-            completed.state.position, completed.state.epoch = place
-            return False
-        if completed.rest is not None:
-            completed.state.position, completed.state.epoch = place
+        if not left:
             completed.go_on()
-            return False
-        self.finish(completed)
-        return True
+        return False
+
+    def move(self, completed: CompletedFetch, count: int) -> None:
+        """Move the position behind the next `count` records, and nothing else."""
+        state = completed.state
+        offset, epoch = completed.place_behind(count)
+        state.position, state.epoch = offset, epoch
+        if count:
+            state.read_id = state.topic_id
 
     def advance_to(self, completed: CompletedFetch, offset: int) -> None:
         """The records of a completed fetch up to an offset are handed out, of which a batch begins there."""
@@ -170,6 +204,11 @@ class FetchBuffer:
 
     def drop_stale(self) -> None:
         """Throw away what nobody waits for any more, to make room."""
+        self.begin_change()
+        self._drop_stale()
+        self.end_change()
+
+    def _drop_stale(self) -> None:
         stale = [completed for completed in self._ready if self._stale(completed)]
         for completed in stale:
             self._ready.remove(completed)
@@ -182,8 +221,9 @@ class FetchBuffer:
         first of those that have been paused for longest, and fetched again when they go on. To be called between polls
         only, when no completed fetch is being handed out.
         """
+        self.begin_change()
         self.crowded = False
-        self.drop_stale()
+        self._drop_stale()
         spare = self._spare()
         for frame in self._budget.to_free(spare):
             fetches = spare[frame]
@@ -192,7 +232,8 @@ class FetchBuffer:
             else:
                 for completed in fetches:
                     self._subscriptions.stay(completed.state)
-        self.drop_stale()
+        self._drop_stale()
+        self.end_change()
 
     def _spare(self) -> dict[Frame, list[CompletedFetch]]:
         """The responses of which only paused partitions have something left, in the order in which to do without."""

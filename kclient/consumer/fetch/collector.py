@@ -1,7 +1,9 @@
 """Handing out what was fetched: as lists of records, one by one, or as Arrow columns.
 
-Runs in the caller's thread or task. Positions move only when everything that can fail is done, in one go with the
-return: an interrupted or failed call has handed out nothing.
+Runs in the caller's thread or task. Positions move only when everything that can fail is done: a call that failed has
+handed out nothing. The exception of a signal handler may come at any time: positions that were moved for what nobody
+got go back (`put_back`), and a change that was broken off has everything fetched again (`FetchBuffer.begin_change`).
+The task that fetches is woken before a change is over; it has to wait for the lock.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kclient.concurrency import Wakeup
     from kclient.consumer.fetch.buffer import FetchBuffer
     from kclient.consumer.fetch.completed_fetch import CompletedFetch
     from kclient.consumer.interfaces import ConsumerInterceptor
     from kclient.consumer.metrics import ConsumerMetrics
-    from kclient.consumer.subscription import SubscriptionState
+    from kclient.consumer.subscription import Position, SubscriptionState
     from kclient.records import ConsumerRecord
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
@@ -75,7 +77,33 @@ class FetchCollector:
         self._completed: CompletedFetch | None = None
         self._list: list[ConsumerRecord] = []
         self._index = 0
-        self._settled = 0
+        self.taken: list[tuple[CompletedFetch, Position, int]] | None = None
+        """Of what was taken and nobody may have got yet: where the consumer was in the partition, and the version of
+        that. Whoever hands it to the user forgets it last, where no signal can come any more."""
+
+    # ------------------------------------------------------------------ not handed out after all
+
+    def put_back(self) -> None:
+        """Go back to where the records begin that were taken and that nobody got: the call was interrupted."""
+        if self.taken is None:
+            return
+        with self._lock:
+            for completed, before, version in self.taken or ():
+                state = completed.state
+                ended_early = completed.broken and state.position == completed.next_offset  # with a version of its own
+                if self._subscriptions.find(state.tp) is state and (state.version == version or ended_early):
+                    self._subscriptions.go_back(state, before)
+            self._wakeup.set()
+            self.taken = None
+
+    def _begin_change(self) -> None:
+        if self._buffer.broken_off:
+            self._wakeup.set()  # it has to fetch again, once it gets the lock
+        self._buffer.begin_change()
+
+    def _take(self, fetches: Iterable[CompletedFetch]) -> None:
+        """Records of these are about to be taken."""
+        self.taken = [(completed, completed.state.place, completed.state.version) for completed in fetches]
 
     # ------------------------------------------------------------------ lists
 
@@ -97,11 +125,16 @@ class FetchCollector:
             records = self._pack(taken, parts) if taken else None
             used_up = False
             with self._lock:
-                for completed, part in parts:
-                    if self._buffer.still_there(completed):  # no interceptor went elsewhere
-                        used_up = self._buffer.advance(completed, len(part)) or used_up
-            if used_up:
-                self._wakeup.set()
+                self._begin_change()
+                # no interceptor went elsewhere
+                there = [(completed, part) for completed, part in parts if self._buffer.still_there(completed)]
+                if records:
+                    self._take(completed for completed, _ in there)
+                for completed, part in there:
+                    used_up = self._buffer.advance(completed, len(part)) or used_up
+                if used_up:
+                    self._wakeup.set()
+                self._buffer.end_change()
             if records is not None:
                 self._metrics.records += sum(map(len, taken.values()))
                 return records
@@ -165,7 +198,9 @@ class FetchCollector:
         """
         while True:
             with self._lock:
+                self._begin_change()
                 completed = self._buffer.head()
+                self._buffer.end_change()
             if completed is None:
                 return None
             if completed.error is not None:
@@ -185,12 +220,14 @@ class FetchCollector:
         with self._lock:
             if not self._buffer.still_there(completed):  # the metadata told in this moment that the topic is another
                 return
+            self._begin_change()
             self._buffer.finish(completed)
             if resets and isinstance(error, LogTruncationError):
                 self._subscriptions.seek(tp, completed.next_offset, completed.epoch)
             elif resets:
                 self._subscriptions.reset(tp)
-        self._wakeup.set()
+            self._wakeup.set()
+            self._buffer.end_change()
         if resets:
             logger.warning("%s; going on, because auto.offset.reset is %s", error, policy.kind.value)
             return
@@ -233,27 +270,34 @@ class FetchCollector:
             if completed.index < len(completed.records):
                 break
             with self._lock:
+                self._begin_change()
                 if self._buffer.still_there(completed):
                     self._buffer.advance(completed, 0)
-            self._wakeup.set()
+                self._wakeup.set()
+                self._buffer.end_change()
         self._completed = completed
         self._list = completed.records
-        self._index = self._settled = completed.index
+        self._index = completed.index
         return True
 
     def settle(self) -> None:
-        """Move the position behind the records that were handed out one by one."""
+        """Bring the position to where the user is: behind the records that were handed out one by one."""
+        self.put_back()
         if self._completed is None:
             return
         with self._lock:  # another thread may close the consumer
-            completed, self._completed = self._completed, None
-            count = 0 if completed is None else self._index - self._settled
-            if completed is None or not count:
-                return
-            self._metrics.records += count
-            used_up = self._buffer.still_there(completed) and self._buffer.advance(completed, count)
-        if used_up:
-            self._wakeup.set()
+            completed = self._completed
+            if completed is not None and completed.records is self._list and self._buffer.still_there(completed):
+                count = self._index - completed.index
+                if count:
+                    # first of all, and as a whole: whatever is broken off from here on, they have been handed out
+                    self._buffer.move(completed, count)
+                    self._begin_change()
+                    self._metrics.records += count
+                    if self._buffer.still_there(completed) and self._buffer.advance(completed, count):
+                        self._wakeup.set()
+                    self._buffer.end_change()
+            self._completed = None
 
     # ------------------------------------------------------------------ columns
 
@@ -276,14 +320,18 @@ class FetchCollector:
             if rows and self._interception:
                 batch = self._interception.show_columns(batch, self._undecoded(used))
             with self._lock:
-                for completed, end in used:
-                    if not self._buffer.still_there(completed):  # an interceptor went elsewhere
-                        continue
+                self._begin_change()
+                # no interceptor went elsewhere
+                there = [(completed, end) for completed, end in used if self._buffer.still_there(completed)]
+                if batch.num_rows:
+                    self._take(completed for completed, _ in there)
+                for completed, end in there:
                     if end is None:
                         self._buffer.finish(completed)
                     else:
                         self._buffer.advance_to(completed, end)
-            self._wakeup.set()
+                self._wakeup.set()
+                self._buffer.end_change()
             self._metrics.records += rows
             if batch.num_rows:
                 return batch
@@ -320,6 +368,8 @@ class FetchCollector:
         chosen: list[CompletedFetch] = []
         size = 0
         with self._lock:
+            self._begin_change()  # what was broken off before throws them away now, or never
+            self._buffer.end_change()
             for completed in self._buffer.available():
                 if chosen and (completed.error is not None or size + completed.size > ENOUGH):
                     break
@@ -383,13 +433,16 @@ class InterceptedFetchCollector(FetchCollector):
                 )
                 self._seen.extend(shown)
             except BaseException:  # they were interrupted: it has not been handed out
+                self._seen.clear()
                 self._index -= 1
                 raise
-        return self._seen.popleft()
+        found = self._seen[0]
+        del self._seen[0]  # unlike `popleft`, which a signal may come behind
+        return found
 
     def settle(self) -> None:
-        self._seen.clear()
         super().settle()
+        self._seen.clear()
 
 
 def _part(completed: CompletedFetch, limit: int) -> list[ConsumerRecord]:

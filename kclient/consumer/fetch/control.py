@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 class FetchControl:
     """Moves positions, and has what was fetched follow. Any thread may call it.
 
+    The task that fetches is woken first, and has to wait for the lock: so it will see what a signal handler's exception
+    breaks off as well.
+
     Args:
         lock: Guards the state machines.
         subscriptions: The partitions and positions.
@@ -57,31 +60,31 @@ class FetchControl:
         """Read these partitions."""
         wanted = list(partitions)
         with self._lock:
+            self._wakeup.set()
             self._subscriptions.assign(wanted)
             self._assigned()
-        self._wakeup.set()
 
     def take_over(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, as the group decided."""
         with self._lock:
+            self._wakeup.set()
             self._subscriptions.assign_from_group(partitions)
             self._assigned()
-        self._wakeup.set()
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading some partitions."""
         with self._lock:
+            self._wakeup.set()
             self._subscriptions.drop(partitions)
             self._moved()
-        self._wakeup.set()
 
     def unsubscribe(self) -> None:
         """Read nothing any more."""
         with self._lock:
+            self._wakeup.set()
             self._subscriptions.unsubscribe()
             self._moved()
             self._errors.forget()
-        self._wakeup.set()
 
     def _assigned(self) -> None:
         """Under the lock: other partitions are read from now on."""
@@ -107,17 +110,17 @@ class FetchControl:
     def seek(self, tp: TopicPartition, offset: int, epoch: int | None) -> None:
         """Go on at an offset."""
         with self._lock:
+            self._wakeup.set()
             self._subscriptions.seek(tp, offset, epoch)
             self._moved()
-        self._wakeup.set()
 
     def reset(self, partitions: Iterable[TopicPartition], policy: ResetPolicy) -> None:
         """Go on where a policy says, in these partitions or all."""
         with self._lock:
+            self._wakeup.set()
             for tp in list(partitions) or self._subscriptions.assignment:
                 self._subscriptions.reset(tp, policy, by_user=True)
             self._moved()
-        self._wakeup.set()
 
     def _moved(self) -> None:
         """Under the lock: positions were chosen or given up; what was fetched or complained of is out of date."""
@@ -136,11 +139,11 @@ class FetchControl:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions."""
         with self._lock:
+            self._wakeup.set()  # others may want the room that these take
             self._subscriptions.pause(partitions)
-        self._wakeup.set()  # others may want the room that these take
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`."""
         with self._lock:
+            self._wakeup.set()
             self._subscriptions.resume(partitions)
-        self._wakeup.set()

@@ -119,7 +119,8 @@ class Committer:
         self._current: Commit | None = None
         self.handing_over: Commit | None = None
         """The commit that a rebalance waits for, over several polls if need be."""
-        self._wakeup = Wakeup()
+        self.wakeup: Wakeup = Wakeup()
+        """Has the task look at the queue."""
         self._ended: KafkaError | None = None
         """Why nobody will commit any more."""
 
@@ -135,7 +136,7 @@ class Committer:
             if ended is None:
                 self._queue.append(commit)
         if ended is None:
-            self._wakeup.set()
+            self.wakeup.set()
         else:
             self._tell(commit, ended)
 
@@ -200,7 +201,7 @@ class Committer:
                 commit = self._current = self._queue.popleft()
                 await self._work(commit)
                 self._current = None  # not if that failed: `fail` tells whoever waits for it
-            await self._wakeup.wait()
+            await self.wakeup.wait()
 
     async def _work(self, commit: Commit) -> None:
         try:

@@ -70,6 +70,7 @@ class Taking:
             if batch is not None:
                 for partition, offset in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True):
                     self.came(partition, offset)
+        self.collector.taken = None
 
     def do(self, way: str, partition: int) -> None:
         tp = self.box.partitions[partition % len(self.box.partitions)]

@@ -6,11 +6,13 @@ CPython looks for signals where a function begins, which is where these tests ra
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
@@ -31,15 +33,18 @@ class Interrupt(KeyboardInterrupt):
 
 
 class At:
-    """Raises where the n-th function of ours, or of a lock's, begins in this thread."""
+    """Raises where the n-th function of ours, or of a lock's, begins in this thread; and so many later again."""
 
-    def __init__(self, number: int) -> None:
-        self.left = number
+    def __init__(self, *numbers: int) -> None:
+        self.left = list(numbers)
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith((OURS, threading.__file__)):
-            self.left -= 1
-            if self.left == 0:
+        if event == "call" and self.left and frame.f_code.co_filename.startswith((OURS, threading.__file__)):
+            self.left[0] -= 1
+            if self.left[0] == 0:
+                del self.left[0]
+                if self.left:
+                    sys.settrace(self)  # Python takes away a trace function that raises
                 raise Interrupt
 
 
@@ -162,6 +167,85 @@ def test_a_consumer_that_waits_and_is_interrupted(address: str, producer: Produc
             assert found == [stored.offset]
 
         assert at_every_call(lambda: consumer.poll(0.02), then, first) > 20
+
+
+def fill(producer: Producer, partition: int, count: int) -> None:
+    """With records in small batches."""
+    for _ in range(count // 10):
+        producer.send_batch("t", [b"x" * 100] * 10, partition=partition)
+        producer.flush(BEFORE)
+
+
+class Reader:
+    """Reads in one way, and sees to it that each record comes once and in order."""
+
+    def __init__(self, consumer: Consumer, way: str) -> None:
+        self.consumer = consumer
+        self.way = way
+        self.next = dict.fromkeys(consumer.assignment(), 0)
+
+    def begin_again(self) -> None:
+        """If it comes to the end."""
+        for tp, offset in self.next.items():
+            if offset > 1_000:
+                self.consumer.seek(tp, 0)
+                self.next[tp] = 0
+
+    def read(self) -> None:
+        if self.way == "one by one":
+            for _ in range(5):
+                record = next(self.consumer)
+                self.came(record.partition, record.offset)
+        elif self.way == "columns":
+            batch = self.consumer.poll_arrow(BEFORE)
+            for partition, offset in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True):
+                self.came(partition, offset)
+        else:
+            for record in self.consumer.poll(BEFORE):
+                self.came(record.partition, record.offset)
+
+    def came(self, partition: int, offset: int) -> None:
+        tp = TopicPartition("t", partition)
+        assert offset == self.next[tp]
+        self.next[tp] += 1
+
+    def is_where_it_says(self) -> None:
+        """Positions are those of what came, and what is read next is fetched within its memory."""
+        for tp, offset in self.next.items():
+            assert self.consumer.position(tp) == offset
+        assert self.consumer._core.fetcher.buffer.size <= 6_000
+
+
+@pytest.mark.parametrize("way", ["lists", "one by one", "columns"])
+def test_a_consumer_that_is_interrupted_amid_records(way: str, address: str, producer: Producer) -> None:
+    """None is skipped, and none comes twice."""
+    fill(producer, 0, 2_000)
+    fill(producer, 1, 2_000)
+    with Consumer(bootstrap_servers=address, max_poll_records=20, fetch_max_bytes=4_000) as consumer:
+        consumer.assign([("t", 0), ("t", 1)])
+        consumer.seek_to_beginning()
+        reader = Reader(consumer, way)
+        for _ in range(3):
+            assert at_every_call(reader.read, reader.is_where_it_says, reader.begin_again) > 20
+
+
+def test_a_consumer_that_is_interrupted_again_and_again(address: str, producer: Producer) -> None:
+    """Also amid what the first interrupt has it do."""
+    fill(producer, 0, 2_000)
+    random = Random(1)
+    with Consumer(bootstrap_servers=address, max_poll_records=20, fetch_max_bytes=4_000) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek_to_beginning()
+        reader = Reader(consumer, "lists")
+        before = sys.gettrace()
+        for _ in range(200):
+            reader.begin_again()
+            sys.settrace(At(*(random.randrange(1, 60) for _ in range(4))))
+            for _ in range(5):
+                with contextlib.suppress(Interrupt):
+                    reader.read()
+            sys.settrace(before)
+            reader.is_where_it_says()
 
 
 def test_who_asks_and_is_interrupted(address: str) -> None:
