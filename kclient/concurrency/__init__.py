@@ -5,6 +5,7 @@
   call. Neither the user's code is cancelled nor an ExceptionGroup raised.
 - `to_the_end` awaits clean-up that no cancellation breaks off; `thread_to_the_end` does so with a thread.
 - `Completion` is a result that arrives later, `Timer` a callback at a time, both without a task on asyncio.
+- `check_none_held` keeps a signal handler from waiting for the very call that it came amid.
 - `NamedLocks` are locks by name, for work on one thing of many.
 - `drive` and `drive_async` carry out scripts: logic that is written once for async and blocking faces.
 - `ThreadSignal` wakes one waiting thread, whatever signals its handlers raise exceptions for.
@@ -21,6 +22,9 @@ from kclient.concurrency.cleanup import thread_to_the_end as thread_to_the_end
 from kclient.concurrency.cleanup import to_the_end as to_the_end
 from kclient.concurrency.completion import Completion as Completion
 from kclient.concurrency.completion import Wakeup as Wakeup
+from kclient.concurrency.moments import MomentLock as MomentLock
+from kclient.concurrency.moments import check_none_held as check_none_held
+from kclient.concurrency.moments import watch_lock as watch_lock
 from kclient.concurrency.named_locks import NamedLocks as NamedLocks
 from kclient.concurrency.scripts import drive as drive
 from kclient.concurrency.scripts import drive_async as drive_async
@@ -34,6 +38,7 @@ from kclient.concurrency.timer import Timer as Timer
 __all__ = [
     "Completion",
     "LoopHandle",
+    "MomentLock",
     "NamedLocks",
     "Supervisor",
     "SupervisorState",
@@ -41,6 +46,7 @@ __all__ = [
     "ThreadSignal",
     "Timer",
     "Wakeup",
+    "check_none_held",
     "current_backend",
     "drive",
     "drive_async",
@@ -49,4 +55,5 @@ __all__ = [
     "loop_soon",
     "thread_to_the_end",
     "to_the_end",
+    "watch_lock",
 ]

@@ -314,12 +314,10 @@ class Accumulator:
             with buffer.lock:
                 try:
                     result = change()
+                    buffer.tell_sender()
                 except BaseException:  # whatever it is: a handler may raise one of ours
                     buffer.recover()
                     raise
-                wake = buffer.take_wake()
-            if wake:
-                buffer.wake()
         except BaseException:
             buffer.wake()  # whether or not that was done
             raise

@@ -12,6 +12,7 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
+from kclient.concurrency import watch_lock
 from kclient.errors import ClosedError
 from kclient.producer.buffer_pool import BufferPool
 from kclient.producer.delivery import Delivery
@@ -34,8 +35,8 @@ class BatchBuffer:
 
     Args:
         settings: Sizes and times.
-        wake_sender: Called (from any thread, under no lock) when the sender has something to look at, at most once
-            until it looks.
+        wake_sender: Called (from any thread, also under the lock) when the sender has something to look at, at most
+            once until it looks.
         random: Source of randomness of the sticky partitions.
     """
 
@@ -47,6 +48,7 @@ class BatchBuffer:
         self.appender: Appender = Appender(Delivery, settings.ignore_keys)
         """Appends to the open batches; `Accumulator` is for what that does not do."""
         self.lock: AbstractContextManager[None] = self.appender.lock
+        watch_lock(self.appender.lock)
         self.snapshot: ClusterSnapshot | None = None
         """The metadata that partitions are chosen by."""
         self.active: dict[TopicPartition, PartitionQueue] = {}
@@ -204,16 +206,18 @@ class BatchBuffer:
         """The sender has something to look at. Under the lock."""
         self._wake_wanted = True
 
-    def take_wake(self) -> bool:
-        """Whether `wake` has to be called, once the lock is free; True once until the sender looks. Under the lock."""
+    def tell_sender(self) -> None:
+        """Wake the sender if that is wanted, once until it looks. Under the lock, as the last thing.
+
+        Not behind it: a signal handler that comes between may flush, and would take the sender for woken.
+        """
         wanted, self._wake_wanted = self._wake_wanted, False
-        if not wanted or self._wake_pending:
-            return False
-        self._wake_pending = True
-        return True
+        if wanted and not self._wake_pending:
+            self._wake_pending = True
+            self._wake_sender()
 
     def wake(self) -> None:
-        """Wake the sender; under no lock."""
+        """Wake the sender, whatever it was told before."""
         self._wake_sender()
 
     def sender_looks(self) -> None:
@@ -233,9 +237,7 @@ class BatchBuffer:
                 return False
             self.pool.waiters.append(waiter)
             self.want_wake()
-            wake = self.take_wake()
-        if wake:
-            self.wake()
+            self.tell_sender()
         return True
 
     def remove_waiter(self, waiter: Callable[[], object]) -> None:
@@ -261,11 +263,8 @@ class BatchBuffer:
         with self.lock:
             self._flushes += 1
             self.want_wake()
-            wake = self.take_wake()
-            incomplete = list(self._incomplete)
-        if wake:
-            self.wake()
-        return incomplete
+            self.tell_sender()
+            return list(self._incomplete)
 
     def end_flush(self) -> None:
         """The flush is over (or was cancelled)."""
@@ -280,11 +279,9 @@ class BatchBuffer:
                 queue.close_open()
             waiters = self.pool.all_waiters()
             self.want_wake()
-            wake = self.take_wake()
+            self.tell_sender()
         for waiter in waiters:
             waiter()  # they find the buffer closed
-        if wake:
-            self.wake()
 
     def abort(self, error: KafkaError) -> list[ProducerBatch]:
         """Fail everything whose fate is open, in flight or not; returns those batches."""

@@ -44,10 +44,11 @@ class DeliveryReports:
     def __init__(
         self, check_loop: Callable[[], None] = _anywhere, check_alive: Callable[[], object] | None = None
     ) -> None:
-        self.lock: threading.Lock = threading.Lock()
+        # A signal handler or a finalizer may come amid what either guards, and may flush: it finds that whole enough.
+        self.lock: threading.RLock = threading.RLock()
         self.check_loop: Callable[[], None] = check_loop
         self._check_alive = check_alive
-        self._guard: threading.Lock = threading.Lock()
+        self._guard: threading.RLock = threading.RLock()
         """For the following three. No `Condition`: see `ThreadSignal`."""
         self._ready: deque[ProducerBatch] = deque()
         self._telling: dict[int, ProducerBatch] = {}

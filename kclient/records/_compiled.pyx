@@ -21,6 +21,7 @@ from cpython.pythread cimport (
     PyThread_acquire_lock,
     PyThread_allocate_lock,
     PyThread_free_lock,
+    PyThread_get_thread_ident,
     PyThread_release_lock,
     PyThread_type_lock,
 )
@@ -65,6 +66,7 @@ from kclient.records.arguments import (
     negative_timestamp,
     partition_or_none,
     record_too_large,
+    reentered,
 )
 from kclient.records.batch_header import (
     HEADER_SIZE,

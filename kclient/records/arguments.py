@@ -561,6 +561,14 @@ def builder_closed() -> IllegalStateError:
     return IllegalStateError("The batch was built; nothing can be appended to it any more.")
 
 
+def reentered() -> IllegalStateError:
+    """The exception for taking a lock that this thread holds."""
+    return IllegalStateError(
+        "This is a signal handler or a finalizer that came amid another call of the same producer in this thread, and "
+        "would wait for it for ever: let it set a flag or raise an exception, and send or flush afterwards"
+    )
+
+
 def builder_empty() -> IllegalStateError:
     """The exception for building a batch without records."""
     return IllegalStateError("A batch without records cannot be built.")

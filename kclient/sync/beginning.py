@@ -30,8 +30,10 @@ class Beginning:
         self._client = client
         self._start = start
         self._pid = os.getpid()
-        self._starting = threading.Lock()
-        self._deciding = threading.Lock()
+        self._starting = threading.RLock()
+        self._amid = False
+        """Whether a thread starts it."""
+        self._deciding = threading.RLock()
         """Held for moments, never while waiting."""
         self._begun: Portal | None = None
         self._started = False
@@ -45,7 +47,7 @@ class Beginning:
 
         Raises:
             ClosedError: The client was closed before or meanwhile.
-            IllegalStateError: It was made before the process forked.
+            IllegalStateError: It was made before the process forked; or a signal handler came amid the start.
         """
         portal = self.portal
         if portal is not None:
@@ -55,9 +57,18 @@ class Beginning:
             raise orphaned(self._client)
         with self._starting:
             if self.portal is None:
-                portal = self._begin()
-                portal.call(self._start_once)
-                self.portal = portal
+                if self._amid:
+                    raise IllegalStateError(
+                        f"This is a signal handler or a finalizer that came amid the start of the {self._client} in "
+                        "this thread, and would wait for it for ever"
+                    )
+                self._amid = True
+                try:
+                    portal = self._begin()
+                    portal.call(self._start_once)
+                    self.portal = portal
+                finally:
+                    self._amid = False
             return self.portal
 
     def _begin(self) -> Portal:

@@ -78,7 +78,7 @@ class Consumer(ConsumerBase):
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
         self._claims: dict[str, _Claim] = {}
         """That of the poll which is under way, if there is one."""
-        self._stealing = threading.Lock()
+        self._stealing = threading.RLock()
         """Held for moments, while a claim is taken away that an interrupt has left behind."""
         self._broken_off = False
         """Whether a poll raised something, and it is not yet seen to what that leaves."""

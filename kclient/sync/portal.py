@@ -17,7 +17,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from kclient.concurrency import ThreadSignal
+from kclient.concurrency import ThreadSignal, check_none_held
 from kclient.errors import ClosedError, IllegalStateError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Portal:
         """Raise if nothing would ever be run.
 
         Raises:
-            IllegalStateError: This is a forked child, or the calling thread is the portal's own.
+            IllegalStateError: This is a forked child; or a signal handler came amid a call that others may wait for.
             ClosedError: The thread has ended.
         """
         if self._pid != os.getpid():
@@ -101,6 +101,19 @@ class Portal:
             )
         if self._ended:
             raise ClosedError("The thread that serves blocking clients has ended")
+        check_none_held()
+
+    def check_outside(self) -> None:
+        """Raise if this is the portal's own thread, which would wait for itself.
+
+        Raises:
+            IllegalStateError: It is.
+        """
+        if self.inside:
+            raise IllegalStateError(
+                "A blocking call in the thread that serves it would wait for ever: "
+                "callbacks that run in the event loop must not use kclient.sync"
+            )
 
     @property
     def inside(self) -> bool:
@@ -126,11 +139,7 @@ class Portal:
             BaseException: What the coroutine raised.
         """
         self.check()
-        if self.inside:
-            raise IllegalStateError(
-                "A blocking call in the thread that serves it would wait for ever: "
-                "callbacks that run in the event loop must not use kclient.sync"
-            )
+        self.check_outside()
         outcome: _Outcome[T] = _Outcome()
         handle = _Call(self._tasks, outcome, function, args, kwargs)
         self.loop.call_soon_threadsafe(handle.start)
@@ -242,7 +251,7 @@ class _Call:
 
 
 _shared: Portal | None = None
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may come amid the start
 
 
 def get_portal() -> Portal:
@@ -269,7 +278,7 @@ def _forget() -> None:
     """In a forked child: the thread stayed behind, and the lock may be held by nobody."""
     global _shared, _lock
     _shared = None
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 def _stop() -> None:

@@ -283,7 +283,7 @@ class Producer(ProducerBase):
             case LoadTopic(topic, partition, timeout):
                 self._running().call(self._life.loader.load, topic, timeout, partition)
             case WaitForRoom(timeout):
-                self._running()
+                self._running().check_outside()
                 self._wait_for_room(timeout)
             case LetOthersRun():
                 pass  # other threads run anyway

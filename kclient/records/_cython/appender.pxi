@@ -65,11 +65,19 @@ cdef class TopicSlots:
 
 
 cdef class Mutex:
-    """A lock for moments: as `threading.Lock`, but waiting for it cannot be interrupted."""
+    """A lock for moments: as `threading.Lock`, but waiting for it cannot be interrupted.
+
+    The thread that holds it cannot take it again: a signal handler or a finalizer that tries is told so.
+    """
+
+    __signature__ = TwinSignature("Mutex")
 
     cdef PyThread_type_lock _lock
+    cdef unsigned long _owner
+    cdef object __weakref__
 
     def __cinit__(self):
+        self._owner = 0
         self._lock = PyThread_allocate_lock()
         if not self._lock:
             raise MemoryError
@@ -78,17 +86,29 @@ cdef class Mutex:
         if self._lock:
             PyThread_free_lock(self._lock)
 
-    cdef inline void take(self) noexcept:
-        if PyThread_acquire_lock(self._lock, NOWAIT_LOCK):
-            return
-        with nogil:
-            PyThread_acquire_lock(self._lock, WAIT_LOCK)
+    cdef inline bint take(self) noexcept:
+        """False if this thread holds it already."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if not PyThread_acquire_lock(self._lock, NOWAIT_LOCK):
+            if self._owner == me:
+                return False
+            with nogil:
+                PyThread_acquire_lock(self._lock, WAIT_LOCK)
+        self._owner = me
+        return True
 
     cdef inline void give(self) noexcept:
+        self._owner = 0
         PyThread_release_lock(self._lock)
 
+    @property
+    def held(self) -> bool:
+        """Whether this thread holds it."""
+        return self._owner == PyThread_get_thread_ident()
+
     def __enter__(self):
-        self.take()
+        if not self.take():
+            raise reentered()
 
     def __exit__(self, kind, error, trace):
         self.give()
@@ -226,7 +246,8 @@ cdef class Appender:
         else:
             return None
         made = _new_handle(self._handle)
-        self.lock.take()
+        if not self.lock.take():
+            return None
         try:
             if number < 0:
                 number = slots._sticky
@@ -278,7 +299,8 @@ cdef class Appender:
         for found in topics:
             if found is not None and not isinstance(found, TopicSlots):
                 raise TypeError("topics must hold TopicSlots")
-        self.lock.take()
+        if not self.lock.take():
+            raise reentered()
         try:
             self._calls += 1
             self._now = kclient_now()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 from time import time
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from kclient.records.arguments import (
     milliseconds,
     negative_timestamp,
     partition_or_none,
+    reentered,
 )
 from kclient.records.bounds import INT32_MAX
 from kclient.records.contract import Appended
@@ -86,18 +87,35 @@ class TopicSlots:
 
 
 class Mutex:
-    """A lock for moments: as `threading.Lock`, but waiting for it cannot be interrupted."""
+    """A lock for moments: as `threading.Lock`, but waiting for it cannot be interrupted.
 
-    __slots__ = ("_lock",)
+    The thread that holds it cannot take it again: a signal handler or a finalizer that tries is told so.
+    """
+
+    __slots__ = ("__weakref__", "_lock")
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock: Any = RLock()
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    @property
+    def held(self) -> bool:
+        """Whether this thread holds it."""
+        found: bool = self._lock._is_owned()
+        return found
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._lock.release()
+    # The lock's own methods, found before it is taken: no signal comes between taking it and what follows.
+
+    @property
+    def __enter__(self) -> Callable[[], None]:
+        if self._lock._is_owned():
+            raise reentered()
+        found: Callable[[], None] = self._lock.__enter__
+        return found
+
+    @property
+    def __exit__(self) -> Callable[[object, object, object], None]:  # noqa: PYI036
+        found: Callable[[object, object, object], None] = self._lock.__exit__
+        return found
 
 
 class Appender:
@@ -193,6 +211,8 @@ class Appender:
             if slots._partitions <= 0:
                 return None
             partition = partition_for_key(key, slots._partitions)
+        if self.lock.held:
+            return None
         with self.lock:
             found = slots._open.get(slots._sticky if partition is None else partition)
             if found is None:

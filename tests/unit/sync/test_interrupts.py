@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,9 @@ from typing import Any
 import pytest
 
 import kclient
+from kclient.errors import IllegalStateError
 from kclient.sync import Consumer, Producer
+from kclient.sync.portal import get_portal
 from kclient.testing import memory_broker
 from kclient.types import RecordMetadata, TopicPartition
 
@@ -46,6 +49,24 @@ class At:
                 if self.left:
                     sys.settrace(self)  # Python takes away a trace function that raises
                 raise Interrupt
+
+
+class Handler:
+    """A signal handler that does something where the n-th function of ours begins in this thread."""
+
+    def __init__(self, number: int, does: Callable[[], object]) -> None:
+        self.left = number
+        self.does = does
+        self.error: Exception | None = None
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+            self.left -= 1
+            if self.left == 0:
+                try:
+                    self.does()
+                except Exception as error:  # it is the finding
+                    self.error = error
 
 
 def at_every_call(call: Callable[[], object], then: Callable[[], object], first: Callable[[], object]) -> int:
@@ -153,6 +174,83 @@ def test_who_waits_for_records_and_is_interrupted(
     assert at_every_call(wait, then, send) > 20
 
 
+@pytest.mark.parametrize("outer", ["send", "send with a callback", "send_batch", "flush"])
+@pytest.mark.parametrize("inner", ["send", "flush", "flush another", "result", "ask"])
+def test_a_handler_that_uses_the_producer_it_came_amid(
+    outer: str, inner: str, address: str, producer: Producer, other_thread: ThreadPoolExecutor
+) -> None:
+    """It may, or is told at once that it may not; it never waits for what it interrupted."""
+    number = 0
+    with Producer(bootstrap_servers=address) as another, kclient.sync.Admin(bootstrap_servers=address) as admin:
+        another.send("t", b"x").result(BEFORE)
+        outers: dict[str, Callable[[], object]] = {
+            "send": lambda: producer.send("t", b"x"),
+            "send with a callback": lambda: producer.send("t", b"x", b"key", on_delivery=lambda *_: None),
+            "send_batch": lambda: producer.send_batch("t", [b"x"] * 100),
+            "flush": lambda: (producer.send("t", b"x"), producer.flush(BEFORE)),
+        }
+        inners: dict[str, Callable[[], object]] = {
+            "send": lambda: producer.send("t", b"y", partition=0, on_delivery=lambda *_: None),
+            "flush": lambda: producer.flush(BEFORE),
+            "flush another": lambda: another.flush(BEFORE),
+            "result": lambda: producer.send("t", b"y").result(BEFORE),
+            "ask": admin.list_topics,
+        }
+        before = sys.gettrace()
+        while True:
+            number += 1
+            handler = Handler(number, inners[inner])
+            sys.settrace(handler)
+            try:
+                outers[outer]()
+            finally:
+                sys.settrace(before)
+            if handler.error is not None:
+                assert isinstance(handler.error, IllegalStateError)
+                assert "signal handler" in str(handler.error)
+            if handler.left > 0:
+                break
+            works(producer, other_thread)()
+    assert number > 3
+
+
+def test_a_handler_that_comes_amid_the_start(address: str) -> None:
+    number = 0
+    before = sys.gettrace()
+    while True:
+        number += 1
+        producer = Producer(bootstrap_servers=address)
+        handler = Handler(number, producer.start)
+        sys.settrace(handler)
+        try:
+            producer.start()
+        finally:
+            sys.settrace(before)
+        assert handler.error is None or "amid the start" in str(handler.error)
+        producer.send("t", b"x").result(BEFORE)
+        producer.close(BEFORE)
+        if handler.left > 0:
+            break
+    assert number > 5
+
+
+def test_code_in_the_portals_thread_does_not_wait_for_room(address: str) -> None:
+    """As a finalizer may, wherever the garbage collector runs it: nobody would make room."""
+
+    async def fill() -> str:
+        with pytest.raises(IllegalStateError, match="thread that serves it") as told:
+            for _ in range(100):
+                producer.send("t", b"x" * 10_000, partition=0)
+        return str(told.value)
+
+    with Producer(bootstrap_servers=address, buffer_memory=100_000, linger_ms=60_000) as producer:
+        producer.send("t", b"first", partition=0)
+        producer.flush(BEFORE)
+        begun = time.monotonic()
+        get_portal().call(fill)
+        assert time.monotonic() - begun < BEFORE
+
+
 def test_a_consumer_that_waits_and_is_interrupted(address: str, producer: Producer) -> None:
     with Consumer(bootstrap_servers=address) as consumer:
         consumer.assign([TopicPartition("t", 0)])
@@ -182,6 +280,7 @@ class Reader:
     def __init__(self, consumer: Consumer, way: str) -> None:
         self.consumer = consumer
         self.way = way
+        self.got: list[Any] = []
         self.next = dict.fromkeys(consumer.assignment(), 0)
 
     def begin_again(self) -> None:
@@ -193,24 +292,31 @@ class Reader:
 
     def read(self) -> None:
         if self.way == "one by one":
-            for _ in range(5):
-                record = next(self.consumer)
-                self.came(record.partition, record.offset)
+            for record in self.consumer:
+                self.got.append([record])
+                if len(self.got) == 5:
+                    break
         elif self.way == "columns":
-            batch = self.consumer.poll_arrow(BEFORE)
-            for partition, offset in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True):
-                self.came(partition, offset)
+            self.got.append(self.consumer.poll_arrow(BEFORE))
         else:
-            for record in self.consumer.poll(BEFORE):
-                self.came(record.partition, record.offset)
+            self.got.append(self.consumer.poll(BEFORE))
 
-    def came(self, partition: int, offset: int) -> None:
-        tp = TopicPartition("t", partition)
-        assert offset == self.next[tp]
-        self.next[tp] += 1
+    def look(self) -> None:
+        """What came, where nothing interrupts."""
+        for records in self.got:
+            if self.way == "columns":
+                places = zip(records["partition"].to_pylist(), records["offset"].to_pylist(), strict=True)
+            else:
+                places = ((record.partition, record.offset) for record in records)
+            for partition, offset in places:
+                tp = TopicPartition("t", partition)
+                assert offset == self.next[tp]
+                self.next[tp] += 1
+        self.got.clear()
 
     def is_where_it_says(self) -> None:
         """Positions are those of what came, and what is read next is fetched within its memory."""
+        self.look()
         for tp, offset in self.next.items():
             assert self.consumer.position(tp) == offset
         assert self.consumer._core.fetcher.buffer.size <= 6_000
