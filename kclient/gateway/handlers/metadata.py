@@ -8,9 +8,11 @@ from functools import partial
 from typing import ClassVar, cast
 
 from kclient.errors import (
+    ErrorCode,
     InvalidTopicError,
     KafkaError,
     TopicExistsError,
+    UnknownTopicOrPartitionError,
 )
 from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
 from kclient.gateway.config import BrokerConfig
@@ -67,6 +69,10 @@ class MetadataHandler(Handler):
             if len(names) > FEW or self._partitions(names, client) > FEW:
                 yield None
             return self._respond(len(names), (MetadataRequestTopic(name=name) for name in names), request, context)
+        if context.api_version < BY_ID_SINCE and any(
+            topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics
+        ):
+            return _refused(request)
         missing: dict[str, None] = {}
         weight = counted = 0
         for count, topic in enumerate(request.topics):
@@ -89,18 +95,25 @@ class MetadataHandler(Handler):
         return sum(record.partitions for record in found if record is not None)
 
     def _may_create(self, request: MetadataRequest, name: str, client: ConnectionContext) -> bool:
-        if not request.allow_auto_topic_creation or name in INTERNAL:
-            return False
-        if not self._config.get_bool("auto.create.topics.enable"):
+        if not self._creates(request, name):
             return False
         try:
             check_name(name)
         except InvalidTopicError:
             return False
         access = self._access
-        return access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name) and (
-            access.allows(client, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
-            or access.allows(client, AclOperation.CREATE, ResourceType.TOPIC, name)
+        return access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name) and self._allows(client, name)
+
+    def _creates(self, request: MetadataRequest, name: str) -> bool:
+        """Whether topics of this name are created where there is none."""
+        creates = request.allow_auto_topic_creation and self._config.get_bool("auto.create.topics.enable")
+        return creates and name not in INTERNAL
+
+    def _allows(self, client: ConnectionContext, name: str) -> bool:
+        """Whether this client may have it created."""
+        access = self._access
+        return access.allows(client, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME) or access.allows(
+            client, AclOperation.CREATE, ResourceType.TOPIC, name
         )
 
     async def _create(self, missing: list[str], request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -146,7 +159,12 @@ class MetadataHandler(Handler):
         try:
             if wanted.name is not None:
                 check_name(wanted.name)
-                record = access.topic(client, AclOperation.DESCRIBE, wanted.name)
+                try:
+                    record = access.topic(client, AclOperation.DESCRIBE, wanted.name)
+                except UnknownTopicOrPartitionError:
+                    if self._creates(request, wanted.name) and not self._allows(client, wanted.name):
+                        access.check(client, AclOperation.CREATE, ResourceType.TOPIC, wanted.name)
+                    raise
             elif version >= BY_ID_SINCE and wanted.topic_id != ZERO_UUID:
                 answer.topic_id = wanted.topic_id
                 record = access.topic(client, AclOperation.DESCRIBE, "", wanted.topic_id)
@@ -160,6 +178,16 @@ class MetadataHandler(Handler):
         if request.include_topic_authorized_operations:
             answer.topic_authorized_operations = access.operations(client, ResourceType.TOPIC, record.name)
         return answer
+
+
+def _refused(request: MetadataRequest) -> MetadataResponse:
+    """The answer to a request that names topics by id, or not at all, in a version that has names only; as Kafka's."""
+    return MetadataResponse(
+        topics=[
+            MetadataResponseTopic(name=topic.name or "", topic_id=topic.topic_id, error_code=ErrorCode.INVALID_REQUEST)
+            for topic in request.topics or ()
+        ]
+    )
 
 
 def partitions_of(record: TopicRecord, identity: Identity) -> list[MetadataResponsePartition]:

@@ -305,11 +305,15 @@ async def test_topics_are_created_by_those_who_may() -> None:
         access = gateway.parts.access
         new = [m.MetadataRequestTopic(name="n")]
         for rights, code in [
-            ([(O.DESCRIBE, R.TOPIC, "n")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ([(O.DESCRIBE, R.TOPIC, "n")], ErrorCode.TOPIC_AUTHORIZATION_FAILED),
             ([(O.CREATE, *CLUSTER)], ErrorCode.TOPIC_AUTHORIZATION_FAILED),
             ([(O.DESCRIBE, R.TOPIC, "n"), (O.CREATE, R.TOPIC, "n")], ErrorCode.NONE),
         ]:
             access.authorizer = Rules(*rights)
+            if code:
+                answer = await wire(m.MetadataRequest(topics=new, allow_auto_topic_creation=False), 12)
+                asked = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if rights[0][0] is O.DESCRIBE else code
+                assert answer.topics[0].error_code == asked
             answer = await wire(m.MetadataRequest(topics=new, allow_auto_topic_creation=True), 12)
             assert answer.topics[0].error_code == code
         access.authorizer = Rules((O.CREATE, *CLUSTER))

@@ -134,6 +134,21 @@ async def test_all_topics_and_topics_by_id() -> None:
         assert [(topic.name, topic.error_code) for topic in found] == [("b", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
 
 
+@pytest.mark.parametrize("version", [10, 11])
+async def test_versions_that_carry_ids_and_have_only_names(version: int) -> None:
+    """Kafka refuses the request as a whole; its answer has no null names."""
+    async with running() as (_, wire):
+        await wire.create("a")
+        for odd in (MetadataRequestTopic(name=None), MetadataRequestTopic(name="b", topic_id=b"i" * 16)):
+            answer = await wire(MetadataRequest(topics=[MetadataRequestTopic(name="a"), odd]), version)
+            assert [(topic.name, topic.topic_id) for topic in answer.topics] == [
+                ("a", bytes(16)),
+                (odd.name or "", odd.topic_id),
+            ]
+            assert {topic.error_code for topic in answer.topics} == {ErrorCode.INVALID_REQUEST}
+        assert [topic.name for topic in (await wire(MetadataRequest(topics=None), 12)).topics] == ["a"]
+
+
 async def test_describe_cluster() -> None:
     async with running() as (gateway, wire):
         answer = await wire(DescribeClusterRequest(), 2)
