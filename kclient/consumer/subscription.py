@@ -66,14 +66,6 @@ POSITION_TABLE: dict[PositionState, dict[PositionEvent, PositionState]] = {
 """Which event leads where; a rebalance makes new objects rather than going back to UNKNOWN."""
 
 
-class Position(NamedTuple):
-    """Where a consumer was in a partition."""
-
-    offset: int
-    epoch: int | None
-    read_id: bytes | None
-
-
 class PartitionState:
     """The consumer's state in one partition."""
 
@@ -146,11 +138,6 @@ class PartitionState:
         """The id of the topic of this name that was deleted before."""
         self.read_id: bytes | None = None
         """The id of the topic that the records were of that were handed out last; None after a seek."""
-
-    @property
-    def place(self) -> Position:
-        """Where the consumer is."""
-        return Position(self.position, self.epoch, self.read_id)
 
     @property
     def fetchable(self) -> bool:
@@ -390,10 +377,10 @@ class SubscriptionState:
         """Go on where the consumer is, without what was fetched ahead."""
         state.jump(state.position, state.epoch, self._next_version())
 
-    def go_back(self, state: PartitionState, before: Position) -> None:
+    def go_back(self, state: PartitionState, offset: int, epoch: int | None, read_id: bytes | None) -> None:
         """Go on where the consumer was before records were taken, which nobody has got."""
-        state.jump(before.offset, before.epoch, self._next_version())
-        state.read_id = before.read_id
+        state.jump(offset, epoch, self._next_version())
+        state.read_id = read_id
 
     def outdate(self, state: PartitionState) -> None:
         """The topic was deleted: what was fetched is worth nothing, and so is the position."""

@@ -85,10 +85,10 @@ class Beginning:
             self._started = True
 
     def begun(self) -> Portal:
-        """The portal of a client that has begun to start, also while it is closed."""
+        """The portal of a client that has begun to start, also while it is closed, to wait for."""
         portal = self._begun
         assert portal is not None
-        portal.check()
+        portal.check_waiting()
         return portal
 
     def end(self) -> Portal | None:

@@ -91,7 +91,7 @@ class Portal:
         """Raise if nothing would ever be run.
 
         Raises:
-            IllegalStateError: This is a forked child; or a signal handler came amid a call that others may wait for.
+            IllegalStateError: This is a forked child.
             ClosedError: The thread has ended.
         """
         if self._pid != os.getpid():
@@ -101,6 +101,14 @@ class Portal:
             )
         if self._ended:
             raise ClosedError("The thread that serves blocking clients has ended")
+
+    def check_waiting(self) -> None:
+        """`check`, to be called before waiting for what happens in the loop.
+
+        Raises:
+            IllegalStateError: Also if a signal handler came amid a call that the loop may wait for.
+        """
+        self.check()
         check_none_held()
 
     def check_outside(self) -> None:
@@ -138,7 +146,7 @@ class Portal:
             IllegalStateError: It would never run (after a fork), or this is the portal's own thread.
             BaseException: What the coroutine raised.
         """
-        self.check()
+        self.check_waiting()
         self.check_outside()
         outcome: _Outcome[T] = _Outcome()
         handle = _Call(self._tasks, outcome, function, args, kwargs)

@@ -42,7 +42,9 @@ class FetchBuffer:
         self._subscriptions = subscriptions
         self._budget = budget
         self._ready: deque[CompletedFetch] = deque()
-        self._changing = False
+        self.changing: bool = False
+        """Whether something is being changed; or was not changed whole, because an exception of a signal handler came
+        amid, and `start_over` is due. Under the lock."""
 
     @property
     def size(self) -> int:
@@ -51,25 +53,8 @@ class FetchBuffer:
 
     # ------------------------------------------------------------------ signals
 
-    def begin_change(self) -> None:
-        """The user's thread changes something until `end_change`, and an exception of a signal handler may come amid.
-
-        If that has happened with the change before, what was fetched is fetched again.
-        """
-        if self._changing:
-            self._start_over()
-        self._changing = True
-
-    @property
-    def broken_off(self) -> bool:
-        """Whether the last change was not done whole."""
-        return self._changing
-
-    def end_change(self) -> None:
-        """It is done whole."""
-        self._changing = False
-
-    def _start_over(self) -> None:
+    def start_over(self) -> None:
+        """What was fetched is fetched again. Under the lock."""
         for state in self._subscriptions:
             if state.state is PositionState.VALID:
                 self._subscriptions.stay(state)
@@ -77,6 +62,12 @@ class FetchBuffer:
                 self._ready.append(state.attempt)
         self._ready = deque(completed for completed in self._ready if not self._stale(completed))
         self._budget.recount(completed.frame for completed in self._ready if completed.frame is not None)
+        self.changing = False
+
+    def _begin_change(self) -> None:
+        if self.changing:
+            self.start_over()
+        self.changing = True
 
     # ------------------------------------------------------------------ taking in
 
@@ -115,6 +106,12 @@ class FetchBuffer:
 
     def head(self) -> CompletedFetch | None:
         """The first completed fetch that may be handed out; what nobody waits for any more is thrown away."""
+        if not self._ready:
+            return None
+        first = self._ready[0]
+        if not first.state.paused and not self._stale(first):
+            return first
+        self._begin_change()
         kept: list[CompletedFetch] = []
         found: CompletedFetch | None = None
         while self._ready:
@@ -128,6 +125,7 @@ class FetchBuffer:
                 found = completed
                 break
         self._ready.extendleft(reversed(kept))
+        self.changing = False
         return found
 
     def _stale(self, completed: CompletedFetch) -> bool:
@@ -204,9 +202,9 @@ class FetchBuffer:
 
     def drop_stale(self) -> None:
         """Throw away what nobody waits for any more, to make room."""
-        self.begin_change()
+        self._begin_change()
         self._drop_stale()
-        self.end_change()
+        self.changing = False
 
     def _drop_stale(self) -> None:
         stale = [completed for completed in self._ready if self._stale(completed)]
@@ -221,7 +219,7 @@ class FetchBuffer:
         first of those that have been paused for longest, and fetched again when they go on. To be called between polls
         only, when no completed fetch is being handed out.
         """
-        self.begin_change()
+        self._begin_change()
         self.crowded = False
         self._drop_stale()
         spare = self._spare()
@@ -233,7 +231,7 @@ class FetchBuffer:
                 for completed in fetches:
                     self._subscriptions.stay(completed.state)
         self._drop_stale()
-        self.end_change()
+        self.changing = False
 
     def _spare(self) -> dict[Frame, list[CompletedFetch]]:
         """The responses of which only paused partitions have something left, in the order in which to do without."""

@@ -2,7 +2,7 @@
 
 Runs in the caller's thread or task. Positions move only when everything that can fail is done: a call that failed has
 handed out nothing. The exception of a signal handler may come at any time: positions that were moved for what nobody
-got go back (`put_back`), and a change that was broken off has everything fetched again (`FetchBuffer.begin_change`).
+got go back (`put_back`), and a change that was broken off has everything fetched again (`FetchBuffer.start_over`).
 The task that fetches is woken before a change is over; it has to wait for the lock.
 """
 
@@ -22,20 +22,23 @@ from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kclient.concurrency import Wakeup
     from kclient.consumer.fetch.buffer import FetchBuffer
     from kclient.consumer.fetch.completed_fetch import CompletedFetch
     from kclient.consumer.interfaces import ConsumerInterceptor
     from kclient.consumer.metrics import ConsumerMetrics
-    from kclient.consumer.subscription import Position, SubscriptionState
+    from kclient.consumer.subscription import SubscriptionState
     from kclient.records import ConsumerRecord
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
 
 _Used: TypeAlias = "tuple[CompletedFetch, int | None]"
 """A completed fetch, and the offset up to which it was taken, or None if it was taken whole."""
+
+_Taken: TypeAlias = "tuple[CompletedFetch, int, int, int | None, bytes | None]"
+"""A completed fetch of which records were taken; the version, position, epoch and `read_id` of the partition before."""
 
 
 class FetchCollector:
@@ -77,9 +80,9 @@ class FetchCollector:
         self._completed: CompletedFetch | None = None
         self._list: list[ConsumerRecord] = []
         self._index = 0
-        self.taken: list[tuple[CompletedFetch, Position, int]] | None = None
-        """Of what was taken and nobody may have got yet: where the consumer was in the partition, and the version of
-        that. Whoever hands it to the user forgets it last, where no signal can come any more."""
+        self.taken: list[_Taken] | None = None
+        """What was taken and nobody may have got yet. Whoever hands it to the user forgets it last, where no signal can
+        come any more."""
 
     # ------------------------------------------------------------------ not handed out after all
 
@@ -88,22 +91,24 @@ class FetchCollector:
         if self.taken is None:
             return
         with self._lock:
-            for completed, before, version in self.taken or ():
+            for completed, version, position, epoch, read_id in self.taken or ():
                 state = completed.state
                 ended_early = completed.broken and state.position == completed.next_offset  # with a version of its own
                 if self._subscriptions.find(state.tp) is state and (state.version == version or ended_early):
-                    self._subscriptions.go_back(state, before)
+                    self._subscriptions.go_back(state, position, epoch, read_id)
             self._wakeup.set()
             self.taken = None
 
-    def _begin_change(self) -> None:
-        if self._buffer.broken_off:
-            self._wakeup.set()  # it has to fetch again, once it gets the lock
-        self._buffer.begin_change()
+    def _note(self, completed: CompletedFetch) -> None:
+        """Records of it are about to be taken."""
+        state = completed.state
+        assert self.taken is not None
+        self.taken.append((completed, state.version, state.position, state.epoch, state.read_id))
 
-    def _take(self, fetches: Iterable[CompletedFetch]) -> None:
-        """Records of these are about to be taken."""
-        self.taken = [(completed, completed.state.place, completed.state.version) for completed in fetches]
+    def _start_over(self) -> None:
+        """Under the lock: a change was broken off."""
+        self._wakeup.set()
+        self._buffer.start_over()
 
     # ------------------------------------------------------------------ lists
 
@@ -125,16 +130,17 @@ class FetchCollector:
             records = self._pack(taken, parts) if taken else None
             used_up = False
             with self._lock:
-                self._begin_change()
-                # no interceptor went elsewhere
-                there = [(completed, part) for completed, part in parts if self._buffer.still_there(completed)]
+                self._buffer.changing = True
                 if records:
-                    self._take(completed for completed, _ in there)
-                for completed, part in there:
-                    used_up = self._buffer.advance(completed, len(part)) or used_up
+                    self.taken = []
+                for completed, part in parts:
+                    if self._buffer.still_there(completed):  # no interceptor went elsewhere
+                        if records:
+                            self._note(completed)
+                        used_up = self._buffer.advance(completed, len(part)) or used_up
                 if used_up:
                     self._wakeup.set()
-                self._buffer.end_change()
+                self._buffer.changing = False
             if records is not None:
                 self._metrics.records += sum(map(len, taken.values()))
                 return records
@@ -198,9 +204,9 @@ class FetchCollector:
         """
         while True:
             with self._lock:
-                self._begin_change()
+                if self._buffer.changing:
+                    self._start_over()
                 completed = self._buffer.head()
-                self._buffer.end_change()
             if completed is None:
                 return None
             if completed.error is not None:
@@ -220,14 +226,14 @@ class FetchCollector:
         with self._lock:
             if not self._buffer.still_there(completed):  # the metadata told in this moment that the topic is another
                 return
-            self._begin_change()
+            self._buffer.changing = True
             self._buffer.finish(completed)
             if resets and isinstance(error, LogTruncationError):
                 self._subscriptions.seek(tp, completed.next_offset, completed.epoch)
             elif resets:
                 self._subscriptions.reset(tp)
             self._wakeup.set()
-            self._buffer.end_change()
+            self._buffer.changing = False
         if resets:
             logger.warning("%s; going on, because auto.offset.reset is %s", error, policy.kind.value)
             return
@@ -270,11 +276,11 @@ class FetchCollector:
             if completed.index < len(completed.records):
                 break
             with self._lock:
-                self._begin_change()
+                self._buffer.changing = True
                 if self._buffer.still_there(completed):
                     self._buffer.advance(completed, 0)
                 self._wakeup.set()
-                self._buffer.end_change()
+                self._buffer.changing = False
         self._completed = completed
         self._list = completed.records
         self._index = completed.index
@@ -282,7 +288,8 @@ class FetchCollector:
 
     def settle(self) -> None:
         """Bring the position to where the user is: behind the records that were handed out one by one."""
-        self.put_back()
+        if self.taken is not None:
+            self.put_back()
         if self._completed is None:
             return
         with self._lock:  # another thread may close the consumer
@@ -292,11 +299,13 @@ class FetchCollector:
                 if count:
                     # first of all, and as a whole: whatever is broken off from here on, they have been handed out
                     self._buffer.move(completed, count)
-                    self._begin_change()
+                    if self._buffer.changing:
+                        self._start_over()
+                    self._buffer.changing = True
                     self._metrics.records += count
                     if self._buffer.still_there(completed) and self._buffer.advance(completed, count):
                         self._wakeup.set()
-                    self._buffer.end_change()
+                    self._buffer.changing = False
             self._completed = None
 
     # ------------------------------------------------------------------ columns
@@ -320,18 +329,20 @@ class FetchCollector:
             if rows and self._interception:
                 batch = self._interception.show_columns(batch, self._undecoded(used))
             with self._lock:
-                self._begin_change()
-                # no interceptor went elsewhere
-                there = [(completed, end) for completed, end in used if self._buffer.still_there(completed)]
+                self._buffer.changing = True
                 if batch.num_rows:
-                    self._take(completed for completed, _ in there)
-                for completed, end in there:
+                    self.taken = []
+                for completed, end in used:
+                    if not self._buffer.still_there(completed):  # an interceptor went elsewhere
+                        continue
+                    if batch.num_rows:
+                        self._note(completed)
                     if end is None:
                         self._buffer.finish(completed)
                     else:
                         self._buffer.advance_to(completed, end)
                 self._wakeup.set()
-                self._buffer.end_change()
+                self._buffer.changing = False
             self._metrics.records += rows
             if batch.num_rows:
                 return batch
@@ -368,8 +379,8 @@ class FetchCollector:
         chosen: list[CompletedFetch] = []
         size = 0
         with self._lock:
-            self._begin_change()  # what was broken off before throws them away now, or never
-            self._buffer.end_change()
+            if self._buffer.changing:
+                self._start_over()
             for completed in self._buffer.available():
                 if chosen and (completed.error is not None or size + completed.size > ENOUGH):
                     break
