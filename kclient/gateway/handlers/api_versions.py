@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.contexts import RequestContext
+from kclient.gateway.features import Features
 from kclient.gateway.handlers.handler import Handler, VersionRange
 from kclient.protocol.messages.connection import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kclient.protocol.registry import ApiKey
@@ -20,13 +21,15 @@ class ApiVersionsHandler(Handler):
 
     Args:
         versions: What is served, by API key; complete when the first request comes.
+        features: What the cluster has.
     """
 
     API: ClassVar[ApiKey] = ApiKey.API_VERSIONS
     VERSIONS: ClassVar[VersionRange] = (0, 4)
 
-    def __init__(self, versions: Mapping[int, VersionRange]) -> None:
+    def __init__(self, versions: Mapping[int, VersionRange], features: Features) -> None:
         self._versions = versions
+        self._features = features
         self._served: list[ApiVersion] = []
 
     def begin(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
@@ -35,7 +38,9 @@ class ApiVersionsHandler(Handler):
             names = (request.client_software_name, request.client_software_version)
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        return ApiVersionsResponse(api_keys=self.served())
+        response = ApiVersionsResponse(api_keys=self.served())
+        self._features.tell(response, context.api_version)
+        return response
 
     def fail(self, request: object, context: RequestContext, error: KafkaError) -> ApiVersionsResponse:
         """The answer to a version that is not served: the caller sends it in the format of v0 (KIP-35)."""

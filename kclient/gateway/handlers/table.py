@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kclient.gateway.features import Features
 from kclient.gateway.handlers.api_versions import ApiVersionsHandler
 from kclient.gateway.handlers.handler import Handler, VersionRange
 
 
 class HandlerTable:
-    """Every API that the gateway serves: its version range and its handler. It answers ApiVersions itself."""
+    """Every API that the gateway serves: its version range and its handler. It answers ApiVersions itself.
 
-    def __init__(self, handlers: Iterable[Handler]) -> None:
+    Args:
+        handlers: Of all other APIs.
+        features: What ApiVersions tells of the cluster.
+    """
+
+    def __init__(self, handlers: Iterable[Handler], features: Features | None = None) -> None:
         self.versions: dict[int, VersionRange] = {}
         self.handlers: dict[int, Handler] = {}
-        for handler in (*handlers, ApiVersionsHandler(self.versions)):
+        for handler in (*handlers, ApiVersionsHandler(self.versions, features or Features())):
             self.versions[int(handler.API)] = handler.VERSIONS
             self.handlers[int(handler.API)] = handler

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
 from kclient.errors import ErrorCode
+from kclient.gateway.features import Feature, Features
+from kclient.gateway.handlers.api_versions import ApiVersionsHandler
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from kclient.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -81,6 +84,34 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_v0() -> None:
         assert bytes(answer[:6]) == b"\x00\x00\x00\x07" + b"\x00\x23"
         assert int.from_bytes(answer[6:10], "big") > 20
         assert (await wire.metadata()).topics == []  # the connection goes on
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_the_features_of_a_cluster(version: int) -> None:
+    """As Kafka 4 tells them: a feature that begins at level 0 in v4 only (KAFKA-17011)."""
+    features = [Feature("transaction.version", 0, 2, level=2), Feature("share.version", 1, 1), Feature("a", 1, 3, 3)]
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+    async with running() as (gateway, wire):
+        none = await wire(request, version)
+        assert (none.supported_features, none.finalized_features, none.finalized_features_epoch) == ([], [], -1)
+        handlers = gateway.parts.table.handlers
+        handlers[ApiKey.API_VERSIONS] = ApiVersionsHandler(gateway.parts.table.versions, Features(features, epoch=7))
+        answer = await wire(request, version)
+        assert answer.api_keys == none.api_keys
+    supported = [(item.name, item.min_version, item.max_version) for item in answer.supported_features]
+    assert supported == [("a", 1, 3), ("share.version", 1, 1), ("transaction.version", 0, 2)][: version - 1]
+    in_use = [(item.name, item.max_version_level, item.min_version_level) for item in answer.finalized_features]
+    assert in_use == [("a", 3, 3), ("transaction.version", 2, 2)]
+    assert answer.finalized_features_epoch == 7
+
+
+@pytest.mark.parametrize(
+    "features",
+    [lambda: [Feature("a", 2, 1)], lambda: [Feature("a", 1, 2, 3)], lambda: [Feature("a", 1, 1), Feature("a", 1, 2)]],
+)
+def test_features_that_cannot_be(features: Callable[[], list[Feature]]) -> None:
+    with pytest.raises(ValueError, match="a"):
+        Features(features())
 
 
 async def test_a_client_with_an_impossible_name_is_refused() -> None:
