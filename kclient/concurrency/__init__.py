@@ -5,7 +5,7 @@
   call. Neither the user's code is cancelled nor an ExceptionGroup raised.
 - `to_the_end` awaits clean-up that no cancellation breaks off; `thread_to_the_end` does so with a thread.
 - `Completion` is a result that arrives later, `Timer` a callback at a time, both without a task on asyncio.
-- `check_none_held` keeps a signal handler from waiting for the very call that it came amid.
+- `MomentLock` and `check_none_held` keep a signal handler from waiting for the very call that it came amid.
 - `NamedLocks` are locks by name, for work on one thing of many.
 - `drive` and `drive_async` carry out scripts: logic that is written once for async and blocking faces.
 - `ThreadSignal` wakes one waiting thread, whatever signals its handlers raise exceptions for.
@@ -22,8 +22,10 @@ from kclient.concurrency.cleanup import thread_to_the_end as thread_to_the_end
 from kclient.concurrency.cleanup import to_the_end as to_the_end
 from kclient.concurrency.completion import Completion as Completion
 from kclient.concurrency.completion import Wakeup as Wakeup
+from kclient.concurrency.moments import HeldLock as HeldLock
 from kclient.concurrency.moments import MomentLock as MomentLock
 from kclient.concurrency.moments import check_none_held as check_none_held
+from kclient.concurrency.moments import reentered as reentered
 from kclient.concurrency.moments import watch_lock as watch_lock
 from kclient.concurrency.named_locks import NamedLocks as NamedLocks
 from kclient.concurrency.scripts import drive as drive
@@ -37,6 +39,7 @@ from kclient.concurrency.timer import Timer as Timer
 
 __all__ = [
     "Completion",
+    "HeldLock",
     "LoopHandle",
     "MomentLock",
     "NamedLocks",
@@ -53,6 +56,7 @@ __all__ = [
     "first_leaf",
     "loop_clock",
     "loop_soon",
+    "reentered",
     "thread_to_the_end",
     "to_the_end",
     "watch_lock",

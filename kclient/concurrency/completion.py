@@ -148,9 +148,9 @@ class Wakeup:
             self._loop = LoopHandle()
         if not self._flag:
             event = self._event = anyio.Event()
-            # A set between the binding and here finds the flag False and schedules `_notify` on this very loop,
-            # which cannot run before this task waits.
             try:
+                if self:  # set while the event was made, as by a finalizer in this thread
+                    event.set()
                 if timeout is None:
                     await event.wait()
                 else:

@@ -6,15 +6,27 @@ Whatever that waits for then may need the lock, in another thread, and wait in t
 from __future__ import annotations
 
 import weakref
-from typing import Protocol
+from threading import RLock
+from typing import TYPE_CHECKING, Protocol
 
 from kclient.errors import IllegalStateError
 
-__all__ = ["MomentLock", "check_none_held", "watch_lock"]
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["HeldLock", "MomentLock", "check_none_held", "reentered", "watch_lock"]
 
 
-class MomentLock(Protocol):
-    """Such a lock."""
+def reentered() -> IllegalStateError:
+    """The error for what such a thread must not do."""
+    return IllegalStateError(
+        "This is a signal handler or a finalizer that came amid a call of a client in this thread (or a log handler "
+        "within one), and can do nothing that has to wait for that: let it set a flag or raise an exception instead"
+    )
+
+
+class HeldLock(Protocol):
+    """A lock that knows its thread."""
 
     @property
     def held(self) -> bool:
@@ -22,10 +34,10 @@ class MomentLock(Protocol):
 
 
 # No `WeakSet`, which cannot be read while other threads add to it.
-_locks: set[weakref.ref[MomentLock]] = set()
+_locks: set[weakref.ref[HeldLock]] = set()
 
 
-def watch_lock(lock: MomentLock) -> None:
+def watch_lock(lock: HeldLock) -> None:
     """From now on, while a thread holds the lock, `check_none_held` raises there."""
     _locks.add(weakref.ref(lock, _locks.discard))
 
@@ -39,7 +51,31 @@ def check_none_held() -> None:
     for reference in _locks.copy():
         lock = reference()
         if lock is not None and lock.held:
-            raise IllegalStateError(
-                "This is a signal handler or a finalizer that came amid a call of a producer in this thread, and can "
-                "wait for nothing before that goes on: let it set a flag or raise an exception instead"
-            )
+            raise reentered()
+
+
+if TYPE_CHECKING:
+
+    class MomentLock:
+        """A `threading.RLock` that `check_none_held` knows of."""
+
+        @property
+        def held(self) -> bool: ...
+        def __enter__(self) -> bool: ...
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None: ...
+
+else:
+
+    class MomentLock(type(RLock())):
+        """A `threading.RLock` that `check_none_held` knows of; entered and left by C code, which no signal breaks."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            watch_lock(self)
+
+        @property
+        def held(self) -> bool:
+            """Whether this thread holds it."""
+            return self._is_owned()

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import anyio
 
 from kclient.cluster import Cluster, cluster_addresses
-from kclient.concurrency import LoopHandle, Supervisor, Wakeup, to_the_end
+from kclient.concurrency import LoopHandle, MomentLock, Supervisor, Wakeup, to_the_end
 from kclient.consumer.attempts import Attempts
 from kclient.consumer.departure import Departure
 from kclient.consumer.fetch.collector import FetchCollector, InterceptedFetchCollector
@@ -68,7 +67,7 @@ class ConsumerCore:
         self.clock: Callable[[], float] = clock
         self.default_timeout: float = settings.default_timeout
         self._name = f"{','.join(config.bootstrap_servers)} group={config.group_id}"
-        self._lock = threading.RLock()
+        self._lock = MomentLock()
         """Guards the state machines; held for moments only, never while waiting or decoding."""
         self.life: ConsumerLife = ConsumerLife(self._lock)
         self._group_wakeup = Wakeup()

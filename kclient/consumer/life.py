@@ -10,7 +10,7 @@ from kclient.errors import ClosedError, IllegalStateError, KafkaError
 from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
-    import threading
+    from kclient.concurrency import MomentLock
 
 
 class ConsumerLife:
@@ -20,7 +20,7 @@ class ConsumerLife:
         lock: Guards the change from one state to the next where threads may meet.
     """
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: MomentLock) -> None:
         self.state: ClientState = ClientState.NEW
         self.closure: Closing = Closing()
         self._lock = lock

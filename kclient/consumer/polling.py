@@ -9,10 +9,9 @@ from kclient.consumer.subscription import SubscriptionKind
 from kclient.errors import IllegalStateError
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
-    from kclient.concurrency import Wakeup
+    from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.actions import Script
     from kclient.consumer.fetch.buffer import FetchBuffer
     from kclient.consumer.group.consumer_group import ConsumerGroup
@@ -46,7 +45,7 @@ class Polling:
     def __init__(
         self,
         *,
-        lock: threading.RLock,
+        lock: MomentLock,
         check: Callable[[], None],
         subscriptions: SubscriptionState,
         buffer: FetchBuffer,

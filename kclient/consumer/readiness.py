@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
+
+    from kclient.concurrency import MomentLock
 
 
 class PollReadiness:
@@ -26,7 +27,7 @@ class PollReadiness:
     def __init__(
         self,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         has_work: Callable[[], bool],
         has_records: Callable[[], bool],
     ) -> None:

@@ -10,10 +10,10 @@ from kclient.consumer.subscription import SubscriptionKind
 from kclient.errors import UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     from kclient.cluster import Cluster
+    from kclient.concurrency import MomentLock
     from kclient.consumer.fetch.control import FetchControl
     from kclient.consumer.group.member import GroupMember
     from kclient.consumer.notices import PendingErrors
@@ -41,7 +41,7 @@ class TopicWatch:
         self,
         *,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         subscriptions: SubscriptionState,
         member: GroupMember | None,
         control: FetchControl,

@@ -135,6 +135,12 @@ class Access:
             return _EVERYTHING[kind]
         return sum(1 << operation for operation in OPERATIONS[kind] if self.allows(client, operation, kind, name))
 
+    def cluster_operations(self, client: ConnectionContext) -> int:
+        """What a client may do with the cluster; nothing is told to whoever may not describe it."""
+        if not self.allows(client, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+            return 0
+        return self.operations(client, ResourceType.CLUSTER, CLUSTER_NAME)
+
     # Topics
 
     def find(

@@ -48,7 +48,8 @@ class Append:
     """
 
     __slots__ = (
-        "_waiting", "base_offset", "error", "length", "next_offset", "producer_id", "state", "timestamp", "undo",
+        "_waiting", "base_offset", "begins", "error", "length", "next_offset", "producer_id", "state", "timestamp",
+        "undo",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,6 +64,8 @@ class Append:
         self.producer_id: int = NO_PRODUCER
         self.undo: ProducerWindow | None = None
         """The producer's window before this append."""
+        self.begins: tuple[int, int, int] | None = None
+        """Where the producer was not known before: its epoch, the first sequence, and the time in milliseconds."""
         self._waiting: list[tuple[AppendState, Callable[[], object]]] | None = None
 
     def move(self, state: AppendState) -> None:

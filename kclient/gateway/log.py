@@ -92,10 +92,23 @@ class Checkpoint:
     epochs: tuple[tuple[int, int], ...]
 
 
+_MOST_REFUSED = 1000
+"""Of so many producers at most it is remembered that their first append failed."""
+
+
 class PartitionLog:
     """The offsets, producers and epochs of one partition."""
 
-    __slots__ = ("_epochs", "_windows", "high_watermark", "leader_epoch", "next_offset", "pending", "start_offset")
+    __slots__ = (
+        "_epochs",
+        "_refused",
+        "_windows",
+        "high_watermark",
+        "leader_epoch",
+        "next_offset",
+        "pending",
+        "start_offset",
+    )
 
     def __init__(
         self, leader_epoch: int = 0, checkpoint: Checkpoint | None = None, producers: ProducerLimit | None = None
@@ -110,6 +123,9 @@ class PartitionLog:
         self.pending: deque[Append] = deque()
         """The appends above the high watermark, in order."""
         self._windows = ProducerWindows(producers or ProducerLimit(), checkpoint.windows if checkpoint else None)
+        self._refused: dict[int, tuple[int, int, int]] = {}
+        """Of producers that are not known and whose first append failed: what it began with (see `Append.begins`). More
+        of theirs may be on the way behind it, and must not be taken before it."""
         self._epochs: list[tuple[int, int]] = list(checkpoint.epochs) if checkpoint else []
 
     # Appending
@@ -140,6 +156,9 @@ class PartitionLog:
         if producer_id >= 0:
             append.producer_id = producer_id
             append.undo = window
+            if window is None:
+                append.begins = header.producer_epoch, header.base_sequence, now_ms
+                self._refused.pop(producer_id, None)
             self._windows.put(producer_id, _extended(window, header, base, timestamp, now_ms))
         self.next_offset = append.next_offset
         self.pending.append(append)
@@ -150,19 +169,12 @@ class PartitionLog:
             raise InvalidRecordError(
                 f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
             )
-        if window is None:  # an unknown producer may start at any sequence
-            return None
-        epoch = header.producer_epoch
-        if epoch < window.epoch:
-            raise InvalidProducerEpochError(
-                f"producer id {header.producer_id} appended with epoch {epoch}, the newest seen is {window.epoch}"
-            )
-        first = header.base_sequence
-        if epoch > window.epoch:
-            if first != 0:
-                raise OutOfOrderSequenceError(
-                    f"producer id {header.producer_id} begins epoch {epoch} at sequence {first} instead of 0"
-                )
+        epoch, first = header.producer_epoch, header.base_sequence
+        if window is None:
+            if (refused := self._refused.get(header.producer_id)) is not None:
+                self._check_first(header.producer_id, epoch, first, *refused)
+            return None  # an unknown producer may start at any sequence
+        if self._begins_epoch(header.producer_id, epoch, first, window.epoch):
             return None
         last = (first + header.last_offset_delta) % SEQUENCES
         for batch in window.batches:
@@ -173,6 +185,22 @@ class PartitionLog:
                 f"producer id {header.producer_id} appended sequence {first}, expected {window.next_sequence}"
             )
         return None
+
+    @staticmethod
+    def _begins_epoch(producer_id: int, epoch: int, first: int, newest: int) -> bool:
+        if epoch < newest:
+            raise InvalidProducerEpochError(
+                f"producer id {producer_id} appended with epoch {epoch}, the newest seen is {newest}"
+            )
+        if epoch > newest and first != 0:
+            raise OutOfOrderSequenceError(
+                f"producer id {producer_id} begins epoch {epoch} at sequence {first} instead of 0"
+            )
+        return epoch > newest
+
+    def _check_first(self, producer_id: int, epoch: int, first: int, newest: int, wanted: int, _: int) -> None:
+        if not self._begins_epoch(producer_id, epoch, first, newest) and first != wanted:
+            raise OutOfOrderSequenceError(f"producer id {producer_id} appended sequence {first}, expected {wanted}")
 
     def _pending_at(self, base_offset: int) -> Append | None:
         if base_offset < self.high_watermark:
@@ -206,6 +234,8 @@ class PartitionLog:
             last = self.pending.pop()
             if last.producer_id >= 0:
                 self._put(last.producer_id, last.undo)
+                if last.begins is not None:
+                    self._refuse(last.producer_id, last.begins)
             last.fail(error)
             undone.append(last)
             if last is append:
@@ -215,6 +245,12 @@ class PartitionLog:
             self._epochs.pop()
         undone.reverse()
         return undone
+
+    def _refuse(self, producer_id: int, begins: tuple[int, int, int]) -> None:
+        self._refused.pop(producer_id, None)
+        self._refused[producer_id] = begins
+        if len(self._refused) > _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     def _put(self, producer_id: int, window: ProducerWindow | None) -> None:
         if window is None:
@@ -273,11 +309,13 @@ class PartitionLog:
 
     def expire(self, before_ms: int) -> int:
         """Forget the producers that have appended nothing since `before_ms`; how many there were."""
+        self._refused = {key: begins for key, begins in self._refused.items() if begins[2] >= before_ms}
         return self._windows.forget(before_ms, {append.producer_id for append in self.pending})
 
     def close(self) -> None:
         """The log is not used any more: what it remembers of producers counts no longer."""
         self._windows.clear()
+        self._refused.clear()
 
     # Reading
 

@@ -9,12 +9,16 @@ interceptors of the user's look at each record.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import anyio
+
 from kclient.arguments import check_topic, shown
 from kclient.errors import (
+    KafkaError,
     MissingExtraError,
     SerializationError,
 )
@@ -161,12 +165,25 @@ def pieces_of(topic: str | None, data: Any) -> Iterator[Piece]:
 
 @contextmanager
 def telling_rows(appended: Deliveries) -> Iterator[None]:
-    """Whatever ends the call gets a note that says how many rows were appended before, cancellation too."""
+    """Whatever ends the call gets a note that says how many rows were appended before, cancellation too.
+
+    What a signal handler raises may come while rows are appended that are not counted yet.
+    """
     try:
         yield
     except BaseException as error:
-        error.add_note(f"kclient: send_arrow appended the {len(appended)} rows before it, and none behind it")
+        before = f"the {len(appended)} rows before it, and none behind it"
+        if appended.unsure and not isinstance(error, KafkaError | TypeError | ValueError | _cancellation()):
+            before = f"at least {len(appended)} rows, perhaps the next ones too, and none behind those"
+        error.add_note(f"kclient: send_arrow appended {before}")
         raise
+
+
+def _cancellation() -> type[BaseException]:
+    try:
+        return anyio.get_cancelled_exc_class()
+    except RuntimeError:  # blocking code
+        return asyncio.CancelledError
 
 
 def _batches(pyarrow: Any, topic: str | None, data: Any) -> Iterable[Any]:

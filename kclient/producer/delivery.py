@@ -96,9 +96,11 @@ _Segment: TypeAlias = tuple[Sequence[ProducerBatch], Sequence[int], bytes | None
 class Deliveries:
     """The deliveries of `send_batch` or `send_arrow`, in their order: a sequence of `Delivery`, and awaitable."""
 
-    __slots__ = ("_length", "_segments", "_starts")
+    __slots__ = ("_length", "_segments", "_starts", "unsure")
 
     def __init__(self) -> None:
+        self.unsure = False
+        """Whether more values may have been appended than were added here: they are just being."""
         self._starts: list[int] = []
         self._segments: list[_Segment] = []
         self._length = 0

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from kclient.concurrency import ThreadSignal
+from kclient.concurrency import MomentLock, ThreadSignal
 from kclient.errors import DeliveryError, FailedDelivery, IllegalStateError, KafkaTimeoutError
 from kclient.producer.states import BatchState
 
@@ -44,11 +44,11 @@ class DeliveryReports:
     def __init__(
         self, check_loop: Callable[[], None] = _anywhere, check_alive: Callable[[], object] | None = None
     ) -> None:
-        # A signal handler or a finalizer may come amid what either guards, and may flush: it finds that whole enough.
-        self.lock: threading.RLock = threading.RLock()
+        # A signal handler or a finalizer may come amid what either guards, and find it whole enough.
+        self.lock: MomentLock = MomentLock()
         self.check_loop: Callable[[], None] = check_loop
         self._check_alive = check_alive
-        self._guard: threading.RLock = threading.RLock()
+        self._guard: MomentLock = MomentLock()
         """For the following three. No `Condition`: see `ThreadSignal`."""
         self._ready: deque[ProducerBatch] = deque()
         self._telling: dict[int, ProducerBatch] = {}

@@ -356,14 +356,17 @@ class Sender:
             return
         # a batch that was sent before may have been stored then, and only the answer went astray
         refused = answered and not error.retriable and not batch.attempts
-        if error.retriable and not in_time:
+        out_of_order = error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        overtaken = out_of_order and self._overtaken(batch)
+        # in time it would have been tried again, because the one before it is
+        if (error.retriable or out_of_order) and not overtaken and not in_time:
             batch.error = error
             error = self._expired(batch)
-        if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._overtaken(batch):
+        if overtaken:
             text = (
                 "a later batch was stored without this one; the topic was probably deleted and created again meanwhile"
             )
-            error = error_for(error.code, f"{batch.tp}: {text}")
+            error = error_for(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{batch.tp}: {text}")
         records: dict[int, KafkaError] = {index: InvalidRecordError(text) for index, text in outcome.record_errors}
         self._fail(batch, error, refused=refused, records=records)
 

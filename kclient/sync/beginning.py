@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ class Beginning:
         """Held for moments, never while waiting."""
         self._begun: Portal | None = None
         self._started = False
+        self._one_at_a_time = asyncio.Lock()
         self._closed = False
 
     def running(self) -> Portal:
@@ -80,9 +82,10 @@ class Beginning:
         return portal
 
     async def _start_once(self) -> None:
-        if not self._started:
-            await self._start()
-            self._started = True
+        async with self._one_at_a_time:  # an interrupted one may not have ended yet
+            if not self._started:
+                await self._start()
+                self._started = True
 
     def begun(self) -> Portal:
         """The portal of a client that has begun to start, also while it is closed, to wait for."""

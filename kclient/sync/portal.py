@@ -106,9 +106,11 @@ class Portal:
         """`check`, to be called before waiting for what happens in the loop.
 
         Raises:
-            IllegalStateError: Also if a signal handler came amid a call that the loop may wait for.
+            IllegalStateError: Also in the portal's own thread, and in a signal handler that came amid a call that the
+                loop may wait for.
         """
         self.check()
+        self.check_outside()
         check_none_held()
 
     def check_outside(self) -> None:
@@ -147,7 +149,6 @@ class Portal:
             BaseException: What the coroutine raised.
         """
         self.check_waiting()
-        self.check_outside()
         outcome: _Outcome[T] = _Outcome()
         handle = _Call(self._tasks, outcome, function, args, kwargs)
         self.loop.call_soon_threadsafe(handle.start)

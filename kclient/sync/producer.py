@@ -259,8 +259,9 @@ class Producer(ProducerBase):
 
         It is as if `send` were called for each row, in order, but no Python objects are made of them, unless
         interceptors or a partitioner of your own look at each. It waits for a row as `send` does, up to `max.block.ms`.
-        If it is interrupted or fails, the rows before the one it came to are appended, and none behind; a note on
-        the error says how many. However much it is given, it takes no more than `buffer.memory`.
+        If it fails, the rows before the one it came to are appended, and none behind; a note on the error says how
+        many. Of an exception of a signal handler it says how many at least; without a note it came before or after the
+        rows. However much it is given, it takes no more than `buffer.memory`.
 
         Args:
             topic: Topic of all rows; None takes the column `topic`.

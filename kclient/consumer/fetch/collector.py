@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from kclient.concurrency import reentered
 from kclient.consumer.fetch.completed_fetch import ENOUGH, with_partition
 from kclient.consumer.fetch.interception import Interception, UndecodedRecords
 from kclient.consumer.records import ConsumerRecords
@@ -21,10 +22,9 @@ from kclient.records import ArrowChunk, decode_arrow_some, decode_records, decod
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Mapping, Sequence
 
-    from kclient.concurrency import Wakeup
+    from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.fetch.buffer import FetchBuffer
     from kclient.consumer.fetch.completed_fetch import CompletedFetch
     from kclient.consumer.interfaces import ConsumerInterceptor
@@ -58,7 +58,7 @@ class FetchCollector:
     def __init__(
         self,
         *,
-        lock: threading.RLock,
+        lock: MomentLock,
         subscriptions: SubscriptionState,
         buffer: FetchBuffer,
         metrics: ConsumerMetrics,
@@ -287,7 +287,13 @@ class FetchCollector:
         return True
 
     def settle(self) -> None:
-        """Bring the position to where the user is: behind the records that were handed out one by one."""
+        """Bring the position to where the user is: behind the records that were handed out one by one.
+
+        Raises:
+            IllegalStateError: This is a signal handler that came amid a change, which must be whole first.
+        """
+        if self._lock.held:
+            raise reentered()
         if self.taken is not None:
             self.put_back()
         if self._completed is None:
@@ -382,6 +388,7 @@ class FetchCollector:
             if self._buffer.changing:
                 self._start_over()
             for completed in self._buffer.available():
+                completed.forget_broken()
                 if chosen and (completed.error is not None or size + completed.size > ENOUGH):
                     break
                 chosen.append(completed)
@@ -437,8 +444,8 @@ class InterceptedFetchCollector(FetchCollector):
             completed = self._completed
             if record is None or completed is None:
                 return None
-            place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
             try:
+                place = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
                 shown = self._interception.show(
                     ConsumerRecords({completed.state.tp: [record]}, {completed.state.tp: place})
                 )

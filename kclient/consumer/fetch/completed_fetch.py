@@ -33,6 +33,7 @@ class CompletedFetch:
         "aborted",
         "broken",
         "data",
+        "end",
         "epoch",
         "error",
         "frame",
@@ -57,7 +58,9 @@ class CompletedFetch:
         self.start_offset: int = state.fetch_offset
         """The offset that was asked for; the first batch may begin before it."""
         self.next_offset: int = state.fetch_offset
-        """The offset behind the last batch."""
+        """The offset behind the last batch, or of the broken record before it."""
+        self.end: int = state.fetch_offset
+        """The offset behind the last batch, whatever is broken."""
         self.epoch: int | None = state.fetch_epoch
         """Leader epoch of the last batch."""
         self.aborted: list[tuple[int, int]] | None = None
@@ -103,7 +106,7 @@ class CompletedFetch:
                 f"The broker returned only records before offset {state.fetch_offset}, which was asked for",
                 offset=state.fetch_offset,
             )
-        completed.next_offset = last.next_offset
+        completed.next_offset = completed.end = last.next_offset
         completed.epoch = None if last.partition_leader_epoch < 0 else last.partition_leader_epoch
         return completed
 
@@ -157,6 +160,13 @@ class CompletedFetch:
     def go_on(self) -> None:
         """What was decoded has been handed out, up to the partition's position: the rest is decoded next."""
         self.records, self.rest, self.index, self.opened = None, None, 0, 0
+
+    def forget_broken(self) -> None:
+        """As columns, which nobody deserializes, it may be whole; if not, that is found again."""
+        if self.broken:
+            self.next_offset = self.end
+            self.broken = False
+            self.go_on()
 
     def decode(self, decode_some: DecodeSome, enough: int | None = None, **options: Any) -> None:
         """Make the next records; if one is broken, those before it: the error is raised when those are handed out.

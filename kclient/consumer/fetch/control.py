@@ -9,11 +9,10 @@ from kclient.consumer.subscription import PositionState
 from kclient.errors import NoOffsetForPartitionError
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterable
 
     from kclient.cluster import Cluster
-    from kclient.concurrency import Wakeup
+    from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.fetch.buffer import FetchBuffer
     from kclient.consumer.notices import PendingErrors
     from kclient.consumer.reset import ResetPolicy
@@ -40,7 +39,7 @@ class FetchControl:
     def __init__(
         self,
         *,
-        lock: threading.RLock,
+        lock: MomentLock,
         subscriptions: SubscriptionState,
         buffer: FetchBuffer,
         errors: PendingErrors,

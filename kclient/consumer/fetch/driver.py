@@ -13,11 +13,10 @@ from kclient.protocol.messages import FetchRequest
 from kclient.types import Node
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     from kclient.cluster import Cluster
-    from kclient.concurrency import Wakeup
+    from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.fetch.fetcher import Fetcher, FetchNews, PlannedFetch
     from kclient.consumer.fetch.positions import PositionFinder
     from kclient.consumer.notices import PendingErrors
@@ -55,7 +54,7 @@ class FetchDriver:
         self,
         *,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         subscriptions: SubscriptionState,
         fetcher: Fetcher,
         positions: PositionFinder,

@@ -19,10 +19,10 @@ from kclient.consumer.subscription import PositionState
 from kclient.errors import KafkaError, NoOffsetForPartitionError
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable
 
     from kclient.cluster import Cluster, ClusterSnapshot
+    from kclient.concurrency import MomentLock
     from kclient.consumer.attempts import Attempts
     from kclient.consumer.fetch.list_offsets import Answer
     from kclient.consumer.notices import PendingErrors
@@ -71,7 +71,7 @@ class PositionFinder:
         self,
         *,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         check: Callable[[], None],
         subscriptions: SubscriptionState,
         errors: PendingErrors,

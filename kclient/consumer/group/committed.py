@@ -11,10 +11,10 @@ from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError,
 from kclient.protocol.messages import OffsetFetchRequest
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterable
 
     from kclient.cluster import Cluster
+    from kclient.concurrency import MomentLock
     from kclient.consumer.attempts import Attempts
     from kclient.consumer.group.coordinator import CoordinatorAccess
     from kclient.consumer.group.member import GroupMember
@@ -34,7 +34,7 @@ class CommittedOffsets:
 
     def __init__(
         self,
-        lock: threading.RLock,
+        lock: MomentLock,
         member: GroupMember,
         coordinator: CoordinatorAccess,
         cluster: Cluster,

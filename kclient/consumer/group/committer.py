@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from kclient.cluster import retry
-from kclient.concurrency import Completion, Wakeup
+from kclient.concurrency import Completion, MomentLock, Wakeup
 from kclient.consumer.group.coordinator import CHANNEL
 from kclient.consumer.group.model import ConsumerGroupMetadata
 from kclient.consumer.group.offsets import COMMIT_LAST_WITH_NAMES, commit_request, read_commit
@@ -19,7 +19,6 @@ from kclient.errors import KafkaError, KafkaTimeoutError, RetriableCommitFailedE
 from kclient.protocol.errors import EncodeError
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Collection
 
     from kclient.cluster import Cluster
@@ -91,7 +90,7 @@ class Committer:
         self,
         *,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         member: GroupMember,
         coordinator: CoordinatorAccess,
         subscriptions: SubscriptionState,

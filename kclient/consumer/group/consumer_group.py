@@ -14,9 +14,9 @@ from kclient.errors import ClosedError, KafkaError
 
 if TYPE_CHECKING:
     import re
-    import threading
     from collections.abc import Callable, Iterable, Mapping
 
+    from kclient.concurrency import MomentLock
     from kclient.consumer.actions import Script, Told
     from kclient.consumer.group.auto_commit import AutoCommit
     from kclient.consumer.group.committed import CommittedOffsets
@@ -58,7 +58,7 @@ class ConsumerGroup:
         self,
         *,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         member: GroupMember,
         subscriptions: SubscriptionState,
         committer: Committer,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     from kclient.cluster import Cluster
+    from kclient.concurrency import MomentLock
     from kclient.consumer.group.member import GroupMember
     from kclient.consumer.group.model import ConsumerGroupMetadata
     from kclient.consumer.subscription import SubscriptionState
@@ -36,7 +36,7 @@ class CoordinatorAccess:
         self,
         *,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         member: GroupMember,
         subscriptions: SubscriptionState,
         cluster: Cluster,

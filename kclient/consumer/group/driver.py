@@ -13,11 +13,10 @@ from kclient.errors import KafkaError
 from kclient.protocol.errors import EncodeError
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     from kclient.cluster import Cluster
-    from kclient.concurrency import Wakeup
+    from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.group.committer import Committer
     from kclient.consumer.group.member import GroupMember
     from kclient.consumer.group.model import GroupRequest
@@ -53,7 +52,7 @@ class GroupDriver:
         self,
         *,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         member: GroupMember,
         cluster: Cluster,
         tasks: BackgroundTasks,

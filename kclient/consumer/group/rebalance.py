@@ -11,9 +11,9 @@ from kclient.consumer.group.committer import Commit
 from kclient.consumer.group.model import Complete, Prepare
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Sequence
 
+    from kclient.concurrency import MomentLock
     from kclient.consumer.actions import Steps, Told
     from kclient.consumer.group.auto_commit import AutoCommit
     from kclient.consumer.group.committer import Committer
@@ -55,7 +55,7 @@ class Rebalance:
         self,
         *,
         clock: Callable[[], float],
-        lock: threading.RLock,
+        lock: MomentLock,
         member: GroupMember,
         subscriptions: SubscriptionState,
         partitions: AssignedPartitions,

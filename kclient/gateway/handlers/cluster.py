@@ -8,7 +8,7 @@ from itertools import islice
 from typing import ClassVar, cast
 
 from kclient.errors import ErrorCode, KafkaError, UnsupportedEndpointTypeError
-from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
+from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
@@ -63,8 +63,7 @@ class DescribeClusterHandler(Handler):
             cluster_id=identity.cluster_id, controller_id=identity.node_id, brokers=[broker]
         )
         if request.include_cluster_authorized_operations:
-            client = context.connection
-            response.cluster_authorized_operations = self._access.operations(client, ResourceType.CLUSTER, CLUSTER_NAME)
+            response.cluster_authorized_operations = self._access.cluster_operations(context.connection)
         return response
 
 

@@ -147,8 +147,7 @@ class MetadataHandler(Handler):
             topics=lazily(count, (self._topic(topic, request, context) for topic in wanted)),
         )
         if request.include_cluster_authorized_operations:
-            client = context.connection
-            response.cluster_authorized_operations = self._access.operations(client, ResourceType.CLUSTER, CLUSTER_NAME)
+            response.cluster_authorized_operations = self._access.cluster_operations(context.connection)
         return response
 
     def _topic(

@@ -126,3 +126,20 @@ def test_wakeup_after_the_loop_has_gone(anyio_backend: str) -> None:
     thread.start()
     thread.join()
     assert wakeup
+
+
+@pytest.mark.anyio
+async def test_a_set_while_the_event_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a finalizer, where the garbage collector runs in that moment."""
+    wakeup = Wakeup()
+    await wakeup.wait(0)
+    make = anyio.Event
+
+    def made() -> anyio.Event:
+        wakeup.set()
+        return make()
+
+    monkeypatch.setattr(anyio, "Event", made)
+    with anyio.fail_after(5):
+        assert await wakeup.wait()
+        assert await wakeup.wait(1)

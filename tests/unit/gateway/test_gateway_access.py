@@ -335,7 +335,15 @@ async def test_what_a_client_may_do_is_told() -> None:
             (None, {kind: sum(1 << each for each in OPERATIONS[kind]) for kind in (R.TOPIC, R.GROUP, R.CLUSTER)}),
             (
                 Rules((O.DESCRIBE, *TOPIC), (O.READ, *TOPIC), (O.DESCRIBE, *GROUP), (O.CREATE, *CLUSTER)),
-                {R.TOPIC: 1 << O.DESCRIBE | 1 << O.READ, R.GROUP: 1 << O.DESCRIBE, R.CLUSTER: 1 << O.CREATE},
+                {R.TOPIC: 1 << O.DESCRIBE | 1 << O.READ, R.GROUP: 1 << O.DESCRIBE, R.CLUSTER: 0},
+            ),
+            (
+                Rules((O.DESCRIBE, *TOPIC), (O.DESCRIBE, *GROUP), (O.CREATE, *CLUSTER), (O.DESCRIBE, *CLUSTER)),
+                {
+                    R.TOPIC: 1 << O.DESCRIBE,
+                    R.GROUP: 1 << O.DESCRIBE,
+                    R.CLUSTER: 1 << O.CREATE | 1 << O.DESCRIBE,
+                },
             ),
         ]:
             gateway.parts.access.authorizer = authorizer

@@ -110,6 +110,36 @@ def test_an_unknown_producer_may_start_anywhere_and_needs_a_sequence() -> None:
         log.prepare(idempotent(-1), 0)
 
 
+def test_what_is_behind_a_failed_first_append_is_not_taken_before_it() -> None:
+    """Else the producer, whose first batch comes again, is told that it is out of order, and gives it up."""
+    log = PartitionLog()
+    first = append(log, idempotent(0, 5))
+    log.failed(first, KafkaStorageError("no space left"))
+    for _ in range(2):
+        with pytest.raises(OutOfOrderSequenceError, match="sequence 5, expected 0"):
+            append(log, idempotent(5))
+        again = append(log, idempotent(0, 5))
+        behind = append(log, idempotent(5))
+        log.failed(again, KafkaStorageError("again"))  # takes the other along
+        assert behind.error is not None
+    with pytest.raises(OutOfOrderSequenceError, match="begins epoch 1 at sequence 5"):
+        append(log, idempotent(5, epoch=1))
+    produce(log, idempotent(0, epoch=1), idempotent(1, epoch=1))
+    with pytest.raises(InvalidProducerEpochError):
+        append(log, idempotent(0))
+    assert log.next_offset == 2
+
+
+def test_that_a_first_append_failed_is_forgotten_in_time() -> None:
+    log = PartitionLog()
+    log.failed(append(log, idempotent(0), now_ms=1_000), KafkaStorageError("no space left"))
+    log.expire(1_000)
+    with pytest.raises(OutOfOrderSequenceError):
+        append(log, idempotent(1))
+    log.expire(1_001)
+    produce(log, idempotent(1))
+
+
 def test_sequences_wrap() -> None:
     log = PartitionLog()
     produce(log, idempotent(MAX_SEQUENCE - 1, 4), idempotent(2))

@@ -293,6 +293,23 @@ def test_out_of_order_behind_what_is_acknowledged_is_a_duplicate() -> None:
     assert parts.producer_id_state.identity.epoch == 0
 
 
+def test_out_of_order_behind_one_that_fails_is_a_timeout_when_the_time_is_over() -> None:
+    """In time it would be tried again."""
+    parts = idempotent(delivery_timeout=10.0)
+    parts.send(b"known")
+    (first,) = parts.requests()
+    parts.answer(first, offset=0)
+    failing = parts.send(b"a")
+    (first,) = parts.requests()
+    behind = parts.send(b"b")
+    (second,) = parts.requests()
+    parts.now += 11
+    parts.answer(first, ErrorCode.KAFKA_STORAGE_ERROR)
+    parts.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    for delivery in (failing, behind):
+        assert isinstance(delivery.exception(), KafkaTimeoutError)
+
+
 @pytest.mark.parametrize("lost_after_refusal", [False, True])
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER])
 def test_a_refused_batch_is_not_stored_because_a_later_one_is(code: ErrorCode, lost_after_refusal: bool) -> None:

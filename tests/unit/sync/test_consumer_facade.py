@@ -454,3 +454,23 @@ def test_a_callback_of_a_commit_that_closes_has_the_others_called(address: str) 
     while not called and time.monotonic() < deadline:
         consumer.commit({T[0]: 0})
     assert called == [None] * 3
+
+
+def test_columns_behind_lists_that_stop_before_a_record_that_cannot_be_deserialized(address: str) -> None:
+    """Columns are not deserialized: all rows come, and once."""
+
+    def deserialize(value: Any) -> bytes:
+        if bytes(value) == b"!":
+            raise ValueError("no")
+        return bytes(value)
+
+    with kclient.sync.Producer(bootstrap_servers=address, linger_ms=50) as producer:
+        producer.send_batch("t", [b"!" if number == 30 else b"x" for number in range(60)], partition=0)
+    with kclient.sync.Consumer(
+        bootstrap_servers=address, max_poll_records=10, value_deserializer=deserialize
+    ) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek_to_beginning()
+        assert [record.offset for record in consumer.poll(10)] == list(range(10))
+        assert consumer.poll_arrow(10)["offset"].to_pylist() == list(range(10, 60))
+        assert consumer.position(("t", 0)) == 60

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import kclient
+from kclient import ConsumerInterceptor
 from kclient.errors import IllegalStateError
 from kclient.sync import Consumer, Producer
 from kclient.sync.portal import get_portal
@@ -49,6 +50,10 @@ class At:
                 if self.left:
                     sys.settrace(self)  # Python takes away a trace function that raises
                 raise Interrupt
+
+
+class NextRecord(ConsumerInterceptor):
+    """Passes everything on; its consumer shows it each record of an iteration."""
 
 
 class Handler:
@@ -214,6 +219,71 @@ def test_a_handler_that_uses_the_producer_it_came_amid(
     assert number > 3
 
 
+@pytest.mark.parametrize("inner", ["flush", "ask", "position", "send"])
+def test_a_handler_that_comes_amid_a_poll(inner: str, address: str, producer: Producer) -> None:
+    """Perhaps amid what the loop's thread needs as well."""
+    fill(producer, 0, 200)
+    with (
+        Consumer("t", bootstrap_servers=address, group_id="g", max_poll_records=20, fetch_max_wait_ms=5) as consumer,
+        kclient.sync.Admin(bootstrap_servers=address) as admin,
+    ):
+        admin.list_topics()
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        inners: dict[str, Callable[[], object]] = {
+            "flush": lambda: (producer.send("t", b"y", partition=1), producer.flush(BEFORE)),
+            "ask": admin.list_topics,
+            "position": lambda: consumer.position(("t", 0), BEFORE),
+            "send": lambda: producer.send("t", b"y", partition=1),
+        }
+        number = 0
+        before = sys.gettrace()
+        while True:
+            number += 1
+            consumer.seek_to_beginning([("t", 0)])
+            handler = Handler(number, inners[inner])
+            sys.settrace(handler)
+            try:
+                consumer.poll(BEFORE)
+            finally:
+                sys.settrace(before)
+            if handler.error is not None:
+                assert isinstance(handler.error, IllegalStateError)
+                assert "signal handler" in str(handler.error)
+            if handler.left > 0:
+                break
+        assert number > 20
+
+
+def test_a_finalizer_in_the_portals_thread_does_not_wait_for_a_delivery(address: str, producer: Producer) -> None:
+    async def ask() -> str:
+        with pytest.raises(IllegalStateError, match="thread that serves it") as told:
+            producer.send("t", b"x", partition=0).result(BEFORE)
+        return str(told.value)
+
+    begun = time.monotonic()
+    get_portal().call(ask)
+    assert time.monotonic() - begun < BEFORE
+
+
+def test_a_start_that_was_interrupted_is_waited_for(address: str) -> None:
+    for number in range(1, 400):
+        producer = Producer(bootstrap_servers=address)
+        interrupted = False
+        sys.settrace(At(number))
+        try:
+            producer.start()
+        except Interrupt:
+            interrupted = True
+        finally:
+            sys.settrace(None)
+        producer.start()
+        producer.close(BEFORE)
+        if not interrupted:
+            break
+    assert number > 10
+
+
 def test_a_handler_that_comes_amid_the_start(address: str) -> None:
     number = 0
     before = sys.gettrace()
@@ -265,6 +335,35 @@ def test_a_consumer_that_waits_and_is_interrupted(address: str, producer: Produc
             assert found == [stored.offset]
 
         assert at_every_call(lambda: consumer.poll(0.02), then, first) > 20
+
+
+def test_the_note_of_an_interrupted_send_arrow(producer: Producer, other_thread: ThreadPoolExecutor) -> None:
+    """It does not say less than were appended, unless it says so."""
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"value": [b"x" * 100] * 500})
+    exact = 0
+    before = sys.gettrace()
+    for number in range(1, 10_000):
+        begun = producer.metrics()["record-send-total"]
+        sys.settrace(At(number))
+        try:
+            producer.send_arrow("t", table)
+        except Interrupt as error:
+            notes = getattr(error, "__notes__", [])
+        else:
+            break
+        finally:
+            sys.settrace(before)
+        works(producer, other_thread)()
+        sent = producer.metrics()["record-send-total"] - begun - 2
+        if notes and "at least" in notes[0]:
+            assert int(notes[0].split("at least ")[1].split()[0]) <= sent
+        elif notes:
+            exact += 1
+            assert f"appended the {sent:.0f} rows" in notes[0]
+        else:
+            assert sent in {0, 500}
+    assert exact > 5
 
 
 def fill(producer: Producer, partition: int, count: int) -> None:
@@ -322,12 +421,16 @@ class Reader:
         assert self.consumer._core.fetcher.buffer.size <= 6_000
 
 
+@pytest.mark.parametrize("interceptors", [(), (NextRecord(),)], ids=["", "intercepted"])
 @pytest.mark.parametrize("way", ["lists", "one by one", "columns"])
-def test_a_consumer_that_is_interrupted_amid_records(way: str, address: str, producer: Producer) -> None:
+def test_a_consumer_that_is_interrupted_amid_records(
+    way: str, interceptors: tuple[ConsumerInterceptor, ...], address: str, producer: Producer
+) -> None:
     """None is skipped, and none comes twice."""
     fill(producer, 0, 2_000)
     fill(producer, 1, 2_000)
-    with Consumer(bootstrap_servers=address, max_poll_records=20, fetch_max_bytes=4_000) as consumer:
+    settings = {"interceptor_classes": list(interceptors), "max_poll_records": 20, "fetch_max_bytes": 4_000}
+    with Consumer(bootstrap_servers=address, **settings) as consumer:
         consumer.assign([("t", 0), ("t", 1)])
         consumer.seek_to_beginning()
         reader = Reader(consumer, way)
