@@ -99,7 +99,7 @@ class Deliveries:
     __slots__ = ("_length", "_segments", "_starts", "unsure")
 
     def __init__(self) -> None:
-        self.unsure = False
+        self.unsure: bool = False
         """Whether more values may have been appended than were added here: they are just being."""
         self._starts: list[int] = []
         self._segments: list[_Segment] = []
