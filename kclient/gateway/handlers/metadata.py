@@ -69,13 +69,12 @@ class MetadataHandler(Handler):
             if len(names) > FEW or self._partitions(names, client) > FEW:
                 yield None
             return self._respond(len(names), (MetadataRequestTopic(name=name) for name in names), request, context)
-        if context.api_version < BY_ID_SINCE and any(
-            topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics
-        ):
-            return _refused(request)
         missing: dict[str, None] = {}
         weight = counted = 0
+        names_only = context.api_version < BY_ID_SINCE
         for count, topic in enumerate(request.topics):
+            if names_only and (topic.name is None or topic.topic_id != ZERO_UUID):
+                return _refused(request.topics)
             record = None if topic.name is None else access.find(client, AclOperation.DESCRIBE, topic.name, None)
             if record is not None:
                 weight += record.partitions
@@ -179,14 +178,11 @@ class MetadataHandler(Handler):
         return answer
 
 
-def _refused(request: MetadataRequest) -> MetadataResponse:
+def _refused(topics: list[MetadataRequestTopic]) -> MetadataResponse:
     """The answer to a request that names topics by id, or not at all, in a version that has names only; as Kafka's."""
-    return MetadataResponse(
-        topics=[
-            MetadataResponseTopic(name=topic.name or "", topic_id=topic.topic_id, error_code=ErrorCode.INVALID_REQUEST)
-            for topic in request.topics or ()
-        ]
-    )
+    code = ErrorCode.INVALID_REQUEST
+    rows = (MetadataResponseTopic(name=topic.name or "", topic_id=topic.topic_id, error_code=code) for topic in topics)
+    return MetadataResponse(topics=lazily(len(topics), rows))
 
 
 def partitions_of(record: TopicRecord, identity: Identity) -> list[MetadataResponsePartition]:

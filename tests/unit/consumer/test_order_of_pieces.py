@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kclient.concurrency import Wakeup
+from kclient.concurrency import MomentLock, Wakeup
 from kclient.consumer.fetch import collector, completed_fetch
 from kclient.consumer.fetch.collector import FetchCollector
 from kclient.consumer.metrics import ConsumerMetrics
@@ -30,7 +29,7 @@ class Taking:
             logs.batches[number] = Logs(partitions=1, batches=12, size=size).batches[0]
         self.box = FetchBox(logs, max_partition_bytes=max_bytes)
         self.collector = FetchCollector(
-            lock=threading.RLock(),
+            lock=MomentLock(),
             subscriptions=self.box.subscriptions,
             buffer=self.box.fetcher.buffer,
             metrics=ConsumerMetrics(),
