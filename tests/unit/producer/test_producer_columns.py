@@ -678,8 +678,9 @@ async def test_a_closed_producer() -> None:
 
 
 @anyio_test
-async def test_others_run_while_columns_are_appended() -> None:
-    """A call with many rows leaves the loop to others again and again."""
+async def test_others_run_while_columns_are_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call with many rows leaves the loop to others again and again, here behind each piece, however fast that is."""
+    monkeypatch.setattr("kclient.producer.sending.LONGEST_PIECE", 0.0)
     turns = 0
 
     async def count() -> None:
