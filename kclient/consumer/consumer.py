@@ -216,7 +216,7 @@ class Consumer(ConsumerBase):
             self._collector.settle()
             await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
             found = await drive_async(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
-        except BaseException:
+        except BaseException:  # on trio, Ctrl-C may come anywhere: what was taken and not returned comes again
             self._collector.put_back()
             raise
         finally:
