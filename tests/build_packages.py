@@ -121,8 +121,10 @@ def try_out(package: Path, implementation: str, **environment: str) -> None:
 
 
 def run(command: list[str], *, cwd: Path | None = None, **environment: str) -> str:
+    # without PYTHONPATH: pip takes what it finds there for installed
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=900, check=False
+        command, cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, timeout=900, check=False
     )
     if done.returncode != 0:
         raise PackageError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")

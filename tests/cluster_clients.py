@@ -17,7 +17,7 @@ import anyio
 
 from kclient import Admin, Consumer, ConsumerRecord, Producer
 from kclient.admin import NewTopic, OffsetSpec
-from kclient.errors import ClosedError, CommitFailedError, KafkaError
+from kclient.errors import ClosedError, CommitFailedError, KafkaError, RebalanceInProgressError
 from kclient.sync import Consumer as BlockingConsumer
 from kclient.sync import Producer as BlockingProducer
 from kclient.types import TopicPartition
@@ -339,8 +339,8 @@ class Clients:
             yield
             self.calls[name] += 1
         except KafkaError as error:
-            # who was away for a session, as after an outage, may not commit any more
-            if not error.retriable and not isinstance(error, CommitFailedError):
+            # who was away for a session, as after an outage, may not commit any more; amid a rebalance nobody may
+            if not error.retriable and not isinstance(error, CommitFailedError | RebalanceInProgressError):
                 raise
             self.failures.append(f"{name} after {time.monotonic() - begun:.1f} s: {error!r}")
         finally:

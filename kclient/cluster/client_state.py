@@ -55,6 +55,10 @@ class Closing:
         """Whether the caller is in the midst of closing it: one of its callbacks calls `close`."""
         return self._by == caller and not self._through.done
 
+    def leave(self) -> None:
+        """Who closes it was interrupted, and is not amid that any more."""
+        self._by = None
+
     def end(self) -> None:
         """It is closed; in the loop."""
         self._through.set_result(None)

@@ -5,6 +5,7 @@ Whatever that waits for then may need the lock, in another thread, and wait in t
 
 from __future__ import annotations
 
+import os
 import weakref
 from threading import RLock
 from typing import TYPE_CHECKING, Protocol
@@ -35,6 +36,11 @@ class HeldLock(Protocol):
 
 # No `WeakSet`, which cannot be read while other threads add to it.
 _locks: set[weakref.ref[HeldLock]] = set()
+
+
+if hasattr(os, "register_at_fork"):
+    # what other threads of the parent held would pass for held by threads of the child that have the same numbers
+    os.register_at_fork(after_in_child=_locks.clear)
 
 
 def watch_lock(lock: HeldLock) -> None:

@@ -52,6 +52,7 @@ class ConsumerBase:
         names, source = split_arguments(topics, config)
         self._core = ConsumerCore(ConsumerConfig.parse(source, **settings), self._clock)
         self._collector = self._core.collector
+        self._buffer = self._core.fetcher.buffer
         self._readiness = self._core.readiness
         if names:
             self.subscribe(names)
@@ -69,6 +70,9 @@ class ConsumerBase:
             KafkaError: It failed, or was closed, or not started.
         """
         self._core.life.check()
+
+    def _check_here(self) -> None:
+        """Raise before a lock is taken that nobody in this process can give back; the blocking consumer knows when."""
 
     # ------------------------------------------------------------------ what to read
 
@@ -89,6 +93,7 @@ class ConsumerBase:
             TypeError: It is neither names nor a compiled pattern of text, or the listener lacks a method.
             ClosedError: The consumer was closed.
         """
+        self._check_here()
         core = self._core
         core.life.check_open()
         check_listener(listener)
@@ -126,6 +131,7 @@ class ConsumerBase:
             TypeError: These are no partitions.
             ValueError: A topic is empty or a number negative.
         """
+        self._check_here()
         self._core.life.check_open()
         wanted = as_partitions(partitions)
         self._collector.settle()
@@ -183,6 +189,7 @@ class ConsumerBase:
             IllegalStateError: A partition is not assigned.
             ClosedError: The consumer was closed.
         """
+        self._check_here()
         self._core.life.check_open()
         wanted = as_partitions(partitions)
         self._collector.settle()
@@ -195,6 +202,7 @@ class ConsumerBase:
             IllegalStateError: A partition is not assigned.
             ClosedError: The consumer was closed.
         """
+        self._check_here()
         self._core.life.check_open()
         self._core.control.resume(as_partitions(partitions))
 
@@ -244,12 +252,14 @@ class ConsumerBase:
             TypeError: The reason is no text.
             ValueError: It is none that can be sent.
         """
+        self._check_here()
         self._core.life.check_open()
         check_text(reason, "the reason to rebalance")
         self._core.group().enforce_rebalance(reason)
 
     def metrics(self) -> dict[str, float]:
         """Figures since the start under the names of Java's metrics; sizes in bytes."""
+        self._check_here()
         return self._core.figures()
 
     def _commit_script(self, offsets: Offsets | None, timeout: float | None) -> Script:

@@ -223,7 +223,7 @@ class Consumer(ConsumerBase):
             self._poller = None
             if self._poll_ended is not None:
                 self._poll_ended.set()
-        self._collector.taken = None
+        self._buffer.taken = None
         return found
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:

@@ -115,8 +115,8 @@ class ConsumerLife:
                 self.closure.end()
             if self.state is not ClientState.RUNNING:
                 return False
+            self.closure.begin(caller)  # first: the caller ends it, even if it is interrupted here
             self._go(ClientEvent.CLOSE)
-            self.closure.begin(caller)
             return True
 
     def end(self) -> None:

@@ -330,13 +330,14 @@ class SubscriptionState:
         self.assignments += 1
         # dict.fromkeys drops duplicates and keeps the order, in which partitions take their turns
         self._partitions = {
-            tp: old.get(tp) or PartitionState(tp, self._next_version()) for tp in dict.fromkeys(partitions)
+            tp: old.get(tp) or PartitionState(tp, self.next_version()) for tp in dict.fromkeys(partitions)
         }
         for tp in old.keys() - self._partitions.keys():
             old[tp].version = -1  # what was fetched for it is worth nothing now
             old[tp].attempt = None
 
-    def _next_version(self) -> int:
+    def next_version(self) -> int:
+        """The version of a position that is about to jump."""
         self._version += 1
         return self._version
 
@@ -370,21 +371,21 @@ class SubscriptionState:
         if offset < 0:
             raise ValueError(f"cannot seek to the negative offset {offset}")
         state = self.state(tp)
-        state.jump(offset, epoch, self._next_version())
+        state.jump(offset, epoch, self.next_version())
         state.read_id = None
 
     def stay(self, state: PartitionState) -> None:
         """Go on where the consumer is, without what was fetched ahead."""
-        state.jump(state.position, state.epoch, self._next_version())
+        state.jump(state.position, state.epoch, self.next_version())
 
     def go_back(self, state: PartitionState, offset: int, epoch: int | None, read_id: bytes | None) -> None:
         """Go on where the consumer was before records were taken, which nobody has got."""
-        state.jump(offset, epoch, self._next_version())
+        state.jump(offset, epoch, self.next_version())
         state.read_id = read_id
 
     def outdate(self, state: PartitionState) -> None:
         """The topic was deleted: what was fetched is worth nothing, and so is the position."""
-        state.outdate(self._next_version())
+        state.outdate(self.next_version())
 
     def reset(self, tp: TopicPartition, policy: ResetPolicy | None = None, *, by_user: bool = False) -> None:
         """Go on where a policy says, by default `auto.offset.reset`.
@@ -406,7 +407,7 @@ class SubscriptionState:
                 "auto.offset.reset to earliest, latest or by_duration",
                 partitions=[tp],
             )
-        state.reset(policy, self._next_version())
+        state.reset(policy, self.next_version())
         if by_user:
             state.read_id = None
 
@@ -415,7 +416,7 @@ class SubscriptionState:
         state = self._partitions.get(tp)
         if state is None or state.version != version or not state.to_find:
             return False
-        state.jump(offset, epoch, self._next_version())
+        state.jump(offset, epoch, self.next_version())
         return True
 
     def without_position(self, now: float) -> list[PartitionState]:

@@ -6,6 +6,7 @@ operations and the codes of Kafka's. At present one principal may do everything.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from kclient.errors import (
     ClusterAuthorizationError,
     GroupAuthorizationError,
+    NotCoordinatorError,
     TopicAuthorizationError,
     TransactionalIdAuthorizationError,
+    UnknownServerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -22,8 +25,11 @@ from kclient.errors import (
 if TYPE_CHECKING:
     from kclient.errors import KafkaError
     from kclient.gateway.contexts import ConnectionContext
+    from kclient.gateway.leadership import Leadership
     from kclient.gateway.topic_record import TopicRecord
     from kclient.gateway.topic_table import TopicTable
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type `CLUSTER`."""
@@ -89,28 +95,47 @@ class Authorizer(Protocol):
         ...
 
 
+def _failed(authorizer: Authorizer, error: Exception) -> UnknownServerError:
+    logger.error("%s failed, what was asked is refused: %s", type(authorizer).__name__, error, exc_info=error)
+    return UnknownServerError("whether this is allowed could not be found out: see the gateway's log")
+
+
 class Access:
     """What clients find and may do.
 
     Args:
         topics: All topics.
+        leadership: Tells which groups this gateway coordinates.
         authorizer: Who decides; None where everything is allowed.
     """
 
-    def __init__(self, topics: TopicTable, authorizer: Authorizer | None = None) -> None:
+    def __init__(self, topics: TopicTable, leadership: Leadership, authorizer: Authorizer | None = None) -> None:
         self._topics = topics
+        self._leadership = leadership
         self.authorizer: Authorizer | None = authorizer
         """May be replaced at any time: what is asked from then on goes to the new one."""
 
     # What a client may do
 
     def allows(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> bool:
-        """Whether a client may do this with a resource."""
-        return self.authorizer is None or self.authorizer.allows(client, operation, kind, name)
+        """Whether a client may do this with a resource. Raises `UnknownServerError` if the authorizer fails."""
+        authorizer = self.authorizer
+        if authorizer is None:
+            return True
+        try:
+            return authorizer.allows(client, operation, kind, name)
+        except Exception as error:
+            raise _failed(authorizer, error) from error
 
     def allows_any(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType) -> bool:
-        """Whether a client may do this with some resource of a type."""
-        return self.authorizer is None or self.authorizer.allows_any(client, operation, kind)
+        """Whether a client may do this with some resource of a type. Raises as `allows`."""
+        authorizer = self.authorizer
+        if authorizer is None:
+            return True
+        try:
+            return authorizer.allows_any(client, operation, kind)
+        except Exception as error:
+            raise _failed(authorizer, error) from error
 
     def check(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> None:
         """Refuse what a client may not do.
@@ -126,8 +151,16 @@ class Access:
         self.check(client, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def check_group(self, client: ConnectionContext, operation: AclOperation, group_id: str) -> None:
-        """Refuse what a client may not do with a group. Raises `GroupAuthorizationError`."""
+        """Refuse what a client may not do with a group, or not here.
+
+        Raises:
+            GroupAuthorizationError: The client may not do this.
+            NotCoordinatorError: Another gateway coordinates the group.
+        """
         self.check(client, operation, ResourceType.GROUP, group_id)
+        if not self._leadership.coordinates(group_id):
+            other = self._leadership.coordinator_id(group_id)
+            raise NotCoordinatorError(f"the gateway with node.id={other} coordinates the group {group_id[:300]}")
 
     def operations(self, client: ConnectionContext, kind: ResourceType, name: str) -> int:
         """What a client may do with a resource, as the bits of the operations' numbers (KIP-430)."""
@@ -151,7 +184,7 @@ class Access:
         record = topics.get(name) if topic_id is None else topics.by_id(topic_id)
         if record is None or self.authorizer is None:
             return record
-        return record if self.authorizer.allows(client, operation, ResourceType.TOPIC, record.name) else None
+        return record if self.allows(client, operation, ResourceType.TOPIC, record.name) else None
 
     def topic(
         self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None = None

@@ -10,7 +10,7 @@ from kclient.errors import KafkaError
 from kclient.state_tables import successor
 
 if TYPE_CHECKING:
-    from kclient.gateway.producer_windows import ProducerWindow
+    from kclient.gateway.producer_windows import FirstBatch, ProducerWindow
 
 NO_PRODUCER: Final = -1
 
@@ -64,8 +64,8 @@ class Append:
         self.producer_id: int = NO_PRODUCER
         self.undo: ProducerWindow | None = None
         """The producer's window before this append."""
-        self.begins: tuple[int, int, int] | None = None
-        """Where the producer was not known before: its epoch, the first sequence, and the time in milliseconds."""
+        self.begins: FirstBatch | None = None
+        """Where the producer was not known before."""
         self._waiting: list[tuple[AppendState, Callable[[], object]]] | None = None
 
     def move(self, state: AppendState) -> None:

@@ -31,6 +31,7 @@ from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from kclient.gateway.identity import Identity
+from kclient.gateway.leadership import Leadership
 from kclient.gateway.mapping import Mapping
 from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
@@ -96,6 +97,7 @@ async def assemble(
     broker: Broker,
     lease: HeldLease,
     identity: Identity,
+    leadership: Leadership,
     spawn: Spawn,
 ) -> Assembly:
     """Make the parts of a gateway, with the settings in force that were changed while one ran.
@@ -107,6 +109,7 @@ async def assemble(
         broker: Keeps messages.
         lease: Under which the gateway serves the store.
         identity: Who it is.
+        leadership: What it leads.
         spawn: Starts a task of the gateway.
 
     Raises:
@@ -118,7 +121,7 @@ async def assemble(
     await dynamic.load()
     topics = TopicTable()
     groups = GroupCoordinator(
-        topics, config, dynamic,
+        topics, config, dynamic, leadership,
         manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, spawn=spawn,
     )  # fmt: skip
     catalogue = TopicCatalogue(
@@ -127,14 +130,14 @@ async def assemble(
     )  # fmt: skip
     partitions = PartitionTable(
         topics,
-        manager=manager, broker=broker, lease=lease, leader_epoch=identity.leader_epoch, clock=clock,
-        producers=producers, shields=shields, spawn=spawn,
+        manager=manager, broker=broker, lease=lease, leadership=leadership, clock=clock, producers=producers,
+         shields=shields, spawn=spawn,
     )  # fmt: skip
     retention = Retention(topics, partitions, config, dynamic, clock)
     dynamic.on_change(groups.reconfigure)
     dynamic.on_change(retention.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
-    access = Access(topics)
+    access = Access(topics, leadership)
     table = HandlerTable(
         [
             ProduceHandler(access, partitions, workers, clock, spawn),
@@ -143,16 +146,16 @@ async def assemble(
             OffsetForLeaderEpochHandler(access, partitions),
             DeleteRecordsHandler(access, partitions),
             InitProducerIdHandler(access, ProducerIds(manager, lease, identity.leader_epoch, producers)),
-            MetadataHandler(identity, config, access, catalogue),
-            DescribeClusterHandler(identity, config, access),
-            DescribeTopicPartitionsHandler(identity, access),
+            MetadataHandler(identity.cluster_id, leadership, config, access, catalogue),
+            DescribeClusterHandler(identity.cluster_id, leadership, access),
+            DescribeTopicPartitionsHandler(leadership, access),
             CreateTopicsHandler(identity.node_id, config, access, catalogue),
             DeleteTopicsHandler(config, access, catalogue),
             CreatePartitionsHandler(identity.node_id, access, catalogue),
             DescribeConfigsHandler(identity.node_id, config, access),
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
-            *group_handlers(identity.node_id, access, groups, clock),
+            *group_handlers(leadership, access, groups, clock),
         ]
     )
     return Assembly(
@@ -178,10 +181,10 @@ async def assemble(
     )
 
 
-def group_handlers(node_id: int, access: Access, groups: GroupCoordinator, clock: Clock) -> list[Handler]:
+def group_handlers(leadership: Leadership, access: Access, groups: GroupCoordinator, clock: Clock) -> list[Handler]:
     """Who answers what is asked of consumer groups."""
     return [
-        FindCoordinatorHandler(node_id, access),
+        FindCoordinatorHandler(leadership, access),
         JoinGroupHandler(access, groups),
         SyncGroupHandler(access, groups),
         HeartbeatHandler(access, groups),

@@ -12,6 +12,7 @@ from kclient.gateway.log import Checkpoint
 from kclient.gateway.rows.keys import CHECKPOINTS
 from kclient.gateway.rows.numbers import LOG_START
 from kclient.gateway.rows.partitions import decode_checkpoint, encoded_in_steps
+from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
@@ -37,9 +38,9 @@ class Checkpoints:
         self._read_ahead: dict[str, bytes] = {}
 
     async def load(self) -> None:
-        """Read all checkpoints at once: opening a thousand partitions asks the manager once."""
-        found = await self._manager.scan(CHECKPOINTS)
-        self._read_ahead = {key: value.value for key, value in found.items()}
+        """Read all checkpoints ahead: opening a thousand partitions does not ask the manager a thousand times."""
+        async for page in scan_pages(self._manager, CHECKPOINTS):
+            self._read_ahead.update((key, found.value) for key, found in page.items())
 
     async def read(self, key: str, start_key: str, name: str) -> tuple[Checkpoint | None, bool]:
         """The checkpoint of a partition, and whether it is damaged: then the whole log has to tell what it can.

@@ -29,6 +29,7 @@ from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import FoundQuota, connection_limits, connection_quota
 from kclient.gateway.contexts import Advertised
 from kclient.gateway.identity import Identity
+from kclient.gateway.leadership import SoleLeader
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.ownership import HeldLease, give_store_back, take_store
@@ -434,7 +435,9 @@ class Gateway:
         # to start may take longer than the lease lasts
         self._renewing = self._supervisor.spawn(self._keep_lease, held, node_id, name="lease")
         spawn = self._supervisor.spawn
-        return await assemble(self._config, self._mapping, manager, broker, held, identity, spawn)
+        rack = self._config.get("broker.rack")
+        leadership = SoleLeader(identity, None if rack is None else str(rack))
+        return await assemble(self._config, self._mapping, manager, broker, held, identity, leadership, spawn)
 
     async def _cluster_id(self) -> str:
         manager = self._store.manager

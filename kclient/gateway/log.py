@@ -30,7 +30,15 @@ from kclient.errors import (
     UnknownLeaderEpochError,
 )
 from kclient.gateway.append import Append, AppendState
-from kclient.gateway.producer_windows import SEQUENCES, ProducerLimit, ProducerWindow, ProducerWindows, Remembered
+from kclient.gateway.producer_windows import (
+    SEQUENCES,
+    FirstBatch,
+    ProducerLimit,
+    ProducerWindow,
+    ProducerWindows,
+    RefusedProducers,
+    Remembered,
+)
 
 WINDOW: Final = 5
 """Batches remembered per producer id, as in Kafka: as many as an idempotent producer keeps in flight."""
@@ -92,10 +100,6 @@ class Checkpoint:
     epochs: tuple[tuple[int, int], ...]
 
 
-_MOST_REFUSED = 1000
-"""Of so many producers at most it is remembered that their first append failed."""
-
-
 class PartitionLog:
     """The offsets, producers and epochs of one partition."""
 
@@ -122,10 +126,9 @@ class PartitionLog:
         """The end of what is durable, and so of what is visible."""
         self.pending: deque[Append] = deque()
         """The appends above the high watermark, in order."""
-        self._windows = ProducerWindows(producers or ProducerLimit(), checkpoint.windows if checkpoint else None)
-        self._refused: dict[int, tuple[int, int, int]] = {}
-        """Of producers that are not known and whose first append failed: what it began with (see `Append.begins`). More
-        of theirs may be on the way behind it, and must not be taken before it."""
+        producers = producers or ProducerLimit()
+        self._windows = ProducerWindows(producers, checkpoint.windows if checkpoint else None)
+        self._refused = RefusedProducers(producers)
         self._epochs: list[tuple[int, int]] = list(checkpoint.epochs) if checkpoint else []
 
     # Appending
@@ -157,8 +160,8 @@ class PartitionLog:
             append.producer_id = producer_id
             append.undo = window
             if window is None:
-                append.begins = header.producer_epoch, header.base_sequence, now_ms
-                self._refused.pop(producer_id, None)
+                append.begins = FirstBatch(header.producer_epoch, header.base_sequence, now_ms)
+                self._refused.pop(producer_id)
             self._windows.put(producer_id, _extended(window, header, base, timestamp, now_ms))
         self.next_offset = append.next_offset
         self.pending.append(append)
@@ -171,8 +174,8 @@ class PartitionLog:
             )
         epoch, first = header.producer_epoch, header.base_sequence
         if window is None:
-            if (refused := self._refused.get(header.producer_id)) is not None:
-                self._check_first(header.producer_id, epoch, first, *refused)
+            if (begins := self._refused.get(header.producer_id)) is not None:
+                self._check_first(header.producer_id, epoch, first, begins)
             return None  # an unknown producer may start at any sequence
         if self._begins_epoch(header.producer_id, epoch, first, window.epoch):
             return None
@@ -198,9 +201,11 @@ class PartitionLog:
             )
         return epoch > newest
 
-    def _check_first(self, producer_id: int, epoch: int, first: int, newest: int, wanted: int, _: int) -> None:
-        if not self._begins_epoch(producer_id, epoch, first, newest) and first != wanted:
-            raise OutOfOrderSequenceError(f"producer id {producer_id} appended sequence {first}, expected {wanted}")
+    def _check_first(self, producer_id: int, epoch: int, first: int, begins: FirstBatch) -> None:
+        if not self._begins_epoch(producer_id, epoch, first, begins.epoch) and first != begins.sequence:
+            raise OutOfOrderSequenceError(
+                f"producer id {producer_id} appended sequence {first}, expected {begins.sequence}"
+            )
 
     def _pending_at(self, base_offset: int) -> Append | None:
         if base_offset < self.high_watermark:
@@ -223,6 +228,8 @@ class PartitionLog:
             self.high_watermark = append.next_offset
             size += append.length
             done.append(append)
+        if done and not self.pending:
+            self.high_watermark = self.next_offset
         return done, size
 
     def failed(self, append: Append, error: KafkaError) -> list[Append]:
@@ -235,7 +242,7 @@ class PartitionLog:
             if last.producer_id >= 0:
                 self._put(last.producer_id, last.undo)
                 if last.begins is not None:
-                    self._refuse(last.producer_id, last.begins)
+                    self._refused.put(last.producer_id, last.begins)
             last.fail(error)
             undone.append(last)
             if last is append:
@@ -246,11 +253,23 @@ class PartitionLog:
         undone.reverse()
         return undone
 
-    def _refuse(self, producer_id: int, begins: tuple[int, int, int]) -> None:
-        self._refused.pop(producer_id, None)
-        self._refused[producer_id] = begins
-        if len(self._refused) > _MOST_REFUSED:
-            del self._refused[next(iter(self._refused))]
+    def refuse(self, header: Header, now_ms: int) -> None:
+        """A batch was refused because the log could not be opened: its producer has to begin with it later.
+
+        Whether the producer is known only the log that is opened can tell (`follow`).
+        """
+        if header.producer_id < 0 or header.base_sequence < 0:
+            return
+        before = self._refused.get(header.producer_id)
+        if before is None or before.epoch < header.producer_epoch:
+            self._refused.put(header.producer_id, FirstBatch(header.producer_epoch, header.base_sequence, now_ms))
+
+    def follow(self, unopened: PartitionLog) -> None:
+        """This log was opened after all: heed what was refused before, of producers that it does not know."""
+        for producer_id, begins in unopened._refused.items():
+            if self._windows.get(producer_id) is None:
+                self._refused.put(producer_id, begins)
+        unopened.close()
 
     def _put(self, producer_id: int, window: ProducerWindow | None) -> None:
         if window is None:
@@ -283,10 +302,10 @@ class PartitionLog:
             next_offset: The store's.
             end: Where the records that are there end, if some after them were lost: nobody is to wait for those.
         """
-        if self.pending:
-            raise RuntimeError("the end of a log moves by appends while appends are on their way")
         if next_offset > self.next_offset:
-            self.next_offset = self.high_watermark = next_offset
+            self.next_offset = next_offset
+            if not self.pending:  # else with the last of them
+                self.high_watermark = next_offset
         if end is not None and end < self.high_watermark:
             self.high_watermark = max(end, self.start_offset)
 
@@ -309,7 +328,7 @@ class PartitionLog:
 
     def expire(self, before_ms: int) -> int:
         """Forget the producers that have appended nothing since `before_ms`; how many there were."""
-        self._refused = {key: begins for key, begins in self._refused.items() if begins[2] >= before_ms}
+        self._refused.forget(before_ms)
         return self._windows.forget(before_ms, {append.producer_id for append in self.pending})
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ from kclient.gateway.recovery import catch_up
 from kclient.gateway.rows.keys import checkpoint_key, log_start_key
 from kclient.gateway.rows.numbers import LOG_START
 from kclient.gateway.rows.partitions import encode_checkpoint
-from kclient.htp.errors import FencedError, HtpError, StorageFullError, UnknownTopicError
+from kclient.htp.errors import FencedError, HtpError, StorageError, StorageFullError, UnknownTopicError
 from kclient.htp.port import (
     CAP_NOWAIT,
     CAP_SEGMENTS,
@@ -120,7 +120,6 @@ class Surroundings:
     """What all partitions of a gateway work with."""
 
     broker: Broker
-    leader_epoch: int
     clock: Clock
     producers: ProducerLimit
     """How many producers the logs may remember."""
@@ -135,13 +134,20 @@ class Partition:
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_around", "_batches", "_bytes", "_checkpointing", "_full_at", "_key", "_opened", "_queue", "_refusal",
-        "_sending", "_start_key", "_stored_in", "_unsent", "_wall_ms", "config", "direct", "dirty", "index", "log",
-        "name", "place", "saving", "state", "waiters",
+        "_around", "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_key", "_opened", "_queue",
+        "_refusal", "_sending", "_start_key", "_stored_in", "_unsent", "_wall_ms", "config", "direct", "dirty",
+        "index", "log", "name", "place", "saving", "state", "waiters",
     )  # fmt: skip
 
     def __init__(
-        self, name: str, topic_id: bytes, index: int, config: TopicConfig, place: Place, around: Surroundings
+        self,
+        name: str,
+        topic_id: bytes,
+        index: int,
+        config: TopicConfig,
+        place: Place,
+        leader_epoch: int,
+        around: Surroundings,
     ) -> None:
         self.name: str = name
         """Of its topic."""
@@ -150,7 +156,7 @@ class Partition:
         self.place: Place = place
         self.direct: DirectTopic | None = None
         """Its topic in HTP where that has calls without a switch of tasks; None while the partition is not open."""
-        self.log: PartitionLog = PartitionLog(around.leader_epoch)
+        self.log: PartitionLog = PartitionLog(leader_epoch)
         self.state: State = State.CLOSED
         self.waiters: set[Waiter] = set()
         self.dirty: bool = False
@@ -163,6 +169,8 @@ class Partition:
         self._queue: deque[tuple[Buffer, BatchHeader, Append]] = deque()
         self._unsent: deque[tuple[Append, Buffer]] = deque()
         self._sending = False
+        self._end_unknown = False
+        """Whether an append has failed since the store was last asked where it ends."""
         self._bytes = self._batches = 0
         self._checkpointing = False
         self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)
@@ -222,8 +230,9 @@ class Partition:
             assert self._opened is not None
             self._opened.set()
         queued, self._queue = self._queue, deque()
-        for _, _, append in queued:
+        for _, header, append in queued:
             assert error is not None
+            self.log.refuse(header, self._wall_ms())
             append.fail(error)
             append.tell()
         self.wake()
@@ -258,7 +267,7 @@ class Partition:
 
     async def _recover(self) -> None:
         checkpoint, damaged = await self._around.checkpoints.read(self._key, self._start_key, str(self))
-        log = PartitionLog(self._around.leader_epoch, checkpoint, self._around.producers)
+        log = PartitionLog(self.log.leader_epoch, checkpoint, self._around.producers)
         try:
             await self._recover_log(log)
             if self.state is State.GONE:
@@ -268,6 +277,7 @@ class Partition:
             if self.state is State.GONE:
                 self._stored_in = self.direct = None
             raise
+        log.follow(self.log)
         self.log = log
         self.dirty = damaged or log.next_offset > (checkpoint.next_offset if checkpoint else 0)
 
@@ -277,7 +287,7 @@ class Partition:
         opened = await self._around.broker.open(
             self.place,
             FRAMING,
-            epoch=self._around.leader_epoch,
+            epoch=log.leader_epoch,
             settings=layout(config),
             next_position=log.next_offset,
         )
@@ -383,6 +393,9 @@ class Partition:
 
     def _send_later(self, append: Append, batch: Buffer) -> None:
         self._unsent.append((append, batch))
+        self._begin_sending()
+
+    def _begin_sending(self) -> None:
         if not self._sending:
             self._sending = True
             self._around.spawn(self._send_all, name=f"append to {self}")
@@ -390,31 +403,37 @@ class Partition:
     async def _send_all(self) -> None:
         """What the broker cannot take at once: one append after the other, in order."""
         try:
-            while self._unsent:
+            while self._unsent or self._end_unknown:
+                if self._end_unknown:
+                    await self._find_end()
+                    continue
                 append, batch = self._unsent.popleft()
                 try:
                     sent = await self.stored_in.send((batch,))
                 except KafkaError as error:
                     if append.state is AppendState.FAILED:  # the partition has ended, and told who waited
                         continue
-                    self._unsent.clear()
                     self._fail(append, error)
-                    await self._resume_at_end()
                 else:
-                    if append.state is AppendState.PREPARED:  # not if the partition has gone meanwhile
+                    if append.state is AppendState.PREPARED:
                         self._stored(append, sent)
+                    elif self.state is not State.GONE:  # it was undone with an earlier one, and is there all the same
+                        self._end_unknown = True
         finally:
             self._sending = False
 
-    async def _resume_at_end(self) -> None:
-        """After a failure: go on where the store ends."""
+    async def _find_end(self) -> None:
+        """After a failure: ask the store where it ends."""
+        self._end_unknown = False
         try:
             status = await self.stored_in.status()
         except KafkaError as error:
-            logger.error("%s: its end is not known: %s", self, error)
+            if self.state is not State.GONE:
+                logger.error("%s: its end is not known: %s", self, error)
             return
-        if not self.log.pending:
-            self.log.skip_to(status.next)
+        if self._unsent and status.next > (first := self._unsent[0][0]).base_offset:  # they came meanwhile
+            self._fail(first, StorageError(f"the store goes on at offset {status.next}"))
+        self.log.skip_to(status.next)
 
     def _stored(self, append: Append, sent: Sent) -> None:
         self.log.stored(append)
@@ -463,10 +482,15 @@ class Partition:
             failure = UnknownTopicOrPartitionError(f"{self} is gone: {error}")
         for undone in self.log.failed(append, failure):
             undone.tell()
-        if not self.log.pending and self.direct is not None:
-            # The store has cut back; the offsets it has given once it does not give again.
+        while self._unsent and self._unsent[-1][0].state is AppendState.FAILED:
+            self._unsent.pop()
+        # The store has cut back; the offsets it has given once it does not give again.
+        if self.direct is not None:
             with suppress(HtpError):  # nor does one that takes nothing any more
                 self.log.skip_to(self.direct.status_nowait().next)
+        elif self.state is not State.GONE:
+            self._end_unknown = True
+            self._begin_sending()
 
     # Checkpoints, trimming, closing
 

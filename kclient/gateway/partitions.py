@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from kclient.errors import KafkaError
+from kclient.errors import KafkaError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kclient.gateway.checkpoints import Checkpoints
 from kclient.gateway.opening import Openings
 from kclient.gateway.partition import Partition, State, Surroundings
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kclient.gateway.clock import Clock
+    from kclient.gateway.leadership import Leadership
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
@@ -31,7 +32,7 @@ class PartitionTable:
         manager: Keeps their checkpoints.
         broker: Keeps their messages.
         lease: Under which checkpoints are written.
-        leader_epoch: Of all partitions.
+        leadership: Which of them this gateway leads, and under which epoch.
         clock: What time it is.
         producers: How many producers the logs may remember.
         shields: Keep a trim from being left half done.
@@ -45,35 +46,52 @@ class PartitionTable:
         manager: Manager,
         broker: Broker,
         lease: HeldLease,
-        leader_epoch: int,
+        leadership: Leadership,
         clock: Clock,
         producers: ProducerLimit,
         shields: Shields,
         spawn: Callable[..., object],
     ) -> None:
         self._topics = topics
+        self._leadership = leadership
         self._checkpoints = Checkpoints(manager, lease)
-        self._around = Surroundings(
-            broker, leader_epoch, clock, producers, self._checkpoints, Openings(spawn), shields, spawn
-        )
+        self._around = Surroundings(broker, clock, producers, self._checkpoints, Openings(spawn), shields, spawn)
 
     async def load(self) -> None:
         """Read all checkpoints at once."""
         await self._checkpoints.load()
 
     def get(self, name: str, index: int) -> Partition | None:
-        """The partition, or None where the topic or the number is unknown."""
+        """The partition, or None where the topic or the number is unknown, or another gateway leads it."""
         record = self._topics.get(name)
         return self.of(record, index) if record is not None else None
 
     def of(self, record: TopicRecord, index: int) -> Partition | None:
-        """A topic's partition of this number; None where there is none, also because the topic has gone."""
-        found = record.logs.get(index)
+        """A topic's partition of this number; None where there is none, or not here: `check` raises why."""
+        found = record.logs.get(index)  # only what this gateway leads is in there
         if found is None and 0 <= index < record.partitions and not record.gone:
+            if not self._leadership.leads(record, index):
+                return None
+            epoch = self._leadership.leader(record, index).epoch
             found = record.logs[index] = Partition(
-                record.name, record.topic_id, index, record.config, record.places[index], self._around
+                record.name, record.topic_id, index, record.config, record.places[index], epoch, self._around
             )
         return found
+
+    def check(self, record: TopicRecord, index: int) -> Partition:
+        """A topic's partition of this number.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is none, also because the topic has gone.
+            NotLeaderOrFollowerError: Another gateway leads it.
+        """
+        found = self.of(record, index)
+        if found is not None:
+            return found
+        if 0 <= index < record.partitions and not record.gone:
+            leader = self._leadership.leader(record, index).node_id
+            raise NotLeaderOrFollowerError(f"the gateway with node.id={leader} leads {record.name}-{index}")
+        raise UnknownTopicOrPartitionError(f"there is no partition {record.name}-{index}")
 
     def opened(self) -> list[Partition]:
         """Every partition that is open."""

@@ -13,6 +13,7 @@ from kclient.gateway.rows import numbers
 from kclient.gateway.rows.keys import CHECKPOINTS, PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.htp.errors import ConflictError
+from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
@@ -109,7 +110,8 @@ class ProducerIds:
     async def _known(self) -> int | None:
         """The greatest id that the checkpoint of any partition remembers."""
         known: set[int] = set()
-        for found in (await self._manager.scan(CHECKPOINTS)).values():
-            with suppress(ValueError):
-                known.update(decode_checkpoint(found.value).windows)
+        async for page in scan_pages(self._manager, CHECKPOINTS):
+            for found in page.values():
+                with suppress(ValueError):
+                    known.update(decode_checkpoint(found.value).windows)
         return max((each for each in known if each < FOREIGN), default=None)

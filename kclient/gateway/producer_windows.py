@@ -39,6 +39,15 @@ class ProducerWindow(NamedTuple):
         return (self.batches[-1].last_sequence + 1) % SEQUENCES if self.batches else 0
 
 
+class FirstBatch(NamedTuple):
+    """What a producer that is not known begins with."""
+
+    epoch: int
+    sequence: int
+    seen_ms: int
+    """When it came, in milliseconds since the epoch."""
+
+
 class ProducerLimit:
     """How many producers all logs of a gateway remember together (`producer.id.cache.size`)."""
 
@@ -114,3 +123,53 @@ class ProducerWindows:
         """Forget all."""
         self._limit.count -= len(self._windows)
         self._windows.clear()
+
+
+class RefusedProducers:
+    """Producers that one log does not know and whose first batch could not be stored: what each has to begin with.
+
+    More of theirs may be on the way behind that batch, and must not be taken before it. As many are kept as windows,
+    and they count with them.
+    """
+
+    __slots__ = ("_begins", "_limit")
+
+    def __init__(self, limit: ProducerLimit) -> None:
+        self._limit = limit
+        self._begins: dict[int, FirstBatch] = {}
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def get(self, producer_id: int) -> FirstBatch | None:
+        """What this producer has to begin with; None where that is its own business."""
+        return self._begins.get(producer_id)
+
+    def put(self, producer_id: int, begins: FirstBatch) -> None:
+        """The first batch of a producer was refused."""
+        self.pop(producer_id)
+        count, limit = len(self._begins), self._limit
+        if count >= limit.each or (limit.count >= limit.most and count >= _SURE):
+            self.pop(next(iter(self._begins)))
+        self._begins[producer_id] = begins
+        limit.count += 1
+
+    def pop(self, producer_id: int) -> None:
+        """It has begun."""
+        if self._begins.pop(producer_id, None) is not None:
+            self._limit.count -= 1
+
+    def items(self) -> list[tuple[int, FirstBatch]]:
+        """All of them, those that were refused longest ago first."""
+        return list(self._begins.items())
+
+    def forget(self, before_ms: int) -> None:
+        """Forget those that were refused before a time."""
+        for producer_id, begins in self.items():
+            if begins.seen_ms < before_ms:
+                self.pop(producer_id)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._limit.count -= len(self._begins)
+        self._begins.clear()

@@ -37,6 +37,7 @@ from kclient.gateway.rows.topics import TopicRow
 from kclient.gateway.settings import MOST_PARTITIONS
 from kclient.gateway.topic_record import Intent, TopicRecord
 from kclient.htp.port import Place, Versioned
+from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
@@ -125,14 +126,15 @@ class TopicCatalogue:
 
     async def load(self) -> None:
         """Read the catalogue, and what the last run left half done: `sweep` finishes that."""
-        found = await self._manager.scan(TOPICS)
-        await self._load({key.removeprefix(TOPICS): row for key, row in found.items()})
-        for key, row in (await self._manager.scan(INTENTS)).items():
-            name = key.removeprefix(INTENTS)
-            try:
-                self._topics.left[name] = Intent.of(row.value)
-            except (ValueError, KafkaError) as error:
-                self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
+        async for page in scan_pages(self._manager, TOPICS):
+            await self._load({key.removeprefix(TOPICS): row for key, row in page.items()})
+        async for page in scan_pages(self._manager, INTENTS):
+            for key, row in page.items():
+                name = key.removeprefix(INTENTS)
+                try:
+                    self._topics.left[name] = Intent.of(row.value)
+                except (ValueError, KafkaError) as error:
+                    self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
 
     async def _load(self, rows: dict[str, Versioned]) -> None:
         configs = _Configs(self._config)
@@ -335,7 +337,8 @@ class TopicCatalogue:
             await intent.mapping.delete(self._manager, self._broker, name, lease=self._lease.current)
             if intent.topic_id is not None:
                 for prefix in of_topic(intent.topic_id):
-                    rows |= dict.fromkeys(await self._manager.scan(prefix))
+                    async for page in scan_pages(self._manager, prefix):
+                        rows |= dict.fromkeys(page)
             await self._offsets.forget_topic(name)  # before the intent goes: it alone tells that they may
         await self._manager.commit(rows, lease=self._lease.current)
         del self._topics.left[name]

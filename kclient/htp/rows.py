@@ -1,4 +1,4 @@
-"""Rows of a manager's key-value part, read strictly: whatever is damaged is one `ValueError`, and nothing else.
+"""Rows of a manager's key-value part, read page by page, and strictly: damage is one `ValueError`, and nothing else.
 
 Python's own reader takes more than was ever written: a digit of a number that became an `e` makes it infinite, or a
 fraction; and what it makes of deep nesting is no `ValueError`. Nor may a number be larger than what the protocol and
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, NoReturn
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from kclient.htp.port import Manager, Versioned
 
 _GREATEST: Final = (1 << 62) - 1
 """No offset, size or time is as large, so sums of a few of them stay 64-bit numbers."""
@@ -20,8 +23,20 @@ GREATEST_EPOCH: Final = (1 << 31) - 2
 """Whoever leads under an epoch tells it in 32 bits, and the next one is greater."""
 _DIGITS: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
 _SHOWN: Final = 200
+_PAGE: Final = 1000
+"""Rows that are read at once: a database gives them in some milliseconds."""
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
+
+
+async def scan_pages(manager: Manager, prefix: str) -> AsyncIterator[dict[str, Versioned]]:
+    """All rows whose keys begin with `prefix`, sorted, in pages; each is read at one moment, not all of them."""
+    page = await manager.scan(prefix, limit=_PAGE)
+    while page:
+        yield page
+        if len(page) < _PAGE:
+            return
+        page = await manager.scan(prefix, after=next(reversed(page)), limit=_PAGE)
 
 
 def parse_object(row: bytes) -> dict[str, Any]:

@@ -62,8 +62,11 @@ class ReplySlot:
         """Whether the connection goes on only when it holds less: what waits for the client's sake is answered now."""
         return self._order.crowded()
 
-    def when_next(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when `is_next` or `hurried` may have become true, or there may be memory to `take`."""
+    def when_next(self, callback: Callable[[], object] | None) -> None:
+        """Call `callback` when `is_next` or `hurried` may have become true, or there may be memory to `take`.
+
+        None ends that: whoever is done with the place takes back a callback that leads to it, so that no cycle is left.
+        """
         self._on_next = callback
 
     def told_next(self) -> None:

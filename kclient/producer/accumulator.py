@@ -194,8 +194,9 @@ class Accumulator:
         for batch in self._roomy:
             assert batch.builder is not None
             limit = self._limit(buffer.queue(batch.tp).topic)
+            batch.builder.limit = limit  # first: it holds no more than is reserved, wherever this is broken off
             buffer.pool.give(batch.reserved - limit)
-            batch.reserved = batch.builder.limit = limit
+            batch.reserved = limit
         self._roomy.clear()
         return buffer.pool.to_wake()
 
@@ -306,15 +307,19 @@ class Accumulator:
     def _locked(self, change: Callable[[], T]) -> T:
         """Change something under the lock, and wake the sender if it has something to look at then.
 
-        An exception of a signal handler may come anywhere: nothing that is half done is left, nor a batch that was
-        opened for a record which cannot be appended.
+        An exception of a signal handler may come anywhere, also while what another one broke off is made whole; then
+        whoever has the lock next does that. Nor is a batch left that was opened for a record which cannot be appended.
         """
         buffer = self._buffer
         try:
             with buffer.lock:
                 try:
+                    if buffer.changing:
+                        buffer.recover()
+                    buffer.changing = True
                     result = change()
                     buffer.tell_sender()
+                    buffer.changing = False
                 except BaseException:  # whatever it is: a handler may raise one of ours
                     buffer.recover()
                     raise

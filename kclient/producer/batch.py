@@ -129,10 +129,10 @@ class ProducerBatch:
         if self.state is not BatchState.OPEN:
             return
         assert self.builder is not None
-        self._on(BatchEvent.COMPLETED)
         self.count = self.builder.count
         self.size = self.builder.size
         self.runs = self.builder.timestamp_runs
+        self._on(BatchEvent.COMPLETED)  # last: broken off by a signal handler's exception, it is done once more
 
     @property
     def records(self) -> int:

@@ -59,6 +59,9 @@ class BatchBuffer:
         """Brokers that a request was on its way to when the sender looked."""
         self._batch_size = settings.batch_size
         self._growth = max(settings.growth, settings.batch_size)
+        self.changing: bool = False
+        """Whether a user's thread is changing something; or did not change it whole, because an exception of a signal
+        handler came amid, also amid `recover`, which is due then. Under the lock."""
         self._wake_sender = wake_sender
         self._random = random or Random()
         self._topics: dict[str, TopicQueues] = {}
@@ -80,9 +83,10 @@ class BatchBuffer:
             raise self._closed
         found = self._topics.get(name)
         if found is None and self.snapshot is not None and name in self.snapshot.topics:
-            found = self._topics[name] = TopicQueues(name, StickyChoice(self._batch_size, self._random), self._growth)
+            found = TopicQueues(name, StickyChoice(self._batch_size, self._random), self._growth)
             found.go_by(self.snapshot)
             self.appender.topics[name] = found.slots
+            self._topics[name] = found
         return found
 
     def queue(self, tp: TopicPartition) -> PartitionQueue:
@@ -103,6 +107,7 @@ class BatchBuffer:
     def update(self, snapshot: ClusterSnapshot) -> None:
         """Go by new metadata from now on; topics that are gone from them and hold no records are forgotten."""
         with self.lock:
+            self.make_whole()
             self.go_by(snapshot)
             gone = self._topics.keys() - snapshot.topics.keys()
             if gone:
@@ -114,6 +119,7 @@ class BatchBuffer:
     def topics(self) -> set[str]:
         """The topics of the records whose fate is open."""
         with self.lock:
+            self.make_whole()
             return {batch.tp.topic for batch in self._incomplete}
 
     # ------------------------------------------------------------------ batches come and go
@@ -124,23 +130,30 @@ class BatchBuffer:
         self.active[queue.tp] = queue
         self._incomplete[batch] = None
 
+    def make_whole(self) -> None:
+        """What a user's thread left half done is made whole, before anything else is done. Under the lock."""
+        if self.changing:
+            self.recover()
+
     def recover(self) -> None:
         """Make whole what an exception of a signal handler, which may come anywhere, left half done. Under the lock.
 
-        Batches without records go, what is open is open everywhere, and memory is what the batches have reserved.
+        Batches without records go, what is open is open everywhere, memory is what the batches have reserved, and the
+        sender is woken. Another exception may come amid this too: then it is done again, by whoever has the lock next.
         """
         for topics in self._topics.values():
             topics.recover()
             for queue in topics.partitions.values():
-                for batch in queue.recover():
-                    self._incomplete.pop(batch, None)
+                queue.recover()
                 if queue.batches:
                     self.active[queue.tp] = queue
-                    self._incomplete |= {batch: None for batch in queue.batches if batch not in self._incomplete}
                 else:
                     self.active.pop(queue.tp, None)
+        self._incomplete = {batch: None for batch in self._incomplete if batch.records}
         self.pool.free = self._memory - sum(batch.reserved for batch in self._incomplete)
-        self._wake_pending = False
+        self._wake_sender()
+        self._wake_pending = True
+        self.changing = False
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
         """Take the first batch out of its queue; what it reserved and does not need is free again. Under the lock."""
@@ -176,6 +189,7 @@ class BatchBuffer:
     def finished(self, batch: ProducerBatch) -> None:
         """The batch succeeded or failed: its memory is free."""
         with self.lock:
+            self.make_whole()
             if batch not in self._incomplete:
                 return
             del self._incomplete[batch]
@@ -188,6 +202,7 @@ class BatchBuffer:
     def incomplete(self) -> list[ProducerBatch]:
         """The batches whose fate is open."""
         with self.lock:
+            self.make_whole()
             return list(self._incomplete)
 
     @property
@@ -209,12 +224,14 @@ class BatchBuffer:
     def tell_sender(self) -> None:
         """Wake the sender if that is wanted, once until it looks. Under the lock, as the last thing.
 
-        Not behind it: a signal handler that comes between may flush, and would take the sender for woken.
+        Not behind it: a signal handler that comes between may flush, and would take the sender for woken. And it is
+        noted last: an exception of one may come before the sender is.
         """
-        wanted, self._wake_wanted = self._wake_wanted, False
-        if wanted and not self._wake_pending:
-            self._wake_pending = True
-            self._wake_sender()
+        if self._wake_wanted:
+            if not self._wake_pending:
+                self._wake_sender()
+                self._wake_pending = True
+            self._wake_wanted = False
 
     def wake(self) -> None:
         """Wake the sender, whatever it was told before."""
@@ -233,6 +250,7 @@ class BatchBuffer:
             False if there is room already, or the buffer was closed: just try again.
         """
         with self.lock:
+            self.make_whole()
             if self._closed is not None or self.pool.has_room:
                 return False
             self.pool.waiters.append(waiter)
@@ -261,6 +279,7 @@ class BatchBuffer:
     def begin_flush(self) -> list[ProducerBatch]:
         """Make everything ready at once until `end_flush`; returns what is on its way now."""
         with self.lock:
+            self.make_whole()
             self._flushes += 1
             self.want_wake()
             self.tell_sender()
@@ -274,6 +293,7 @@ class BatchBuffer:
     def close(self, error: KafkaError | None = None) -> None:
         """Take no more records; what is there becomes ready. Later appends raise `error`."""
         with self.lock:
+            self.make_whole()
             self._closed = error or ClosedError("The producer was closed")
             for queue in self.active.values():
                 queue.close_open()
@@ -286,6 +306,7 @@ class BatchBuffer:
     def abort(self, error: KafkaError) -> list[ProducerBatch]:
         """Fail everything whose fate is open, in flight or not; returns those batches."""
         with self.lock:
+            self.make_whole()
             batches = list(self._incomplete)
             for queue in self.active.values():
                 queue.close_open()

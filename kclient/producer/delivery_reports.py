@@ -62,6 +62,13 @@ class DeliveryReports:
         self._failed: deque[ProducerBatch] = deque()
         self._forgotten: list[FailedDelivery] = []
 
+    def forget(self) -> None:
+        """In a forked child: callbacks are the parent's, and what a lost thread may hold is replaced, not touched."""
+        self.lock = MomentLock()
+        self._guard = MomentLock()
+        self._ready = deque()
+        self._telling = {}
+
     def add(self, batch: ProducerBatch) -> None:
         """A batch succeeded or failed."""
         if batch.callbacks:

@@ -98,6 +98,7 @@ class BatchDrain:
         linger = self._settings.linger
         buffer = self._buffer
         with buffer.lock:
+            buffer.make_whole()
             buffer.sender_looks()
             buffer.go_by(snapshot)
             flushing = buffer.flushing
@@ -139,6 +140,7 @@ class BatchDrain:
         more = False
         buffer = self._buffer
         with buffer.lock:
+            buffer.make_whole()
             buffer.go_by(snapshot)
             flushing = buffer.flushing
             for node in taken:
@@ -188,6 +190,7 @@ class BatchDrain:
         oldest = now - self._settings.delivery_timeout
         expired: list[ProducerBatch] = []
         with self._buffer.lock:
+            self._buffer.make_whole()
             for queue in list(self._buffer.active.values()):
                 while queue.batches and queue.batches[0].created <= oldest:
                     expired.append(self._buffer.take(queue))
@@ -197,6 +200,7 @@ class BatchDrain:
     def oldest(self) -> float:
         """When the oldest queued batch was begun."""
         with self._buffer.lock:
+            self._buffer.make_whole()
             return min((queue.batches[0].created for queue in self._buffer.active.values()), default=inf)
 
     # ------------------------------------------------------------------ coming back
@@ -205,6 +209,7 @@ class BatchDrain:
         """The partition's batch has come back; the next may leave."""
         if self._mute:
             with self._buffer.lock:
+                self._buffer.make_whole()
                 topics = self._buffer.queues_of(tp.topic)
                 if topics is not None:  # it was given up, and its topic is gone meanwhile
                     topics.queue(tp.partition, self._buffer.snapshot).muted = False
@@ -213,6 +218,7 @@ class BatchDrain:
         """Put a batch back in front of its queue, to be sent again at `retry_at` or later."""
         batch.retry(retry_at)
         with self._buffer.lock:
+            self._buffer.make_whole()
             self._buffer.put_back(batch)
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
@@ -225,6 +231,7 @@ class BatchDrain:
         children = split_batch(batch, limit, settings.compression, settings.compression_level)
         batch.split(children)
         with self._buffer.lock:
+            self._buffer.make_whole()
             topics = self._buffer.queue(batch.tp).topic
             topics.growth = min(topics.growth, limit)
             self._buffer.replace(batch, children)

@@ -258,6 +258,7 @@ class ProducerLifecycle:
         """Make every call raise from now on, without touching a lock that a lost thread may hold (after a fork)."""
         self.status.fail(error)
         self._topics.forget()
+        self.reports.forget()
         self.buffer.appender.topics.clear()
 
     # ------------------------------------------------------------------ flush and end

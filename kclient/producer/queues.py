@@ -68,20 +68,18 @@ class PartitionQueue:
             self.open.close()
             self.open = None
 
-    def recover(self) -> list[ProducerBatch]:
-        """After an append that was broken off anywhere: only a batch with records is open. Returns those without."""
-        batch = self.open
-        if batch is not None and (batch.state is not BatchState.OPEN or not batch.records):
-            self.open = batch = None
-        if batch is None or batch.builder is None:
-            self.topic.slots.close(self.tp.partition)
-        else:
-            self.topic.slots.open(self.tp.partition, batch, batch.builder)
-        empty = [each for each in self.batches if not each.records]
-        for each in empty:
-            self.batches.remove(each)
-            each.close()
-        return empty
+    def recover(self) -> None:
+        """After an append that was broken off anywhere: only a batch with records is there, or open."""
+        # first: whatever this is broken off by, nothing is appended to a batch that is about to go
+        self.topic.slots.close(self.tp.partition)
+        for batch in self.batches:
+            if not batch.records:
+                batch.close()
+        if self.open is not None and self.open.state is not BatchState.OPEN:
+            self.open = None
+        self.batches = deque(batch for batch in self.batches if batch.records)
+        if self.open is not None and self.open.builder is not None:
+            self.topic.slots.open(self.tp.partition, self.open, self.open.builder)
 
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back where it was.
@@ -129,9 +127,10 @@ class TopicQueues:
         """The queue of a partition, made on first use."""
         found = self.partitions.get(partition)
         if found is None:
-            found = self.partitions[partition] = PartitionQueue(TopicPartition(self.name, partition), self)
+            found = PartitionQueue(TopicPartition(self.name, partition), self)
             if snapshot is not None:
                 found.go_by(snapshot)
+            self.partitions[partition] = found
         return found
 
     def switch(self) -> None:

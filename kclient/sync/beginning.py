@@ -55,8 +55,9 @@ class Beginning:
         if portal is not None:
             portal.check()
             return portal
-        if self.elsewhere:
-            raise orphaned(self._client)
+        self.check_here()
+        # also where another thread starts it: that needs the loop, which may wait for this thread
+        get_portal().check_waiting()
         with self._starting:
             if self.portal is None:
                 if self._amid:
@@ -95,10 +96,26 @@ class Beginning:
         return portal
 
     def end(self) -> Portal | None:
-        """The client closes: no start begins any more. The portal if one has begun, so that there is what to close."""
+        """The client closes: no start begins any more. The portal if one has begun, so that there is what to close.
+
+        Raises:
+            IllegalStateError: The caller may not wait for the loop, so nothing is closed.
+        """
         with self._deciding:
+            portal = self._begun
+            if portal is not None:
+                portal.check_waiting()
             self._closed = True
-            return self._begun
+            return portal
+
+    def check_here(self) -> None:
+        """Raise in a forked child, before a lock is taken.
+
+        Raises:
+            IllegalStateError: It is one.
+        """
+        if self.elsewhere:
+            raise orphaned(self._client)
 
     @property
     def elsewhere(self) -> bool:

@@ -107,6 +107,10 @@ class Consumer(ConsumerBase):
         self._running()
         super()._check()
 
+    def _check_here(self) -> None:
+        if not self._core.life.is_ours:
+            raise orphaned("consumer")
+
     def __enter__(self) -> Self:
         try:
             self.start()
@@ -135,25 +139,43 @@ class Consumer(ConsumerBase):
         if self._beginning.elsewhere:
             return  # the parent's consumer goes on there
         seconds = close_timeout(timeout)
-        portal = self._beginning.end()
-        _open_consumers.discard(self)
         me = threading.get_ident()
-        if core.closing(me):
-            deadline = core.clock() + seconds
+        if core.life.closure.is_by(me) and self._amid_close():
+            return  # what a call of this calls
+        portal = self._beginning.end()  # first of all: where it refuses, a later call closes
+        _open_consumers.discard(self)
+        try:
             try:
-                poll = self._claims.get(_POLL)
-                if seconds and poll is not None and poll.thread != me and self._is_live(poll):
-                    poll.over.wait(seconds)  # its rebalance goes on no more then
-                self._collector.settle()
-                core.look_again()
-                drive(core.departure.close(max(deadline - core.clock(), 0)), self._carry_out)
+                if core.closing(me):
+                    deadline = core.clock() + seconds
+                    poll = self._claims.get(_POLL)
+                    if seconds and poll is not None and poll.thread != me and self._is_live(poll):
+                        self._wait_out(poll, deadline)  # its rebalance goes on no more then
+                    self._collector.settle()
+                    core.look_again()
+                    drive(core.departure.close(max(deadline - core.clock(), 0)), self._carry_out)
+                    return
             finally:
-                self._beginning.begun().call(self._shut)
-        elif not core.life.closure.is_by(me):
-            if portal is not None:
-                portal.call(self._closed_by_another, seconds)
-            # what is left of them if the other call was interrupted
-            drive(core.notices.run_callbacks(), self._carry_out)
+                if core.life.closure.is_by(me):
+                    self._beginning.begun().call(self._shut)
+        except BaseException:
+            if portal is not None and core.life.closure.is_by(me):  # interrupted at last: it ends without this call
+                portal.spawn(self._shut)
+                core.life.closure.leave()
+            raise
+        if portal is not None:
+            portal.call(self._closed_by_another, seconds)
+        # what is left of them if the other call was interrupted
+        drive(core.notices.run_callbacks(), self._carry_out)
+
+    def _amid_close(self) -> bool:
+        """Whether `close` is called by what it calls; else one that was interrupted repeatedly has left it undone."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code is _CLOSE_CODE and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
 
     async def _shut(self) -> None:
         try:
@@ -249,16 +271,16 @@ class Consumer(ConsumerBase):
 
     def _poll(self, timeout: float, take: Any) -> Any:
         claim = _Claim()
-        collector = self._collector
+        claims = self._claims
         try:
             self._begin_poll(claim)
             self._running()
             self._core.life.check_polling()
             if self._broken_off:
                 self._recover()
-            collector.settle()
+            self._collector.settle()
             found = drive(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
-            self._end_poll(claim)
+            claim.over.set()
         except BaseException:
             try:
                 if self._claims.get(_POLL) is claim:
@@ -267,7 +289,11 @@ class Consumer(ConsumerBase):
             finally:
                 self._end_poll(claim)
             raise
-        collector.taken = None
+        # No signal and no other thread comes between from here on, as nothing is called. The records are the user's
+        # before the claim is gone: whoever polls or closes next puts back what a poll has left.
+        self._buffer.taken = None
+        if _POLL in claims and claims[_POLL] is claim:
+            del claims[_POLL]
         return found
 
     def _recover(self) -> None:
@@ -281,8 +307,15 @@ class Consumer(ConsumerBase):
             del self._claims[_POLL]
         claim.over.set()
 
+    def _wait_out(self, claim: _Claim, deadline: float) -> None:
+        """Wait until the poll of another thread has returned, or has raised and put back what nobody got."""
+        clock = self._core.clock
+        claim.over.wait(deadline - clock())
+        while self._claims.get(_POLL) is claim and clock() < deadline and self._is_live(claim):
+            time.sleep(0.001)
+
     def _begin_poll(self, claim: _Claim) -> None:
-        """One thread polls at a time. A claim whose poll is over was left behind by an interrupt amid `_end_poll`."""
+        """One thread polls at a time. A claim whose poll is gone was left behind by an interrupt amid `_end_poll`."""
         while (other := self._claims.setdefault(_POLL, claim)) is not claim:
             self._core.life.check_polling()
             if self._is_live(other):
@@ -432,7 +465,7 @@ class _Claim:
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.over = ThreadSignal()
-        """Set when the poll is over."""
+        """Set when the poll is over, or about to return."""
 
 
 def _holds(frame: FrameType | None, claim: _Claim) -> bool:
@@ -447,6 +480,7 @@ def _holds(frame: FrameType | None, claim: _Claim) -> bool:
 _POLL: Final = "poll"
 _LOOKS: Final = 20
 _POLL_CODE: Final = Consumer._poll.__code__
+_CLOSE_CODE: Final = Consumer.close.__code__
 
 
 def _call(function: Any, arguments: tuple[Any, ...]) -> Any:

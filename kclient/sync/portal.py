@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
+import sys
 import threading
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from kclient.concurrency import ThreadSignal, check_none_held
 from kclient.errors import ClosedError, IllegalStateError
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
+
+_WAITING_TO_LOG: Final = frozenset({logging.Handler.acquire.__code__, logging.Handler.handle.__code__})
+"""Where a thread stands, innermost, that waits for the lock of a handler."""
 
 
 class Portal:
@@ -163,7 +168,26 @@ class Portal:
         while not outcome.there.wait(1.0):  # in slices, because a thread that died completes nothing
             if not outcome.there.is_set:
                 self.check()
+                self.check_logging()
         return outcome.get()
+
+    def check_logging(self) -> None:
+        """Raise if the loop stands still until this thread lets go a handler of `logging`.
+
+        Raises:
+            IllegalStateError: This is inside the handler's `emit`, and the loop has something to log with it.
+        """
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        if frame is None or frame.f_code not in _WAITING_TO_LOG:
+            return
+        handler = frame.f_locals.get("self")
+        is_owned = getattr(getattr(handler, "lock", None), "_is_owned", None)  # of an RLock
+        if is_owned is not None and is_owned():
+            name = type(handler).__name__
+            raise IllegalStateError(
+                f"{name} waits for a client that waits for {name}, because it has something to log itself: have a "
+                "logging.handlers.QueueListener call the handler in a thread of its own"
+            )
 
     def spawn(self, function: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
         """Run a coroutine in the loop without waiting for it; what it raises is lost."""

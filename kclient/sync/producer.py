@@ -138,7 +138,6 @@ class Producer(ProducerBase):
         if self._beginning.elsewhere:
             return  # the parent's producer goes on there
         portal = self._beginning.end()
-        _open_producers.discard(self)
         if portal is not None:
             try:
                 portal.call(self._finish, timeout)
@@ -151,6 +150,7 @@ class Producer(ProducerBase):
             life.close_unstarted()
         life.reports.settle(deadline)
         life.reports.after_callbacks(life.close_plugins)  # a callback may have called this
+        _open_producers.discard(self)
         self._raise_failures()
 
     async def _finish(self, timeout: float | None) -> None:
@@ -277,6 +277,7 @@ class Producer(ProducerBase):
             TypeError: It is no Arrow data, or the topic is no text.
             KafkaError, ValueError: As for `send`.
         """
+        self._beginning.check_here()
         return drive(self._life.sending.send_arrow(topic, data), self._carry_out)
 
     def _carry_out(self, wait: Wait) -> None:
@@ -284,7 +285,7 @@ class Producer(ProducerBase):
             case LoadTopic(topic, partition, timeout):
                 self._running().call(self._life.loader.load, topic, timeout, partition)
             case WaitForRoom(timeout):
-                self._running().check_outside()
+                self._running().check_waiting()
                 self._wait_for_room(timeout)
             case LetOthersRun():
                 pass  # other threads run anyway

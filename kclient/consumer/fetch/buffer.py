@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kclient.consumer.fetch.budget import Frame
 from kclient.consumer.fetch.completed_fetch import CompletedFetch
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from kclient.consumer.subscription import PartitionState, SubscriptionState
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.fetcher")
+
+_Before: TypeAlias = "tuple[int, int, int, int | None, bytes | None]"
+"""What a partition was before records of it were taken: its version, and the one that the taking gave it; position,
+epoch and `read_id`."""
 
 _LITTLE = 0.75
 """How much of a response is copied at most, to be rid of the rest."""
@@ -45,6 +49,9 @@ class FetchBuffer:
         self.changing: bool = False
         """Whether something is being changed; or was not changed whole, because an exception of a signal handler came
         amid, and `start_over` is due. Under the lock."""
+        self.taken: dict[PartitionState, _Before] | None = None
+        """The partitions of which records were taken that nobody may have got yet, as they were before. Whoever hands
+        the records to the user forgets it last, where no signal can come any more."""
 
     @property
     def size(self) -> int:
@@ -54,7 +61,11 @@ class FetchBuffer:
     # ------------------------------------------------------------------ signals
 
     def start_over(self) -> None:
-        """What was fetched is fetched again. Under the lock."""
+        """What was fetched is fetched again. Under the lock.
+
+        What was taken goes back first: the versions say no more afterwards whether it may.
+        """
+        self.put_back()
         for state in self._subscriptions:
             if state.state is PositionState.VALID:
                 self._subscriptions.stay(state)
@@ -68,6 +79,18 @@ class FetchBuffer:
         if self.changing:
             self.start_over()
         self.changing = True
+
+    def note(self, state: PartitionState) -> None:
+        """Records of it are about to be taken. Of several fetches the first one says where to go back to."""
+        assert self.taken is not None
+        self.taken.setdefault(state, (state.version, state.version, state.position, state.epoch, state.read_id))
+
+    def put_back(self) -> None:
+        """Go back to where the records begin that were taken and that nobody got. Under the lock."""
+        for state, (version, given, position, epoch, read_id) in (self.taken or {}).items():
+            if state.version in {version, given} and self._subscriptions.find(state.tp) is state:
+                self._subscriptions.go_back(state, position, epoch, read_id)
+        self.taken = None
 
     # ------------------------------------------------------------------ taking in
 
@@ -173,7 +196,10 @@ class FetchBuffer:
         self._ready.remove(completed)
         self._release(completed)
         if completed.broken:
-            self._subscriptions.seek(state.tp, completed.next_offset, state.epoch)
+            version = self._subscriptions.next_version()
+            if self.taken is not None and state in self.taken:
+                self.taken[state] = (state.version, version, *self.taken[state][2:])
+            state.jump(completed.next_offset, state.epoch, version)
             state.read_id = state.topic_id
         elif completed.error is None:
             state.read_id = state.topic_id

@@ -37,9 +37,6 @@ logger: logging.Logger = logging.getLogger("kclient.consumer")
 _Used: TypeAlias = "tuple[CompletedFetch, int | None]"
 """A completed fetch, and the offset up to which it was taken, or None if it was taken whole."""
 
-_Taken: TypeAlias = "tuple[CompletedFetch, int, int, int | None, bytes | None]"
-"""A completed fetch of which records were taken; the version, position, epoch and `read_id` of the partition before."""
-
 
 class FetchCollector:
     """Takes completed fetches off the buffer of one consumer.
@@ -80,30 +77,16 @@ class FetchCollector:
         self._completed: CompletedFetch | None = None
         self._list: list[ConsumerRecord] = []
         self._index = 0
-        self.taken: list[_Taken] | None = None
-        """What was taken and nobody may have got yet. Whoever hands it to the user forgets it last, where no signal can
-        come any more."""
 
     # ------------------------------------------------------------------ not handed out after all
 
     def put_back(self) -> None:
         """Go back to where the records begin that were taken and that nobody got: the call was interrupted."""
-        if self.taken is None:
+        if self._buffer.taken is None:
             return
         with self._lock:
-            for completed, version, position, epoch, read_id in self.taken or ():
-                state = completed.state
-                ended_early = completed.broken and state.position == completed.next_offset  # with a version of its own
-                if self._subscriptions.find(state.tp) is state and (state.version == version or ended_early):
-                    self._subscriptions.go_back(state, position, epoch, read_id)
             self._wakeup.set()
-            self.taken = None
-
-    def _note(self, completed: CompletedFetch) -> None:
-        """Records of it are about to be taken."""
-        state = completed.state
-        assert self.taken is not None
-        self.taken.append((completed, state.version, state.position, state.epoch, state.read_id))
+            self._buffer.put_back()
 
     def _start_over(self) -> None:
         """Under the lock: a change was broken off."""
@@ -132,11 +115,11 @@ class FetchCollector:
             with self._lock:
                 self._buffer.changing = True
                 if records:
-                    self.taken = []
+                    self._buffer.taken = {}
                 for completed, part in parts:
                     if self._buffer.still_there(completed):  # no interceptor went elsewhere
                         if records:
-                            self._note(completed)
+                            self._buffer.note(completed.state)
                         used_up = self._buffer.advance(completed, len(part)) or used_up
                 if used_up:
                     self._wakeup.set()
@@ -294,7 +277,7 @@ class FetchCollector:
         """
         if self._lock.held:
             raise reentered()
-        if self.taken is not None:
+        if self._buffer.taken is not None:
             self.put_back()
         if self._completed is None:
             return
@@ -337,12 +320,12 @@ class FetchCollector:
             with self._lock:
                 self._buffer.changing = True
                 if batch.num_rows:
-                    self.taken = []
+                    self._buffer.taken = {}
                 for completed, end in used:
                     if not self._buffer.still_there(completed):  # an interceptor went elsewhere
                         continue
                     if batch.num_rows:
-                        self._note(completed)
+                        self._buffer.note(completed.state)
                     if end is None:
                         self._buffer.finish(completed)
                     else:

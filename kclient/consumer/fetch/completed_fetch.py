@@ -189,17 +189,26 @@ class CompletedFetch:
                 self.data, topic, partition, enough, start_offset=start, end_offset=end, aborted=self.aborted, **options
             )
 
+        error: CorruptRecordError | RecordDeserializationError | None = None
         try:
-            self.records, self.rest, self.opened = decode(None)
-        except (CorruptRecordError, RecordDeserializationError) as error:
-            broken = error.offset
-            if broken is None or broken <= start:
-                raise with_partition(error, self.state.tp) from error.__cause__
-            self.records, self.rest, self.opened = decode(broken)
+            while True:  # twice; more often where a deserializer fails at one record now, and at another then
+                try:
+                    self.records, self.rest, self.opened = decode(None if error is None else error.offset)
+                    break
+                except (CorruptRecordError, RecordDeserializationError) as found:
+                    end = found.offset
+                    if end is None or end <= start or (error is not None and end >= (error.offset or 0)):
+                        raise with_partition(found, self.state.tp) from found.__cause__
+                    error = found
+            if error is None:
+                return
             if not self.records:
                 raise with_partition(error, self.state.tp) from error.__cause__
+            assert error.offset is not None
             self.broken = True
-            self.next_offset = broken  # the rest is fetched again, and raises, when this is used up
+            self.next_offset = error.offset  # the rest is fetched again, and raises, when this is used up
+        finally:
+            error = None  # so that no cycle keeps the traceback
 
 
 def with_partition(error: KafkaError, tp: TopicPartition) -> KafkaError:

@@ -38,6 +38,7 @@ from kclient.gateway.groups.timers import Timers
 from kclient.gateway.groups.writer import GroupWriter, Write, to_the_end
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.groups import CommittedOffset, decode_group, decode_offset, encode_group_steps
+from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import SLICE, Pace
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from kclient.gateway.config import BrokerConfig
     from kclient.gateway.dynamic_config import DynamicConfig
     from kclient.gateway.identity import Identity
+    from kclient.gateway.leadership import Leadership
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.topic_table import TopicTable
     from kclient.htp.port import Manager, Versioned
@@ -131,6 +133,7 @@ class GroupCoordinator:
         topics: Of which offsets may be committed.
         config: The broker's settings.
         dynamic: Tells whether those that say how long offsets are kept could be read.
+        leadership: Tells which groups are coordinated here.
         manager: Keeps groups and offsets.
         lease: Under which it does.
         identity: For the log.
@@ -144,6 +147,7 @@ class GroupCoordinator:
         topics: TopicTable,
         config: BrokerConfig,
         dynamic: DynamicConfig,
+        leadership: Leadership,
         *,
         manager: Manager,
         lease: HeldLease,
@@ -155,6 +159,7 @@ class GroupCoordinator:
         self._topics = topics
         self._config = config
         self._dynamic = dynamic
+        self._leadership = leadership
         self._manager = manager
         self._queue = queue
         self._clock = clock
@@ -200,16 +205,29 @@ class GroupCoordinator:
         await self._writer.drain()
 
     async def _load(self) -> None:
-        unread = self._load_groups(await self._manager.scan(keys.GROUPS))
-        self._load_offsets(await self._manager.scan(keys.OFFSETS), unread)
+        unread: set[str] = set()
+        async for page in scan_pages(self._manager, keys.GROUPS):
+            unread |= self._load_groups(page)
+        kept: Counter[str] = Counter()
+        async for page in scan_pages(self._manager, keys.OFFSETS):
+            self._load_offsets(page, unread, kept)
+        for name, count in kept.items():
+            logger.error(
+                "%d committed offsets of a topic %s count as not committed: they were made for one of another id, or "
+                "the topic is not there and nothing tells that it was deleted. They are kept until they have outlived "
+                "offsets.retention.minutes, in case that its row is restored",
+                count, name,
+            )  # fmt: skip
         if self.groups:
             logger.info("loaded %d groups", len(self.groups), extra=self._extra)
 
     def _load_groups(self, found: Mapping[str, Versioned]) -> set[str]:
-        """Restore the groups; those whose rows cannot be read."""
+        """Restore some groups; those whose rows cannot be read."""
         now, unread = self._clock.now(), set()
         for key, value in found.items():
             group_id = keys.parse_group_key(key)
+            if not self._leadership.coordinates(group_id):
+                continue
             try:
                 snapshot, since_ms = decode_group(value.value, group_id)
             except ValueError as error:
@@ -224,8 +242,8 @@ class GroupCoordinator:
             self._perform(managed, managed.group.restore(snapshot, now))
         return unread
 
-    def _load_offsets(self, found: Mapping[str, Versioned], unread: Container[str]) -> None:
-        kept: Counter[str] = Counter()
+    def _load_offsets(self, found: Mapping[str, Versioned], unread: Container[str], kept: Counter[str]) -> None:
+        """Restore some offsets; `kept` counts those of each topic that belong to none that is there."""
         outlived: dict[str, dict[str, None]] = {}
         for key, value in found.items():
             try:
@@ -237,6 +255,8 @@ class GroupCoordinator:
                     "reset it, or its consumer begins where auto.offset.reset says (%s)",
                     key.removeprefix(keys.OFFSETS), error,
                 )  # fmt: skip
+                continue
+            if not self._leadership.coordinates(group_id):
                 continue
             topics, name = self._topics, partition.topic
             record = topics.get(name)
@@ -251,13 +271,6 @@ class GroupCoordinator:
                 outlived.setdefault(group_id, {})[key] = None
             else:
                 kept[name] += 1
-        for name, count in kept.items():
-            logger.error(
-                "%d committed offsets of a topic %s count as not committed: they were made for one of another id, or "
-                "the topic is not there and nothing tells that it was deleted. They are kept until they have outlived "
-                "offsets.retention.minutes, in case that its row is restored",
-                count, name,
-            )  # fmt: skip
         for group_id, gone in outlived.items():
             self._writer.submit(group_id, gone, lambda _error: ())
 

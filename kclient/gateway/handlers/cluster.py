@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import ClassVar, cast
 
-from kclient.errors import ErrorCode, KafkaError, UnsupportedEndpointTypeError
+from kclient.errors import ErrorCode, KafkaError, MismatchedEndpointTypeError, UnsupportedEndpointTypeError
 from kclient.gateway.access import Access, AclOperation, ResourceType
-from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, lazily, sorted_in_steps, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.identity import Identity
+from kclient.gateway.leadership import Leadership
+from kclient.gateway.topic_record import TopicRecord
 from kclient.gateway.topics import check_name
 from kclient.protocol.messages.metadata import (
     DescribeClusterBroker,
@@ -28,7 +28,7 @@ from kclient.protocol.messages.metadata import (
 )
 from kclient.protocol.registry import ApiKey
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 _PER_TOPIC = 250
 _PER_NAME = 100
 """About how many bytes of memory a topic's row takes, and a name among those that are asked for."""
@@ -42,25 +42,24 @@ class DescribeClusterHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
     VERSIONS: ClassVar[VersionRange] = (0, 2)
 
-    def __init__(self, identity: Identity, config: BrokerConfig, access: Access) -> None:
-        self._identity = identity
-        self._config = config
+    def __init__(self, cluster_id: str, leadership: Leadership, access: Access) -> None:
+        self._cluster_id = cluster_id
+        self._leadership = leadership
         self._access = access
 
     def begin(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
-        """The cluster's id and its one broker: this gateway."""
+        """The cluster's id and its brokers: the gateways."""
+        if request.endpoint_type == _CONTROLLERS:
+            raise MismatchedEndpointTypeError("this is a broker endpoint, the request is for a controller's")
         if request.endpoint_type != _BROKERS:
-            raise UnsupportedEndpointTypeError("a gateway has broker endpoints only, no controllers")
-        identity, advertised = self._identity, context.connection.advertised
-        rack = self._config.get("broker.rack")
-        broker = DescribeClusterBroker(
-            broker_id=identity.node_id,
-            host=advertised.host,
-            port=advertised.port,
-            rack=str(rack) if rack is not None else None,
-        )
+            raise UnsupportedEndpointTypeError(f"there are no endpoints of type {request.endpoint_type}")
         response = DescribeClusterResponse(
-            cluster_id=identity.cluster_id, controller_id=identity.node_id, brokers=[broker]
+            cluster_id=self._cluster_id,
+            controller_id=self._leadership.controller_id,
+            brokers=[
+                DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+                for node in self._leadership.nodes(context.connection.advertised)
+            ],
         )
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = self._access.cluster_operations(context.connection)
@@ -74,8 +73,8 @@ class DescribeTopicPartitionsHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     VERSIONS: ClassVar[VersionRange] = (0, 0)
 
-    def __init__(self, identity: Identity, access: Access) -> None:
-        self._identity = identity
+    def __init__(self, leadership: Leadership, access: Access) -> None:
+        self._leadership = leadership
         self._access = access
 
     def begin(self, request: DescribeTopicPartitionsRequest, context: RequestContext) -> Begun:
@@ -140,19 +139,20 @@ class DescribeTopicPartitionsHandler(Handler):
             return answer, 0
         answer.topic_id = record.topic_id
         answer.topic_authorized_operations = self._access.operations(client, ResourceType.TOPIC, name)
-        nodes = [self._identity.node_id]
         wanted = range(skip, max(skip, min(record.partitions, skip + left)))
-        rows = (
-            DescribeTopicPartitionsResponsePartition(
+        answer.partitions = lazily(len(wanted), self._rows(record, wanted))
+        return answer, record.partitions
+
+    def _rows(self, record: TopicRecord, wanted: range) -> Iterator[DescribeTopicPartitionsResponsePartition]:
+        for index in wanted:
+            node_id, epoch = self._leadership.leader(record, index)
+            nodes = [node_id]
+            yield DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
-                leader_id=self._identity.node_id,
-                leader_epoch=self._identity.leader_epoch,
+                leader_id=node_id,
+                leader_epoch=epoch,
                 replica_nodes=nodes,
                 isr_nodes=nodes,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
             )
-            for index in wanted
-        )
-        answer.partitions = lazily(len(wanted), rows)
-        return answer, record.partitions

@@ -382,10 +382,11 @@ class FetchHandler(Handler):
         """The code of a partition that is not found."""
         try:
             topic_id = key.topic_id if fetch.by_id else None
-            self._access.topic(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
+            record = self._access.topic(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
+            self._partitions.check(record, key.partition)
         except KafkaError as error:
             return code_of(error)
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is there now, and was not when it was to be read
 
     # Waiting
 
@@ -415,6 +416,7 @@ class FetchHandler(Handler):
         finally:
             self._parked.discard(fetch)
             connection.unless_gone(fetch.wake)
+            fetch.context.place.when_next(None)  # else each keeps the other, with all that was read
         steps = self._respond(fetch)
         while not connection.gone:
             try:
@@ -422,6 +424,7 @@ class FetchHandler(Handler):
             except StopIteration as end:
                 return cast("FetchResponse", end.value)
             await pace.pause()
+        fetch.clear()
         connection.discard(emptied(fetch.plan.wanted))
         return None
 

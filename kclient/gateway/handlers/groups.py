@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from kclient.errors import ErrorCode, InvalidRequestError, KafkaError
+from kclient.errors import CoordinatorNotAvailableError, ErrorCode, InvalidRequestError, KafkaError
 from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of, put_error
 from kclient.gateway.groups.events import Join, JoinResult, Leave, Sync, SyncResult
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kclient.gateway.access import Access
     from kclient.gateway.contexts import RequestContext
     from kclient.gateway.groups.coordinator import GroupCoordinator, Parked
+    from kclient.gateway.leadership import Leadership
 
 
 _MOST_PROTOCOLS: Final = 100
@@ -47,15 +48,15 @@ _FIRST_WITH_NULL_PROTOCOL = 7  # JoinGroup: the protocol name may be null from t
 
 
 class FindCoordinatorHandler(Handler):
-    """Answers with this gateway: it coordinates every group."""
+    """Answers with the gateway that coordinates a group."""
 
     API: ClassVar[ApiKey] = ApiKey.FIND_COORDINATOR
     VERSIONS: ClassVar[VersionRange] = (0, 6)
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, node_id: int, access: Access) -> None:
-        self._node_id = node_id
+    def __init__(self, leadership: Leadership, access: Access) -> None:
+        self._leadership = leadership
         self._access = access
 
     def begin(self, request: FindCoordinatorRequest, context: RequestContext) -> Begun:
@@ -87,8 +88,13 @@ class FindCoordinatorHandler(Handler):
             refused = Coordinator(key=key, node_id=-1, host="", port=-1)
             put_error(refused, error, self.ROLE)
             return refused
-        advertised = context.connection.advertised
-        return Coordinator(key=key, node_id=self._node_id, host=advertised.host, port=advertised.port)
+        wanted = self._leadership.coordinator_id(key)
+        for node in self._leadership.nodes(context.connection.advertised):
+            if node.node_id == wanted:
+                return Coordinator(key=key, node_id=wanted, host=node.host, port=node.port)
+        refused = Coordinator(key=key, node_id=-1, host="", port=-1)
+        put_error(refused, CoordinatorNotAvailableError(f"the gateway with node.id={wanted} is not there"), self.ROLE)
+        return refused
 
 
 class JoinGroupHandler(Handler):

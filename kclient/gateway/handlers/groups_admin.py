@@ -183,8 +183,10 @@ class DeleteGroupsHandler(Handler):
             named.add(group_id)
             result = DeletableGroupResult(group_id=group_id)
             response.results.append(result)
-            if not self._access.allows(client, AclOperation.DELETE, ResourceType.GROUP, group_id):
-                result.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            try:
+                self._access.check_group(client, AclOperation.DELETE, group_id)
+            except KafkaError as error:
+                result.error_code = code_of(error, self.ROLE)
                 continue
             deleted = self._groups.delete(group_id)
             if isinstance(deleted, Write):

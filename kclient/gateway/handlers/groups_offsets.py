@@ -275,8 +275,10 @@ class OffsetFetchHandler(Handler):
     def _group(self, group: OffsetFetchRequestGroup, context: RequestContext) -> OffsetFetchResponseGroup:
         access, client = self._access, context.connection
         response = OffsetFetchResponseGroup(group_id=group.group_id)
-        if not access.allows(client, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id):
-            response.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        try:
+            access.check_group(client, AclOperation.DESCRIBE, group.group_id)
+        except KafkaError as error:
+            response.error_code = code_of(error, self.ROLE)
             return response
         offsets = self._groups.offsets(group.group_id)
         by_id = context.api_version >= _WITH_TOPIC_IDS

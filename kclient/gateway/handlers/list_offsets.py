@@ -10,7 +10,6 @@ from typing import ClassVar, Final, cast
 from kclient.errors import (
     KafkaError,
     OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
     UnsupportedForMessageFormatError,
 )
 from kclient.gateway.access import Access, AclOperation
@@ -69,10 +68,7 @@ class _Partitions:
     def find(self, context: RequestContext, name: str, index: int) -> Partition:
         """The partition. Raises why there is none for this client."""
         record = self._access.topic(context.connection, self._operation, name)
-        found = self._partitions.of(record, index)
-        if found is None:
-            raise UnknownTopicOrPartitionError(f"there is no partition {name[:300]}-{index}")
-        return found
+        return self._partitions.check(record, index)
 
 
 class ListOffsetsHandler(Handler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import ClassVar, cast
 
@@ -20,7 +20,7 @@ from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.identity import Identity
+from kclient.gateway.leadership import Leadership
 from kclient.gateway.topic_record import TopicRecord
 from kclient.gateway.topics import INTERNAL, TopicCatalogue, check_name
 from kclient.net.fair_queue import Pace
@@ -48,8 +48,16 @@ class MetadataHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.METADATA
     VERSIONS: ClassVar[VersionRange] = (0, 13)
 
-    def __init__(self, identity: Identity, config: BrokerConfig, access: Access, catalogue: TopicCatalogue) -> None:
-        self._identity = identity
+    def __init__(
+        self,
+        cluster_id: str,
+        leadership: Leadership,
+        config: BrokerConfig,
+        access: Access,
+        catalogue: TopicCatalogue,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._leadership = leadership
         self._config = config
         self._access = access
         self._catalogue = catalogue
@@ -58,9 +66,9 @@ class MetadataHandler(Handler):
         """Answer at once what is known; creating topics takes longer."""
         return cast("Begun", started(self._begin(request, context)))
 
-    def fail(self, request: MetadataRequest, context: RequestContext, error: KafkaError) -> MetadataResponse | None:
-        """Before v13 there is no place for an error of the whole response."""
-        return MetadataResponse(error_code=code_of(error)) if context.api_version >= 13 else None
+    def fail(self, request: MetadataRequest, context: RequestContext, error: KafkaError) -> MetadataResponse:
+        """The same error for every topic; before v13 there is no place for one of the whole response."""
+        return _refused(request.topics or [], code_of(error))
 
     def _begin(self, request: MetadataRequest, context: RequestContext) -> Work:
         access, client = self._access, context.connection
@@ -74,7 +82,7 @@ class MetadataHandler(Handler):
         names_only = context.api_version < BY_ID_SINCE
         for count, topic in enumerate(request.topics):
             if names_only and (topic.name is None or topic.topic_id != ZERO_UUID):
-                return _refused(request.topics)
+                return _refused(request.topics, ErrorCode.INVALID_REQUEST)  # as Kafka
             record = None if topic.name is None else access.find(client, AclOperation.DESCRIBE, topic.name, None)
             if record is not None:
                 weight += record.partitions
@@ -131,18 +139,11 @@ class MetadataHandler(Handler):
     def _respond(
         self, count: int, wanted: Iterable[MetadataRequestTopic], request: MetadataRequest, context: RequestContext
     ) -> MetadataResponse:
-        identity, advertised = self._identity, context.connection.advertised
-        rack = self._config.get("broker.rack")
-        broker = MetadataResponseBroker(
-            node_id=identity.node_id,
-            host=advertised.host,
-            port=advertised.port,
-            rack=str(rack) if rack is not None else None,
-        )
+        nodes = self._leadership.nodes(context.connection.advertised)
         response = MetadataResponse(
-            brokers=[broker],
-            cluster_id=identity.cluster_id,
-            controller_id=identity.node_id,
+            brokers=[MetadataResponseBroker(**node._asdict()) for node in nodes],
+            cluster_id=self._cluster_id,
+            controller_id=self._leadership.controller_id,
             topics=lazily(count, (self._topic(topic, request, context) for topic in wanted)),
         )
         if request.include_cluster_authorized_operations:
@@ -172,30 +173,27 @@ class MetadataHandler(Handler):
             answer.error_code = code_of(error)
             return answer
         answer.name, answer.topic_id = record.name, record.topic_id
-        answer.partitions = partitions_of(record, self._identity)
+        answer.partitions = partitions_of(record, self._leadership)
         if request.include_topic_authorized_operations:
             answer.topic_authorized_operations = access.operations(client, ResourceType.TOPIC, record.name)
         return answer
 
 
-def _refused(topics: list[MetadataRequestTopic]) -> MetadataResponse:
-    """The answer to a request that names topics by id, or not at all, in a version that has names only; as Kafka's."""
-    code = ErrorCode.INVALID_REQUEST
+def _refused(topics: list[MetadataRequestTopic], code: int) -> MetadataResponse:
+    """The answer to a request that is refused as a whole."""
     rows = (MetadataResponseTopic(name=topic.name or "", topic_id=topic.topic_id, error_code=code) for topic in topics)
-    return MetadataResponse(topics=lazily(len(topics), rows))
+    return MetadataResponse(error_code=code, topics=lazily(len(topics), rows))
 
 
-def partitions_of(record: TopicRecord, identity: Identity) -> list[MetadataResponsePartition]:
-    """Every partition of a topic: this gateway leads it."""
-    nodes = [identity.node_id]
-    rows = (
-        MetadataResponsePartition(
-            partition_index=index,
-            leader_id=identity.node_id,
-            leader_epoch=identity.leader_epoch,
-            replica_nodes=nodes,
-            isr_nodes=nodes,
+def partitions_of(record: TopicRecord, leadership: Leadership) -> list[MetadataResponsePartition]:
+    """Every partition of a topic, with its leader as its only replica."""
+    return lazily(record.partitions, _rows(record, leadership))
+
+
+def _rows(record: TopicRecord, leadership: Leadership) -> Iterator[MetadataResponsePartition]:
+    for index in range(record.partitions):
+        node_id, epoch = leadership.leader(record, index)
+        nodes = [node_id]
+        yield MetadataResponsePartition(
+            partition_index=index, leader_id=node_id, leader_epoch=epoch, replica_nodes=nodes, isr_nodes=nodes
         )
-        for index in range(record.partitions)
-    )
-    return lazily(record.partitions, rows)

@@ -21,7 +21,6 @@ from kclient.errors import (
     InvalidTxnStateError,
     KafkaError,
     RecordTooLargeError,
-    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 from kclient.gateway.access import Access, AclOperation
@@ -305,10 +304,7 @@ class ProduceHandler(Handler):
     def _partition(self, topic: TopicProduceData, index: int, context: RequestContext) -> Partition:
         topic_id = topic.topic_id if context.api_version >= _WITH_TOPIC_IDS else None
         record = self._access.topic(context.connection, AclOperation.WRITE, topic.name, topic_id)
-        partition = self._partitions.of(record, index)
-        if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no partition {topic.name[:_LONGEST_NAME]}-{index}")
-        return partition
+        return self._partitions.check(record, index)
 
     def _expire_at(self, waiting: _Waiting, deadline: float) -> None:
         waiting.deadline = deadline

@@ -215,9 +215,12 @@ class DeleteTopicsHandler(Handler):
                 await pace.pause()
                 row = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
                 response.responses.append(row)
-                record = self._record(state, client)
-                if repeated or self._is_named_otherwise(state, record, found):
-                    put_error(row, InvalidRequestError("The request names this topic more than once."), self.ROLE)
+                try:
+                    record = self._record(state, client)
+                    if repeated or self._is_named_otherwise(state, record, found):
+                        raise InvalidRequestError("The request names this topic more than once.")
+                except KafkaError as error:
+                    put_error(row, error, self.ROLE)
                     continue
                 await places.acquire()
                 if record is not None:

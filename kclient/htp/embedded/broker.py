@@ -331,7 +331,7 @@ class EmbeddedBroker:
         return f"{CHECKPOINT_PREFIX}{self._directory.shard}/{incarnation}"
 
     def _hold(self, place: Place, epoch: int, log: TopicLog) -> EmbeddedTopic:
-        topic = EmbeddedTopic(place, epoch, log, self._files, self._post, self._close, self._trim)
+        topic = EmbeddedTopic(place, epoch, log, self._files, self._close, self._trim)
         self._held[place.incarnation] = topic
         self._newest[place.topic] = place
         return topic

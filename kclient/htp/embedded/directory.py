@@ -37,6 +37,8 @@ def _read_as_it_is(_files: Files, _path: str) -> None:
 MIGRATIONS: Final[dict[int, Callable[[Files, str], None]]] = {1: _read_as_it_is}
 """From each older version, the function that makes of it the next one."""
 
+_LOCK_FILE: Final = "lock"
+_SHARD: Final = re.compile(r"brk-\d+")
 _FORMAT_FILE: Final = "format.json"
 _DELETED: Final = ".deleted"
 _SET_ASIDE: Final = ".orphan"
@@ -88,14 +90,15 @@ class DataDirectory:
             files.sync_directory(str(Path(directory).parent), SyncPoint.DATA_DIRECTORY)
         with contextlib.suppress(PermissionError):  # somebody else's directory, and not made by us
             files.sync_directory(str(Path(self.path).parent), SyncPoint.DATA_DIRECTORY)
-        self._check_format()
-        files.make_directory(self.manager_path)
+        self._refuse_foreign()
         files.make_directory(f"{self.path}/{self.shard}")
         with self._taking:
             if self._closed:
                 raise StoreClosedError(f"{self.path} was closed while it was opened")
             self._lock = self._take_lock()
         try:
+            self._check_format()
+            files.make_directory(self.manager_path)
             files.make_directory(self.topics_path)
             files.sync_directory(self.path, SyncPoint.LAYOUT)
             files.sync_directory(f"{self.path}/{self.shard}", SyncPoint.SHARD)
@@ -131,7 +134,19 @@ class DataDirectory:
 
     # --- the format ---
 
+    def _refuse_foreign(self) -> None:
+        """Before anything is written: what is somebody else's stays as it is."""
+        names = self._files.list_directory(self.path)
+        if _FORMAT_FILE in names:
+            return
+        for name in names:
+            if name != "mgr" and not name.endswith(".tmp") and not _SHARD.fullmatch(name):
+                raise FormatVersionError(
+                    f"{self.path} is no data directory of kclient (it holds {name}): name one that is empty, or new"
+                )
+
     def _check_format(self) -> None:
+        """Only the owner does this: two that begin a new directory at once would stand in each other's way."""
         path = f"{self.path}/{_FORMAT_FILE}"
         content = self._files.load(path)
         if content is None:
@@ -149,15 +164,12 @@ class DataDirectory:
             self._write_format(path, version)
 
     def _create_format(self, path: str) -> None:
-        others = [name for name in self._files.list_directory(self.path) if not name.endswith(".tmp")]
-        if any(name == "mgr" or re.fullmatch(r"brk-\d+", name) for name in others):
+        # an opening that was broken off leaves a shard with its lock, and nothing else
+        others = [name for name in self._files.list_directory(self.path) if name == "mgr" or _SHARD.fullmatch(name)]
+        if others != [self.shard] or self._files.list_directory(f"{self.path}/{self.shard}") != [_LOCK_FILE]:
             raise FormatVersionError(
                 f"{self.path} holds messages, but {_FORMAT_FILE}, which tells their format, is missing: "
                 "restore it from a backup"
-            )
-        if others:
-            raise FormatVersionError(
-                f"{self.path} is no data directory of kclient (it holds {others[0]}): name one that is empty, or new"
             )
         self._write_format(path, FORMAT)
 
@@ -177,7 +189,7 @@ class DataDirectory:
     # --- the lock ---
 
     def _take_lock(self) -> int:
-        path = f"{self.path}/{self.shard}/lock"
+        path = f"{self.path}/{self.shard}/{_LOCK_FILE}"
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -41,7 +41,6 @@ from kclient.htp.port import (
 )
 
 if TYPE_CHECKING:
-    from kclient.htp.loop import Signal
     from kclient.types import Buffer
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -81,7 +80,6 @@ class TopicLog:
         self.directory = directory
         self.framing = framing
         self.settings = settings
-        self.signals: list[Signal] = []
         self.next: int = recovered.next
         self.checkpoint_due: bool = True
         """Whether there is something that the last checkpoint does not cover."""
@@ -203,7 +201,6 @@ class TopicLog:
             self._request()
         else:
             ticket.settle()
-            self._notify()
         return ticket
 
     def _inspect(self, messages: Sequence[Buffer]) -> list[MessageInfo]:
@@ -398,7 +395,6 @@ class TopicLog:
             tickets = self._tickets
             while tickets and tickets[0].last < end:
                 tickets.popleft().settle()
-            self._notify()
 
     def _release(self, segment: Segment) -> None:
         self._unsynced.remove(segment)
@@ -415,10 +411,6 @@ class TopicLog:
         if position:
             content = segment.index.dump(segment.base, position, end)
             self.services.syncer.chore(partial(self._files.store, segment.index_path, content))
-
-    def _notify(self) -> None:
-        for signal in self.signals:
-            signal.fire()
 
     # --- a sync failed ---
 
@@ -443,7 +435,6 @@ class TopicLog:
         failure = str(self.storage_error("could not be synced", error))
         for ticket in tickets:
             ticket.settle(failure)
-        self._notify()
 
     def _cut(self) -> None:
         end, segment, position = self._synced

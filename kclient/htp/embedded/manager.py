@@ -144,17 +144,6 @@ class SqliteManager:
 
         await self._do(work)
 
-    async def bind(self, topic: Topic, broker: str) -> None:
-        """Have all messages of a topic go to one broker."""
-
-        def work(connection: Connection) -> None:
-            _check_topic(connection, topic)
-            connection.execute(
-                update(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name).values(broker=broker)
-            )
-
-        await self._do(work)
-
     async def incarnations(self) -> tuple[set[int], int]:
         """The incarnations of all topics there are, and the last one that was ever given."""
 
@@ -194,11 +183,11 @@ class SqliteManager:
         """The values of those keys that exist."""
         return await self._do(partial(_read_keys, keys=list(keys)))
 
-    async def scan(self, prefix: str) -> dict[str, Versioned]:
-        """All keys that begin with a prefix, sorted."""
+    async def scan(self, prefix: str, *, after: str = "", limit: int) -> dict[str, Versioned]:
+        """A page of the keys that begin with a prefix, sorted."""
 
         def work(connection: Connection) -> dict[str, Versioned]:
-            query = select(entries).order_by(entries.c.key)
+            query = select(entries).order_by(entries.c.key).where(entries.c.key > after).limit(limit)
             if prefix:
                 query = query.where(entries.c.key >= prefix, entries.c.key < prefix + "\U0010ffff")
             return {row.key: Versioned(row.value, row.version) for row in connection.execute(query)}

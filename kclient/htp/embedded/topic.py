@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import anyio.lowlevel
 import anyio.to_thread
 
-from kclient.htp.loop import Signal
 from kclient.htp.port import Found, Place, Pulled, SegmentInfo, TopicSettings, TopicStatus
-from kclient.htp.waiting import pull_waiting
 
 if TYPE_CHECKING:
     from kclient.errors import KafkaError
@@ -30,7 +27,6 @@ class EmbeddedTopic:
         epoch: That it was opened under.
         log: The topic's.
         files: The file system.
-        post: Runs a function in the event loop.
         closing: Closes this; the broker's.
         trimming: Trims the log of this; the broker's.
     """
@@ -39,10 +35,8 @@ class EmbeddedTopic:
         "_closing",
         "_files",
         "_log",
-        "_post",
         "_reader",
         "_refusal",
-        "_signals",
         "_trimming",
         "epoch",
         "place",
@@ -54,7 +48,6 @@ class EmbeddedTopic:
         epoch: int,
         log: TopicLog,
         files: Files,
-        post: Callable[[Callable[[], object]], None],
         closing: Callable[[EmbeddedTopic], Awaitable[None]],
         trimming: Callable[[EmbeddedTopic, int], Awaitable[int]],
     ) -> None:
@@ -64,10 +57,8 @@ class EmbeddedTopic:
         self._reader: LogReader | None = log.reader()
         self._refusal: Callable[[], KafkaError] | None = None
         self._files = files
-        self._post = post
         self._closing = closing
         self._trimming = trimming
-        self._signals: list[Signal] = []
 
     def use(self) -> TopicLog:
         """The log. Raises why it may not be used any more."""
@@ -78,15 +69,11 @@ class EmbeddedTopic:
         raise self._refusal()  # one of its own for each call: raising an exception changes it
 
     def give_up(self, refusal: Callable[[], KafkaError]) -> TopicLog | None:
-        """Refuse every further call with what `refusal` makes, and wake who waits; the log, if there was one."""
+        """Refuse every further call with what `refusal` makes; the log, if there was one."""
         log, self._log, self._reader = self._log, None, None
         if log is None:
             return None
         self._refusal = refusal
-        signals, self._signals = self._signals, []
-        for signal in signals:
-            log.signals.remove(signal)
-            signal.fire()  # a waiting pull finds out
         return log
 
     async def close(self) -> None:
@@ -116,14 +103,9 @@ class EmbeddedTopic:
         """The messages from a position on; None if the disk has to be asked."""
         return (self._reader or self._refuse()).pull_cached(position, max_bytes, max_messages)
 
-    async def pull(
-        self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None, wait: float = 0.0
-    ) -> Pulled:
-        """The messages from a position on; waits for one."""
+    async def pull(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
+        """The messages from a position on."""
         await anyio.lowlevel.checkpoint()
-        return await pull_waiting(self, partial(self._pull, position, max_bytes, max_messages), wait)
-
-    async def _pull(self, position: int, max_bytes: int, max_messages: int | None) -> Pulled:
         reader = self._reader or self._refuse()
         pulled = reader.pull_cached(position, max_bytes, max_messages)
         if pulled is not None:
@@ -147,21 +129,6 @@ class EmbeddedTopic:
                 return found
         return None
 
-    def watch(self, callback: Callable[[int], object]) -> Callable[[], None]:
-        """Have `callback(end)` called whenever the visible end has moved, and when this ends."""
-        log = self.use()
-        signal = Signal(lambda: callback(log.end), self._post)
-        log.signals.append(signal)
-        self._signals.append(signal)
-
-        def stop() -> None:
-            signal.stop()
-            if signal in self._signals:
-                self._signals.remove(signal)
-                log.signals.remove(signal)
-
-        return stop
-
     # --- status and retention ---
 
     def status_nowait(self) -> TopicStatus:
@@ -172,14 +139,6 @@ class EmbeddedTopic:
         """Start, end, next ordinal and size."""
         await anyio.lowlevel.checkpoint()
         return self.status_nowait()
-
-    async def start(self) -> int:
-        """The first position that can be read."""
-        return (await self.status()).start
-
-    async def end(self) -> int:
-        """The position after the last visible message."""
-        return (await self.status()).end
 
     async def segments(self) -> list[SegmentInfo]:
         """The segments of the topic in order."""

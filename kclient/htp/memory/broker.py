@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import anyio.lowlevel
 
 from kclient.htp.errors import StoreClosedError
-from kclient.htp.loop import current_poster
 from kclient.htp.memory.topic import MemoryTopic
 from kclient.htp.port import (
     CAP_FENCED_SENDS,
@@ -37,7 +36,6 @@ class MemoryBroker:
         self.durability = durability
         self._state = state
         self._settings = settings
-        self._post = current_poster()
         self._held: dict[int, MemoryTopic] = {}
         """What was opened here last of each incarnation."""
         self._shut = False
@@ -69,7 +67,7 @@ class MemoryBroker:
             log.raise_next(next_position)
         held = self._held.get(place.incarnation)
         if held is None or not held.alive:
-            held = self._held[place.incarnation] = MemoryTopic(self._state, log, epoch, self._post)
+            held = self._held[place.incarnation] = MemoryTopic(self._state, log, epoch)
         return held
 
     def _check(self) -> None:

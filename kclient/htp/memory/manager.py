@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -83,12 +84,6 @@ class MemoryManager:
             await self.describe_topic(topic)
             del self._state.domains[topic.domain][topic.name]
 
-    async def bind(self, topic: Topic, broker: str) -> None:
-        """Have all messages of a topic go to one broker."""
-        with self._state.lock:
-            info = await self.describe_topic(topic)
-            self._state.domains[topic.domain][topic.name] = info._replace(broker=broker)
-
     def _topics(self, domain: str) -> dict[str, TopicInfo]:
         self._state.check()
         topics = self._state.domains.get(domain)
@@ -103,12 +98,14 @@ class MemoryManager:
             values = self._state.values
             return {key: values[key] for key in keys if key in values}
 
-    async def scan(self, prefix: str) -> dict[str, Versioned]:
-        """All keys that begin with a prefix, sorted."""
+    async def scan(self, prefix: str, *, after: str = "", limit: int) -> dict[str, Versioned]:
+        """A page of the keys that begin with a prefix, sorted."""
         with self._state.lock:
             self._state.check()
-            values = self._state.values
-            return {key: values[key] for key in sorted(values) if key.startswith(prefix)}
+            values, keys = self._state.values, self._state.keys()
+            begin = max(bisect_right(keys, after), bisect_left(keys, prefix))
+            end = bisect_left(keys, prefix + "\U0010ffff") if prefix else len(keys)
+            return {key: values[key] for key in keys[begin : min(end, begin + limit)]}
 
     async def commit(
         self,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kclient.errors import IllegalStateError
 from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError, UnknownTopicError
-from kclient.htp.loop import Signal
 from kclient.htp.port import Found, Framing, Place, Pulled, SegmentInfo, Topic, TopicInfo, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
@@ -42,6 +41,9 @@ class MemoryState:
         self.leases: dict[str, LeaseRow] = {}
         self.logs: dict[int, MemoryLog] = {}
         """By incarnation."""
+        self._sorted: list[str] = []
+        self._sorted_at: int = 0
+        """The revision for which the keys of the values were sorted last."""
         self._newest: dict[Topic, int] = {}
         """The incarnation of each name that was opened last."""
         self.discarded: bool = False
@@ -60,6 +62,12 @@ class MemoryState:
         self._left_behind = why
         for log in self.logs.values():
             log.gone = True
+
+    def keys(self) -> list[str]:
+        """The keys of all values, sorted; not to be changed."""
+        if self._sorted_at != self.revision:
+            self._sorted, self._sorted_at = sorted(self.values), self.revision
+        return self._sorted
 
     def open_log(self, place: Place, epoch: int, framing: Framing, settings: TopicSettings) -> MemoryLog:
         """The log of a topic, sealed against epochs older than this; what the name stood for before has gone.
@@ -90,7 +98,7 @@ class MemoryState:
                 del self._newest[log.place.topic]
 
     def discard(self) -> None:
-        """Give up everything, and wake who waits."""
+        """Give up everything."""
         with self.lock:
             self.discarded = True
             for incarnation in list(self.logs):
@@ -129,15 +137,12 @@ class MemoryLog:
         """Of whoever leads the topic; older ones are refused."""
         self.gone: bool = False
         """Whether the topic was deleted."""
-        self.signals: list[Signal] = []
         self._segments = [_Segment(0, time.monotonic())]
 
     def seal(self, epoch: int) -> None:
         """Refuse older epochs from now on. Raises `FencedError` if this one is older itself."""
         self.check(epoch)
-        if epoch > self.epoch:
-            self.epoch = epoch
-            self.notify()
+        self.epoch = epoch
 
     def check(self, epoch: int) -> None:
         """Raise if the topic has gone, or a newer epoch leads it."""
@@ -163,10 +168,9 @@ class MemoryLog:
                 self._segments[-1].base = next_position
 
     def discard(self) -> None:
-        """The topic was deleted: forget the messages, and wake who waits."""
+        """The topic was deleted: forget the messages."""
         self.gone = True
         self._segments.clear()
-        self.notify()
 
     def append(self, messages: Sequence[Buffer]) -> tuple[int, int]:
         """Append all or none; returns the first and the last ordinal."""
@@ -259,8 +263,3 @@ class MemoryLog:
             )
             for segment, following in zip(self._segments, nexts, strict=True)
         ]  # fmt: skip
-
-    def notify(self) -> None:
-        """Tell all who watch that the end has moved."""
-        for signal in self.signals:
-            signal.fire()

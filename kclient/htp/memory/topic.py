@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
 from kclient.htp.errors import StoreClosedError, UnknownTopicError
-from kclient.htp.loop import Signal
 from kclient.htp.port import Found, Place, Pulled, SegmentInfo, SyncedCallback, TopicSettings, TopicStatus
-from kclient.htp.waiting import pull_waiting
 
 if TYPE_CHECKING:
     from kclient.htp.memory.state import MemoryLog, MemoryState
@@ -44,19 +42,14 @@ class MemoryTopic:
         state: What is stored under the name; its lock guards the log.
         log: The topic's.
         epoch: That the topic was opened under.
-        post: Runs a function in the event loop of whoever opened it.
     """
 
-    __slots__ = ("_closed", "_log", "_post", "_shut", "_signals", "_state", "epoch")
+    __slots__ = ("_closed", "_log", "_shut", "_state", "epoch")
 
-    def __init__(
-        self, state: MemoryState, log: MemoryLog, epoch: int, post: Callable[[Callable[[], object]], None]
-    ) -> None:
+    def __init__(self, state: MemoryState, log: MemoryLog, epoch: int) -> None:
         self.epoch: int = epoch
         self._state = state
         self._log = log
-        self._post = post
-        self._signals: list[Signal] = []
         self._closed = self._shut = False
 
     @property
@@ -85,14 +78,9 @@ class MemoryTopic:
         self._log.check(self.epoch)
 
     def give_up(self, *, shut: bool = False) -> None:
-        """Refuse every further call, and wake who waits; `shut` if the store is closed."""
+        """Refuse every further call; `shut` if the store is closed."""
         self._shut = self._shut or shut
         self._closed = self._closed or self.alive  # what has ended already keeps its reason
-        signals, self._signals = self._signals, []
-        with self._state.lock:
-            self._log.signals = [signal for signal in self._log.signals if signal not in signals]
-        for signal in signals:
-            signal.fire()  # a waiting pull finds out
 
     async def close(self) -> None:
         """Give up what is held for the topic."""
@@ -108,9 +96,7 @@ class MemoryTopic:
     def send_nowait(self, messages: Sequence[Buffer]) -> MemorySent:
         """Append whole messages, all or none."""
         with self._state.lock:
-            log = self._use()
-            first, last = log.append(messages)
-            log.notify()
+            first, last = self._use().append(messages)
         return MemorySent(first, last)
 
     async def send(self, messages: Sequence[Buffer]) -> MemorySent:
@@ -125,34 +111,10 @@ class MemoryTopic:
         with self._state.lock:
             return self._use().pull(position, max_bytes, max_messages)
 
-    async def pull(
-        self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None, wait: float = 0.0
-    ) -> Pulled:
-        """The messages from a position on; waits for one."""
-
-        async def once() -> Pulled:
-            return self.pull_nowait(position, max_bytes=max_bytes, max_messages=max_messages)
-
+    async def pull(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
+        """The messages from a position on."""
         await anyio.lowlevel.checkpoint()
-        return await pull_waiting(self, once, wait)
-
-    def watch(self, callback: Callable[[int], object]) -> Callable[[], None]:
-        """Have `callback(end)` called whenever the end has moved, and when this ends."""
-        with self._state.lock:
-            log = self._use()
-            signal = Signal(lambda: callback(log.next), self._post)
-            log.signals.append(signal)
-            self._signals.append(signal)
-
-        def stop() -> None:
-            signal.stop()
-            with self._state.lock:
-                if signal in log.signals:
-                    log.signals.remove(signal)
-                if signal in self._signals:
-                    self._signals.remove(signal)
-
-        return stop
+        return self.pull_nowait(position, max_bytes=max_bytes, max_messages=max_messages)
 
     def status_nowait(self) -> TopicStatus:
         """Start, end, next ordinal and size."""
@@ -163,14 +125,6 @@ class MemoryTopic:
         """Start, end, next ordinal and size."""
         await anyio.lowlevel.checkpoint()
         return self.status_nowait()
-
-    async def start(self) -> int:
-        """The first position that can be read."""
-        return (await self.status()).start
-
-    async def end(self) -> int:
-        """The position after the last visible message."""
-        return (await self.status()).end
 
     async def trim(self, before: int) -> int:
         """Drop whole segments that lie before a position."""

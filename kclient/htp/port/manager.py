@@ -132,20 +132,18 @@ class Manager(Protocol):
         """
         ...
 
-    async def bind(self, topic: Topic, broker: str) -> None:
-        """Have all messages of a topic go to one broker, so that they keep their order.
-
-        Raises:
-            UnknownTopicError: If there is no such topic.
-        """
-        ...
-
     async def get(self, keys: Iterable[str]) -> dict[str, Versioned]:
         """The values of those keys that exist, read at one moment."""
         ...
 
-    async def scan(self, prefix: str) -> dict[str, Versioned]:
-        """All keys that begin with `prefix`, sorted, read at one moment."""
+    async def scan(self, prefix: str, *, after: str = "", limit: int) -> dict[str, Versioned]:
+        """A page of the keys that begin with `prefix`, sorted, read at one moment.
+
+        Args:
+            prefix: Of the keys; empty for all.
+            after: Only keys that come after this one: the last of the page before.
+            limit: At most so many keys. Fewer are returned only where there are no more.
+        """
         ...
 
     async def commit(

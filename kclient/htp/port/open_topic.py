@@ -156,7 +156,8 @@ class OpenTopic(Protocol):
     async def send(self, messages: Sequence[Buffer]) -> Sent:
         """Append whole messages, in this order, all or none; returns when they are written.
 
-        The messages may be changed once this returned.
+        The messages may be changed once this returned. A send that is under way when the sync of an earlier one fails
+        raises too, or its messages are lost with those.
 
         Args:
             messages: Each buffer is exactly one message of the topic's framing.
@@ -168,9 +169,7 @@ class OpenTopic(Protocol):
         """
         ...
 
-    async def pull(
-        self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None, wait: float = 0.0
-    ) -> Pulled:
+    async def pull(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
         """The visible messages from a position on, beginning with the one that holds it (or comes next).
 
         At least one message is returned if there is any, even if it is larger than `max_bytes`. Fewer than
@@ -180,21 +179,12 @@ class OpenTopic(Protocol):
             position: Where to begin.
             max_bytes: At most so many bytes, if that is not less than one message.
             max_messages: At most so many messages.
-            wait: Seconds to wait for a message if there is none.
 
         Raises:
             PositionError: If the position lies before the start or after the written end.
             DamagedError: If what is stored there are no messages.
             StorageError: If reading failed.
         """
-        ...
-
-    async def start(self) -> int:
-        """The first position that can be read."""
-        ...
-
-    async def end(self) -> int:
-        """The position after the last visible message (the high watermark)."""
         ...
 
     async def status(self) -> TopicStatus:
@@ -233,16 +223,9 @@ class DirectTopic(OpenTopic, Protocol):
         ...
 
     def pull_nowait(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled | None:
-        """As `pull` without waiting; None if the messages must first come from the disk: `pull` fetches them."""
+        """As `pull`; None if the messages must first come from the disk: `pull` fetches them."""
         ...
 
     def status_nowait(self) -> TopicStatus:
         """As `status`."""
-        ...
-
-    def watch(self, callback: Callable[[int], object]) -> Callable[[], None]:
-        """Have `callback(end)` called in the event loop whenever the visible end has moved (once per sync).
-
-        It is called a last time when this ends, so that whoever waits looks again. Returns a function that stops it.
-        """
         ...

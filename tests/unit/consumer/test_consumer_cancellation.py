@@ -103,6 +103,37 @@ async def test_commit() -> None:
     assert await at_every_checkpoint(scenario) >= 3
 
 
+@pytest.mark.parametrize("auto", [True, False], ids=["auto commit", "commit"])
+async def test_the_life_of_a_member_and_what_the_next_one_gets(auto: bool) -> None:
+    """All that was not returned, and nothing that a commit which succeeded says was."""
+
+    async def scenario(cancelled: Cancelled) -> None:
+        with memory_broker() as address:
+            await fill(address)
+            values: list[int] = []
+            least = 0
+            more = {"max_poll_records": 5, "enable_auto_commit": auto, "auto_commit_interval_ms": 1}
+            consumer = kclient.Consumer("t", **settings(address, **more))
+            await consumer.start()
+            while len(values) < 10:
+                if await cancelled(consumer.poll(10.0)) is Outcome.FINISHED:
+                    values += [int(record.value) for record in cancelled.result]
+                if consumer.assignment() and await cancelled(consumer.commit()) is Outcome.FINISHED:
+                    least = len(values)
+            closed = await cancelled(consumer.close())
+            await consumer.close()
+            if auto and closed is Outcome.FINISHED:
+                least = len(values)
+            assert values == list(range(10))
+            async with kclient.Consumer(**settings(address)) as other:
+                other.assign([T0])
+                begin = await other.position(T0)
+                assert least <= begin <= len(values)
+                assert await rest(other, list(range(begin))) == list(range(COUNT))
+
+    assert await at_every_checkpoint(scenario) > 5
+
+
 async def test_unsubscribe_and_close() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         with memory_broker() as address:

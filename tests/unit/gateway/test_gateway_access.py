@@ -272,6 +272,32 @@ async def test_who_lacks_a_right_is_refused_and_nothing_is_done(name: str) -> No
         assert set(case.needs) <= set(rules.asked)
 
 
+class Broken(Rules):
+    """Fails when it is asked."""
+
+    def allows(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> bool:
+        raise LookupError("the directory of users is not there")
+
+    def allows_any(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType) -> bool:
+        raise LookupError("the directory of users is not there")
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_nothing_is_done_where_the_authorizer_fails(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection stays, as Kafka's."""
+    case = CASES[name]
+    async with running() as (gateway, wire):
+        access, topic_id = gateway.parts.access, await filled(gateway, wire)
+        before = await state(wire)
+        access.authorizer = Broken()
+        found = set(codes(await wire(case.make(topic_id), case.version)))
+        assert ErrorCode.UNKNOWN_SERVER_ERROR in found, found
+        assert found <= {ErrorCode.UNKNOWN_SERVER_ERROR, 0}
+        access.authorizer = None
+        assert await state(wire) == before
+    assert "the directory of users is not there" in caplog.text
+
+
 async def test_who_may_not_see_it_does_not_learn_that_it_is_there() -> None:
     async with running() as (gateway, wire):
         topic_id = await filled(gateway, wire)

@@ -185,7 +185,11 @@ async def test_describe_cluster() -> None:
         answer = await wire(DescribeClusterRequest(), 2)
         assert (answer.cluster_id, answer.controller_id) == (gateway.parts.identity.cluster_id, 1)
         assert [(broker.broker_id, broker.host) for broker in answer.brokers] == [(1, "memory:test")]
-        assert (await wire(DescribeClusterRequest(endpoint_type=2), 2)).error_code != 0
+        for version in (1, 2):
+            answer = await wire(DescribeClusterRequest(endpoint_type=2), version)
+            assert answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE, "for controllers"
+            answer = await wire(DescribeClusterRequest(endpoint_type=3), version)
+            assert answer.error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
 
 async def test_topics_in_pages() -> None:

@@ -20,6 +20,7 @@ from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.htp import open_store
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.rows import seal, unsealed
+from tests.all_rows import scan_all
 from tests.example_budget import examples
 from tests.gateway_wire import batch_of, running
 from tests.unit.gateway.test_gateway_damage import fill
@@ -188,7 +189,7 @@ def test_a_gateway_starts_with_any_damage(
         async with open_store(url) as store:
             await store.manager.commit(OTHERS)
             topic = json.loads(unsealed((await store.manager.get(["kafka/topic/a"]))["kafka/topic/a"].value))
-            (found,) = (await store.manager.scan(key.format(topic["id"], *topic["incarnations"]))).items()
+            (found,) = (await scan_all(store.manager, key.format(topic["id"], *topic["incarnations"]))).items()
             changed = {found[0]: data.draw(damaged(found[1].value))}
             await store.manager.commit(changed)
         await serve(url, await serve(url, -1))

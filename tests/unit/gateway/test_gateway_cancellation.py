@@ -14,6 +14,7 @@ from kclient.gateway import Gateway
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.writer import DatabaseWriter
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
+from tests.all_rows import scan_all
 from tests.gateway_wire import batch_of, connect, names, running
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +40,7 @@ async def check(store: str) -> None:
         parts = gateway.parts
         names_there = {record.name for record in parts.topics}
         assert set(await parts.manager.list_domains()) == names_there
-        assert not await parts.manager.scan("kafka/intent/")
+        assert not await scan_all(parts.manager, "kafka/intent/")
         for name in ("old", "new"):
             if name not in names_there:
                 assert (await wire.create(name, 2)).error_code == 0

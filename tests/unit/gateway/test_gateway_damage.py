@@ -22,6 +22,7 @@ from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.rows import seal, unsealed
 from kclient.records import decode_records
+from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +62,7 @@ async def fill(url: str) -> None:
 async def damage(url: str, prefix: str, change: Callable[[bytes], bytes]) -> None:
     """Change the rows whose keys begin with a prefix; there must be some."""
     async with open_store(url) as store:
-        rows = await store.manager.scan(prefix)
+        rows = await scan_all(store.manager, prefix)
         assert rows, prefix
         await store.manager.commit({key: change(row.value) for key, row in rows.items()})
 
@@ -185,7 +186,7 @@ async def test_a_topic(url: str, change: Callable[[bytes], bytes], caplog: pytes
         assert (await wire.create("a")).error_code == 0
         assert (await wire.produce("a", batch_of(b"new"))).base_offset == 0
         assert await wire.committed("g", "a") == -1
-        assert "group-offset/g/a/0" not in await gateway.parts.manager.scan("group-offset/")
+        assert "group-offset/g/a/0" not in await scan_all(gateway.parts.manager, "group-offset/")
 
 
 async def test_a_deletion_that_was_cut_off_before_its_offsets_were_removed(url: str) -> None:
@@ -196,8 +197,8 @@ async def test_a_deletion_that_was_cut_off_before_its_offsets_were_removed(url: 
         await store.manager.commit({"kafka/topic/a": None, "kafka/intent/a": json.dumps(intent).encode()})
     async with running(url) as (gateway, wire):
         assert await wire.committed("g", "a") == -1
-        assert list(await gateway.parts.manager.scan("group-offset/")) == ["group-offset/g/b/0"]
-        assert await gateway.parts.manager.scan("kafka/intent/") == {}
+        assert list(await scan_all(gateway.parts.manager, "group-offset/")) == ["group-offset/g/b/0"]
+        assert await scan_all(gateway.parts.manager, "kafka/intent/") == {}
 
 
 @pytest.mark.parametrize("byte", [7, 9])

@@ -26,6 +26,7 @@ from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
 from kclient.htp.port import CAP_NOWAIT
 from kclient.records import decode_records, read_header
+from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
 from tests.slow_store import Gates, SlowStore
 
@@ -223,7 +224,7 @@ async def test_closing_knows_of_a_start_that_was_recorded_just_now(url: str) -> 
             group.start_soon(gateway.parts.partitions.checkpoint)
             await anyio.wait_all_tasks_blocked()
             go_on.set()
-        (row,) = (await gateway.parts.manager.scan(CHECKPOINTS)).values()
+        (row,) = (await scan_all(gateway.parts.manager, CHECKPOINTS)).values()
         checkpoint = decode_checkpoint(row.value)
         assert (checkpoint.start_offset, checkpoint.next_offset) == (4, 7)
         await wire.aclose()
@@ -296,9 +297,9 @@ async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: py
         with anyio.fail_after(10):
             while await parts.manager.list_domains():
                 await anyio.sleep(0.01)
-            while await parts.manager.scan("kafka/intent/"):
+            while await scan_all(parts.manager, "kafka/intent/"):
                 await anyio.sleep(0.01)
-        assert not await parts.manager.scan("kafka/log")
+        assert not await scan_all(parts.manager, "kafka/log")
         assert (await wire.create("t")).error_code == 0
         assert await wire.values("t") == []
 
@@ -316,7 +317,7 @@ async def test_the_next_start_removes_what_a_deletion_left(url: str, monkeypatch
     async with running(url) as (gateway, wire):
         manager = gateway.parts.manager
         assert await manager.list_domains() == []
-        assert not [key for prefix in ("kafka/intent", "kafka/log", "brk/") for key in await manager.scan(prefix)]
+        assert not [key for prefix in ("kafka/intent", "kafka/log", "brk/") for key in await scan_all(manager, prefix)]
         assert await wire.committed("g", "t") == -1
         await wire.create("t")
         assert (await wire.produce("t", batch_of(b"new"))).base_offset == 0

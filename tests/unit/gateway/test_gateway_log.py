@@ -19,6 +19,7 @@ from kclient.errors import (
 )
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.log import Duplicate, PartitionLog
+from kclient.gateway.producer_windows import ProducerLimit
 from tests.example_budget import examples
 
 MAX_SEQUENCE = 2**31 - 1
@@ -227,6 +228,53 @@ def test_recovery_finds_the_same_state_with_and_without_a_checkpoint() -> None:
         assert again.end_of_epoch(2) == (2, 18)
 
 
+def test_what_an_unopened_log_refused_has_to_come_first() -> None:
+    unopened = PartitionLog()
+    for batch in (idempotent(5), idempotent(6), Batch(), Batch(producer_id=8, base_sequence=-1)):
+        unopened.refuse(batch, 0)
+    unopened.refuse(Batch(producer_id=9, base_sequence=4), 0)
+    unopened.refuse(Batch(producer_id=9, producer_epoch=2), 0)  # a later life of it
+    log = PartitionLog()
+    log.follow(unopened)
+    with pytest.raises(OutOfOrderSequenceError, match="appended sequence 6, expected 5"):
+        append(log, idempotent(6))
+    with pytest.raises(InvalidProducerEpochError):
+        append(log, Batch(producer_id=9, producer_epoch=1, base_sequence=5))
+    assert append(log, Batch(producer_id=9, producer_epoch=2)).base_offset == 0
+    assert append(log, idempotent(5)).base_offset == 1
+    assert append(log, idempotent(6)).base_offset == 2
+    assert append(log, Batch(producer_id=10, base_sequence=3)).base_offset == 3, "others begin with what they like"
+
+
+def test_what_an_unopened_log_refused_of_a_producer_that_is_known_does_not_matter() -> None:
+    before = PartitionLog()
+    produce(before, idempotent(0, 6))
+    unopened = PartitionLog()
+    unopened.refuse(idempotent(7), 0)
+    log = PartitionLog(0, before.checkpoint())
+    log.follow(unopened)
+    assert append(log, idempotent(6)).base_offset == 6
+
+
+def test_as_many_refused_producers_are_remembered_as_others() -> None:
+    limit = ProducerLimit(400)  # 20 in each log
+    log, other = PartitionLog(producers=limit), PartitionLog(producers=limit)
+    for number in range(30):
+        log.refuse(Batch(producer_id=number), 0)
+    assert limit.count == 20
+    for number in (0, 9):
+        append(log, Batch(producer_id=number, base_sequence=1))  # forgotten
+    for number in (10, 29):
+        with pytest.raises(OutOfOrderSequenceError):
+            append(log, Batch(producer_id=number, base_sequence=1))
+    append(log, Batch(producer_id=29))
+    assert limit.count == 22
+    assert log.expire(10) == 0, "their appends are on their way"
+    assert limit.count == 3
+    other.follow(log)
+    assert limit.count == 0
+
+
 def test_a_log_trimmed_to_nothing_does_not_restart_at_zero() -> None:
     log = PartitionLog()
     produce(log, Batch(4))
@@ -237,6 +285,23 @@ def test_a_log_trimmed_to_nothing_does_not_restart_at_zero() -> None:
     assert again.next_offset == 4
     again.skip_to(6)
     assert again.next_offset == 6
+
+
+def test_a_log_skips_what_the_store_has_given_while_appends_are_on_their_way() -> None:
+    log = PartitionLog()
+    produce(log, Batch(4))
+    first = append(log, Batch(1))
+    log.skip_to(9)
+    assert (log.next_offset, log.high_watermark) == (9, 4), "nobody reads what is not durable"
+    assert append(log, Batch(1)).base_offset == 9
+    log.durable(first.next_offset)
+    assert log.high_watermark == 5
+    log.durable(10)
+    assert log.high_watermark == log.next_offset == 10
+    last = append(log, Batch(1))
+    log.skip_to(20)
+    log.durable(last.next_offset)
+    assert log.high_watermark == log.next_offset == 20
 
 
 def test_a_checkpoint_holds_nothing_that_is_not_durable() -> None:

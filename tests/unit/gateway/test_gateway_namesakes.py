@@ -14,6 +14,7 @@ from kclient.errors import ErrorCode, UnknownTopicOrPartitionError
 from kclient.gateway import Gateway
 from kclient.htp import open_store
 from kclient.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
+from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names
 from tests.slow_store import Gates
 
@@ -173,8 +174,8 @@ async def test_a_deletion_while_partitions_are_opened_is_finished(url: str) -> N
             group.start_soon(touch)
             await create_again(wire, 30)
         assert await wire.committed("a", "t") == await wire.committed("b", "t") == -1
-        assert not await gateway.parts.manager.scan("kafka/intent/")
-        assert not await gateway.parts.manager.scan(f"kafka/log/{record.topic_id.hex()}")
+        assert not await scan_all(gateway.parts.manager, "kafka/intent/")
+        assert not await scan_all(gateway.parts.manager, f"kafka/log/{record.topic_id.hex()}")
         for partition in range(30):
             await check_new(wire, partition)
         await wire.aclose()

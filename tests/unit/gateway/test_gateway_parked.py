@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from kclient.gateway import Gateway
+from kclient.gateway.handlers.fetch import _Fetch
 from kclient.protocol.framing import encode_response
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
@@ -219,3 +220,35 @@ async def test_a_fetch_waits_for_memory_rather_than_bring_nothing() -> None:
             hog.keep(much)
             assert budget.favours(hog)
         hog.close()
+
+
+async def test_nothing_of_a_fetch_waits_for_the_collector() -> None:
+    """It may not run for minutes: what was read would be held long after it counts no more."""
+
+    def fetches() -> int:
+        return sum(type(each) is _Fetch for each in gc.get_objects())
+
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        for answered in (True, False):
+            client = connect(gateway)
+            gc.collect()
+            gc.disable()
+            try:
+                offset = len(await wire.values("t"))
+                for _ in range(5):
+                    request = long_poll("t")
+                    request.topics[0].partitions[0].fetch_offset = offset
+                    await client.send(request, 11)
+                await eventually(lambda: waiters(gateway, "t") > 0)
+                assert fetches() >= 1
+                if answered:
+                    await wire.produce("t", batch_of(bytes(1000)))
+                    for _ in range(5):
+                        assert (await client.read(long_poll("t"), 11)).responses[0].partitions[0].records
+                await client.aclose()
+                await eventually(lambda: waiters(gateway, "t") == 0)
+                await anyio.wait_all_tasks_blocked()
+                assert fetches() == 0
+            finally:
+                gc.enable()

@@ -15,8 +15,9 @@ from kclient.gateway import Gateway
 from kclient.gateway.assembly import Assembly
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
+from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.topic import MemoryTopic
-from kclient.htp.port import CAP_NOWAIT, SyncedCallback
+from kclient.htp.port import CAP_NOWAIT, SyncedCallback, TopicStatus
 from kclient.types import Buffer
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request
 
@@ -111,6 +112,7 @@ async def test_a_failed_sync_undoes_what_came_after_it(monkeypatch: pytest.Monke
         for sequence in (0, 1, 0):
             await wire.send(produce_request("t", idempotent(sequence)), 9)
         await stored(pending, 2)
+        await anyio.wait_all_tasks_blocked()  # the repeat has come too
         pending[0].decide(StorageError("the disk is gone"))
         pending[1].decide(StorageError("the disk is gone"))
         failed = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
@@ -158,11 +160,29 @@ class WaitingTopic:
         await anyio.lowlevel.checkpoint()
         if self._broker.fail is not None:
             raise self._broker.fail
-        return await self._topic.send(messages)
+        sent = await self._topic.send(messages)
+        return Unsynced(sent, self._broker.unsynced) if self._broker.unsynced is not None else sent
+
+    async def status(self) -> TopicStatus:
+        status = await self._topic.status()
+        self._broker.asked.set()
+        await self._broker.answers.wait()
+        return status._replace(next=status.next + self._broker.burnt)
 
     def __getattr__(self, name: str) -> Any:
         assert not name.endswith("_nowait")
         return getattr(self._topic, name)
+
+
+class Unsynced:
+    """What was taken, and cannot be synced."""
+
+    def __init__(self, sent: Any, error: StorageError) -> None:
+        self.first, self.last = sent.first, sent.last
+        self._error = error
+
+    def on_synced(self, callback: SyncedCallback) -> None:
+        callback(self._error)
 
 
 class WaitingBroker:
@@ -173,6 +193,12 @@ class WaitingBroker:
         self.capabilities = broker.capabilities - {CAP_NOWAIT}
         self.durability = broker.durability
         self.fail: StorageError | None = None
+        self.unsynced: StorageError | None = None
+        self.burnt = 0
+        """Of so many positions more the store says that it has given them."""
+        self.asked = anyio.Event()
+        self.answers = anyio.Event()
+        self.answers.set()
 
     async def open(self, *args: Any, **options: Any) -> Any:
         return WaitingTopic(await self._broker.open(*args, **options), self)
@@ -239,4 +265,67 @@ async def test_a_partition_that_cannot_be_opened_says_so_and_tries_again(monkeyp
         later = gateway.parts.clock.now() + 1.1
         monkeypatch.setattr(gateway.parts.clock, "now", lambda: later)
         assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
+        await wire.aclose()
+
+
+async def test_what_comes_while_a_store_is_asked_where_it_ends() -> None:
+    """No offset is given below what the store has given, whoever took it."""
+    async with open_store(f"memory:{next(names)}") as inner:
+        store: Any = WaitingStore(inner)
+        broker = store.broker
+        async with Gateway(store, listen=None) as gateway:
+            wire, other = connect(gateway), connect(gateway)
+            await wire.create("t")
+            assert (await wire.produce("t", idempotent(0))).base_offset == 0
+            broker.fail, broker.burnt = StorageError("no answer came"), 5
+            broker.asked, broker.answers = anyio.Event(), anyio.Event()
+            await wire.send(produce_request("t", idempotent(1)), 9)
+            with anyio.fail_after(5):
+                await broker.asked.wait()
+            broker.fail = None
+            await other.send(produce_request("t", batch_of(b"meanwhile")), 9)
+            await anyio.wait_all_tasks_blocked()
+            broker.answers.set()
+            assert await answer(wire) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+            assert await answer(other) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+            assert (await other.produce("t", batch_of(b"later"))).base_offset == 6
+            assert (await wire.produce("t", idempotent(1))).base_offset == 7
+            assert (await wire.offset("t", -1)).offset == 8
+            assert len(await wire.values("t")) == 3
+            await wire.aclose()
+            await other.aclose()
+
+
+async def test_what_was_taken_and_not_synced_keeps_its_offset_to_itself() -> None:
+    async with open_store(f"memory:{next(names)}") as inner:
+        store: Any = WaitingStore(inner)
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t")
+            assert (await wire.produce("t", idempotent(0))).base_offset == 0
+            store.broker.unsynced = StorageError("the disk is on fire")
+            assert (await wire.produce("t", idempotent(1))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            store.broker.unsynced = None
+            await anyio.wait_all_tasks_blocked()  # the store is asked where it ends
+            assert (await wire.produce("t", idempotent(1))).base_offset == 2
+            assert (await wire.offset("t", -1)).offset == 3
+            await wire.aclose()
+
+
+async def test_what_was_refused_as_a_partition_could_not_be_opened_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of one producer are on the way one behind the other; librdkafka takes "out of order" for stored."""
+    monkeypatch.setattr("kclient.gateway.partition._REFUSAL_S", 0.0)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise StorageError("no space")
+
+    async with Gateway(f"memory:{next(names)}", listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t")
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryBroker, "open", fail)
+            assert (await wire.produce("t", idempotent(0))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await wire.produce("t", idempotent(1))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await wire.produce("t", idempotent(0))).base_offset == 0
+        assert (await wire.produce("t", idempotent(1))).base_offset == 1
         await wire.aclose()

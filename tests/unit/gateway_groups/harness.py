@@ -22,6 +22,7 @@ from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.writer import Write
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.identity import Identity
+from kclient.gateway.leadership import SoleLeader
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.gateway.shields import Shields
@@ -45,6 +46,7 @@ from kclient.protocol.messages import (
 )
 from kclient.protocol.registry import response_class
 from kclient.types import TopicPartition
+from tests.all_rows import scan_all
 
 
 @dataclass(eq=False)
@@ -98,18 +100,22 @@ class Harness:
 
     def renew(self) -> None:
         """Another coordinator over the same store, not started yet, and handlers that ask it."""
+        identity = Identity(1, "cluster", self.lease.current.epoch)
+        leadership, topics = SoleLeader(identity, None), cast("TopicTable", self.topics)
         self.groups = GroupCoordinator(
-            cast("TopicTable", self.topics),
+            topics,
             self.config,
             self.dynamic,
+            leadership,
             manager=self.manager,
             lease=self.lease,
-            identity=Identity(1, "cluster", self.lease.current.epoch),
+            identity=identity,
             queue=self.queue,
             clock=self.clock,
             spawn=self.spawn,
         )
-        self.table = HandlerTable(group_handlers(1, Access(cast("TopicTable", self.topics)), self.groups, self.clock))
+        access = Access(topics, leadership)
+        self.table = HandlerTable(group_handlers(leadership, access, self.groups, self.clock))
 
     def begin(self, request: ApiMessage, version: int | None = None) -> Callable[[], Awaitable[Any]]:
         """Send a request; returns what waits for the answer."""
@@ -179,7 +185,7 @@ def topics_of(box: Harness, group: str = "g") -> list[str]:
 
 
 async def stored(box: Harness) -> list[str]:
-    return [key.removeprefix("group-offset/") for key in await box.manager.scan("group-offset/")]
+    return [key.removeprefix("group-offset/") for key in await scan_all(box.manager, "group-offset/")]
 
 
 async def committed(box: Harness, group: str, **offsets: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any, cast
@@ -23,6 +24,7 @@ from kclient.protocol.messages import (
     OffsetDeleteRequestTopic,
 )
 from kclient.protocol.registry import ApiKey
+from tests.all_rows import scan_all
 from tests.unit.gateway_groups.harness import (
     FakeTopic,
     Harness,
@@ -185,7 +187,7 @@ async def test_a_commit_that_fails_half_way_is_shown_as_it_is_stored(
         assert live == [(index, 2 if index < 100 * parts else 1) for index in range(MANY)]
     async with coordinator(store) as box:
         box.topics.by_name["a"] = topic  # type: ignore[attr-defined]
-        box.groups._load_offsets(await box.manager.scan("group-offset/"), ())
+        box.groups._load_offsets(await scan_all(box.manager, "group-offset/"), (), Counter())
         assert shown(box) == live
 
 

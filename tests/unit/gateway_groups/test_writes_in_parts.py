@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from kclient.gateway.rows.groups import CommittedOffset, decode_offset
 from kclient.htp.errors import StorageFullError
 from kclient.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
 from kclient.types import TopicPartition
+from tests.all_rows import scan_all
 from tests.unit.gateway_groups.harness import (
     FakeTopic,
     Harness,
@@ -302,7 +304,7 @@ async def test_a_topic_whose_deletion_fails_half_way_is_forgotten_later(
         topics: Any = box.topics
         topics.by_name.pop("a")
         topics.left = left.left
-        box.groups._load_offsets(await box.manager.scan("group-offset/"), ())
+        box.groups._load_offsets(await scan_all(box.manager, "group-offset/"), (), Counter())
         await box.groups.forget_topic("a")
         assert await stored(box) == ["g0/b/0", "g1/b/0", "g2/b/0"]
 
@@ -341,7 +343,7 @@ async def test_a_topic_that_goes_while_offsets_are_committed_leaves_none(
                     under_way.append(box.store_offsets("i", offsets("b", 1)))
                     for write in under_way:
                         assert await write.wait() is ErrorCode.NONE
-                rows = await box.manager.scan("group-offset/")
+                rows = await scan_all(box.manager, "group-offset/")
                 ids = {key: decode_offset(row.value) for key, row in rows.items() if "/a/" in key}
                 if topics.by_name.get("a") is namesake:
                     assert list(ids) == ["group-offset/h/a/0"], f"moment {moment}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -61,10 +61,10 @@ class NamedBroker:
         return await self.topic(topic).pull(position, **options)
 
     async def start(self, topic: Topic) -> int:
-        return await self.topic(topic).start()
+        return (await self.status(topic)).start
 
     async def end(self, topic: Topic) -> int:
-        return await self.topic(topic).end()
+        return (await self.status(topic)).end
 
     async def status(self, topic: Topic) -> TopicStatus:
         return await self.topic(topic).status()
@@ -89,9 +89,6 @@ class NamedBroker:
 
     def status_nowait(self, topic: Topic) -> TopicStatus:
         return self.direct(topic).status_nowait()
-
-    def watch(self, topic: Topic, callback: Callable[[int], object]) -> Callable[[], None]:
-        return self.direct(topic).watch(callback)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store.broker, name)

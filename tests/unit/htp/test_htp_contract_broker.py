@@ -126,44 +126,6 @@ async def test_the_buffer_may_be_used_again(store: NamedStore) -> None:
     assert payloads((await store.broker.pull(TOPIC, 0)).data) == [b"first"]
 
 
-async def test_pull_waits_for_a_message(store: NamedStore) -> None:
-    found: list[bytes] = []
-
-    async def read() -> None:
-        pulled = await store.broker.pull(TOPIC, 0, wait=60)
-        found.extend(payloads(pulled.data))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        await anyio.wait_all_tasks_blocked()
-        assert not found
-        await send(store, 0, b"a")
-    assert found == [b"a"]
-
-
-async def test_pull_waits_no_longer_than_it_was_told(store: NamedStore) -> None:
-    with anyio.fail_after(10):
-        assert (await store.broker.pull(TOPIC, 0, wait=0.01)).data == b""
-
-
-async def test_a_waiting_pull_ends_when_the_topic_is_closed(store: NamedStore) -> None:
-    async def read() -> None:
-        with pytest.raises(UnknownTopicError):
-            await store.broker.pull(TOPIC, 0, wait=60)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        await anyio.wait_all_tasks_blocked()
-        await store.broker.close(TOPIC)
-
-
-async def test_a_cancelled_pull_leaves_nothing_behind(store: NamedStore) -> None:
-    with anyio.move_on_after(0.01):
-        await store.broker.pull(TOPIC, 0, wait=60)
-    await send(store, 0, b"a")
-    assert payloads((await store.broker.pull(TOPIC, 0, wait=60)).data) == [b"a"]
-
-
 async def test_callbacks_come_in_order(store: NamedStore) -> None:
     order: list[int] = []
     all_done = anyio.Event()
@@ -366,27 +328,6 @@ async def test_sending_and_pulling_at_once(store: NamedStore) -> None:
     pulled = broker.pull_nowait(TOPIC, 0)
     assert pulled is not None
     assert payloads(pulled.data) == [b"a"]
-
-
-async def test_watching(store: NamedStore) -> None:
-    broker = store.broker
-    ends: list[int] = []
-    moved = anyio.Event()
-
-    def seen(end: int) -> None:
-        ends.append(end)
-        moved.set()
-
-    stop = broker.watch(TOPIC, seen)
-    await send(store, 0, b"a", b"b")
-    with anyio.fail_after(10):
-        await moved.wait()
-    assert ends == [2]
-    stop()
-    stop()
-    await send(store, 2, b"c")
-    await anyio.wait_all_tasks_blocked()
-    assert ends == [2]
 
 
 @pytest.mark.parametrize("durability", ["synced", "written"])

@@ -19,7 +19,9 @@ from kclient.htp import (
     UnknownDomainError,
     UnknownTopicError,
 )
+from kclient.htp.rows import scan_pages
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
+from tests.all_rows import scan_all
 from tests.unit.htp.conftest import OpenStore
 
 pytestmark = pytest.mark.anyio
@@ -61,14 +63,12 @@ async def test_topics(manager: Manager) -> None:
         await manager.create_topic(topic)
     await manager.create_topic(Topic("a", "a"), broker="brk-0")
     await manager.create_topic(Topic("b", "x/y"))
-    await manager.bind(topic, "brk-7")
     assert [(each.topic.name, each.broker) for each in await manager.list_topics("a")] == [
         ("a", "brk-0"),
-        ("x/y", "brk-7"),
+        ("x/y", None),
     ]
-    assert (await manager.describe_topic(topic)).broker == "brk-7"
     await manager.delete_topic(topic)
-    for call in (manager.describe_topic(topic), manager.delete_topic(topic), manager.bind(topic, "x")):
+    for call in (manager.describe_topic(topic), manager.delete_topic(topic)):
         with pytest.raises(UnknownTopicError):
             await call
     assert (await manager.create_topic(topic)).incarnation > info.incarnation
@@ -88,11 +88,40 @@ async def test_values(manager: Manager) -> None:
 async def test_scanning(manager: Manager) -> None:
     keys = ["a", "a/", "a/1", "a/10", "a/2", "a/é", "a/😀", "a0", "A/1", "b", "%", "a/%", "a/_"]
     await manager.commit({key: key.encode() for key in keys})
-    assert list(await manager.scan("")) == sorted(keys)
-    assert list(await manager.scan("a/")) == sorted(key for key in keys if key.startswith("a/"))
-    assert list(await manager.scan("a/%")) == ["a/%"]
-    assert await manager.scan("nothing") == {}
-    assert all(found.value == key.encode() for key, found in (await manager.scan("a")).items())
+    assert list(await scan_all(manager, "")) == sorted(keys)
+    assert list(await scan_all(manager, "a/")) == sorted(key for key in keys if key.startswith("a/"))
+    assert list(await scan_all(manager, "a/%")) == ["a/%"]
+    assert await scan_all(manager, "nothing") == {}
+    assert all(found.value == key.encode() for key, found in (await scan_all(manager, "a")).items())
+
+
+async def test_scanning_page_by_page(manager: Manager) -> None:
+    keys = sorted(["b", "b/", *(f"a/{number}" for number in range(25)), "a/é", "a/😀", "a"])
+    await manager.commit({key: key.encode() for key in keys})
+    wanted = [key for key in keys if key.startswith("a/")]
+    for limit in (1, 2, 7, 26, 27, 28):
+        found: list[str] = []
+        while page := await manager.scan("a/", after=found[-1] if found else "", limit=limit):
+            assert len(page) <= limit
+            found += page
+            if len(page) < limit:
+                break
+        assert found == wanted
+    assert list(await manager.scan("a/", after="a/7", limit=2)) == ["a/8", "a/9"]
+    assert list(await manager.scan("a/", after="a/55", limit=2)) == ["a/6", "a/7"], "it need not be there"
+    assert list(await manager.scan("b", after="a/7", limit=9)) == ["b", "b/"]
+    assert await manager.scan("a/", after="b", limit=9) == {}
+
+
+async def test_rows_that_come_and_go_while_pages_are_read(manager: Manager) -> None:
+    await manager.commit({f"a/{number:04}": b"" for number in range(1500)})
+    pages = []
+    async for page in scan_pages(manager, "a/"):
+        pages.append(page)
+        await manager.commit({"a/0000": None, "a/0500+": b"", "a/1200": None, "a/1200+": b""})
+    found = [key for page in pages for key in page]
+    assert [len(page) for page in pages] == [1000, 500]
+    assert found == sorted({f"a/{number:04}" for number in range(1500)} - {"a/1200"} | {"a/1200+"})
 
 
 async def test_many_keys_in_one_commit(manager: Manager) -> None:
@@ -102,7 +131,7 @@ async def test_many_keys_in_one_commit(manager: Manager) -> None:
     assert {key: each.value for key, each in found.items()} == keys
     assert {each.version for each in found.values()} == {version}
     await manager.commit(dict.fromkeys(keys), dict.fromkeys(keys, version))
-    assert await manager.scan("key/") == {}
+    assert await scan_all(manager, "key/") == {}
 
 
 async def test_compare_and_set_over_several_keys(manager: Manager) -> None:
@@ -114,7 +143,7 @@ async def test_compare_and_set_over_several_keys(manager: Manager) -> None:
         await manager.commit({"a": b"2"}, {"a": 0})
     with pytest.raises(ConflictError):
         await manager.commit({}, {"missing": version})
-    assert await manager.scan("") == {"a": (b"1", version), "b": (b"1", version)}
+    assert await scan_all(manager, "") == {"a": (b"1", version), "b": (b"1", version)}
     assert await manager.commit({"a": b"2"}, {"a": version, "b": version, "missing": 0}) > version
 
 

@@ -28,6 +28,7 @@ from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.port import CAP_FENCED_SENDS
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
+from tests.all_rows import scan_all
 from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +60,7 @@ async def send(topic: OpenTopic, *contents: bytes) -> None:
 
 
 async def content(topic: OpenTopic) -> list[bytes]:
-    found, position = [], await topic.start()
+    found, position = [], (await topic.status()).start
     while (pulled := await topic.pull(position)).data:
         found += payloads(pulled.data)
         position = pulled.last + 1
@@ -69,9 +70,6 @@ async def content(topic: OpenTopic) -> list[bytes]:
 CALLS: dict[str, Callable[[OpenTopic], object]] = {
     "send": lambda topic: topic.send([message(100)]),
     "pull": lambda topic: topic.pull(0),
-    "waiting pull": lambda topic: topic.pull(0, wait=60),
-    "start": lambda topic: topic.start(),
-    "end": lambda topic: topic.end(),
     "status": lambda topic: topic.status(),
     "trim": lambda topic: topic.trim(1),
     "find_by_timestamp": lambda topic: topic.find_by_timestamp(0),
@@ -81,7 +79,6 @@ CALLS: dict[str, Callable[[OpenTopic], object]] = {
     "send_nowait": lambda topic: topic.send_nowait([message(100)]),  # type: ignore[attr-defined]
     "pull_nowait": lambda topic: topic.pull_nowait(0),  # type: ignore[attr-defined]
     "status_nowait": lambda topic: topic.status_nowait(),  # type: ignore[attr-defined]
-    "watch": lambda topic: topic.watch(print),  # type: ignore[attr-defined]
 }
 
 
@@ -109,7 +106,7 @@ async def test_a_topic_that_is_made_anew_is_empty_at_once(store: Store) -> None:
     await refuses(old, UnknownTopicError)
     await send(new, b"x", b"y", b"z")
     await refuses(old, UnknownTopicError)
-    assert await new.start() == 0
+    assert (await new.status()).start == 0
     assert await content(new) == [b"x", b"y", b"z"]
 
 
@@ -133,21 +130,6 @@ async def test_only_the_present_incarnation_can_be_opened(store: Store, again: O
         with pytest.raises(UnknownTopicError):
             await store.broker.open(old, FRAMING, epoch=3)
         await store.broker.open(new, FRAMING, epoch=1)
-
-
-async def test_a_reader_of_the_old_one_does_not_see_the_new_one(store: Store) -> None:
-    old = await store.broker.open(await created(store), FRAMING, epoch=1)
-
-    async def read() -> None:
-        with pytest.raises(UnknownTopicError):
-            await old.pull(0, wait=60)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        await anyio.wait_all_tasks_blocked()
-        await store.manager.delete_topic(TOPIC)
-        new = await store.broker.open(await created(store), FRAMING, epoch=1)
-        await send(new, b"new")
 
 
 async def test_deleting_the_old_one_leaves_the_new_one_alone(store: Store, again: OpenPlain) -> None:
@@ -177,7 +159,7 @@ async def test_deleting_ends_whoever_has_it_open(store: Store) -> None:
     await unsynced.synced()
     await store.manager.delete_topic(TOPIC)
     await store.broker.delete([place], epoch=1)
-    assert not await store.manager.scan("brk/")
+    assert not await scan_all(store.manager, "brk/")
 
 
 async def test_deleting_many(store: Store, again: OpenPlain) -> None:
@@ -196,7 +178,7 @@ async def test_deleting_many(store: Store, again: OpenPlain) -> None:
     async with again() as store:
         assert await content(await store.broker.open(kept, FRAMING, epoch=1)) == [b"a", b"b", b"c"]
         await store.broker.delete([kept], epoch=1)
-        assert not await store.manager.scan("brk/")
+        assert not await scan_all(store.manager, "brk/")
 
 
 async def test_nothing_comes_back_when_a_trim_and_a_delete_meet(store: Store) -> None:
@@ -216,7 +198,7 @@ async def test_nothing_comes_back_when_a_trim_and_a_delete_meet(store: Store) ->
             await anyio.lowlevel.checkpoint()
             await store.broker.delete([place], epoch=1)
             await store.manager.delete_topic(TOPIC)
-        assert not await store.manager.scan("brk/")
+        assert not await scan_all(store.manager, "brk/")
 
 
 async def test_a_trim_that_waits_for_a_sync_while_the_topic_is_deleted(
@@ -254,7 +236,7 @@ async def test_a_trim_that_waits_for_a_sync_while_the_topic_is_deleted(
                 with anyio.move_on_after(0.5):  # it has to wait for the trim; else it is done by then
                     await deleted.wait()
                 go_on.set()
-        assert not await store.manager.scan("brk/")
+        assert not await scan_all(store.manager, "brk/")
 
 
 # --- epochs ---
@@ -322,20 +304,6 @@ async def test_the_successor_sees_what_the_other_had_sent(store: Store) -> None:
     await sent.synced()
     await send(new, b"c")
     assert await content(new) == [b"a", b"b", b"c"]
-
-
-async def test_a_waiting_reader_of_an_older_epoch_is_told(store: Store) -> None:
-    place = await created(store)
-    old = await store.broker.open(place, FRAMING, epoch=1)
-
-    async def read() -> None:
-        with pytest.raises(FencedError):
-            await old.pull(0, wait=60)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        await anyio.wait_all_tasks_blocked()
-        await store.broker.open(place, FRAMING, epoch=2)
 
 
 async def test_an_older_epoch_deletes_nothing(store: Store) -> None:
@@ -461,7 +429,7 @@ async def test_a_take_over_cancelled_at_any_point(store_url: str, tmp_path: Path
             await store.broker.delete([place], epoch=2)
             await refuses(new, UnknownTopicError)
             await store.manager.delete_topic(TOPIC)
-            assert not await store.manager.scan("brk/")
+            assert not await scan_all(store.manager, "brk/")
 
     assert await at_every_checkpoint(scenario) > 3
 

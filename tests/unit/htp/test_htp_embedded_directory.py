@@ -32,10 +32,11 @@ from kclient.htp.embedded import directory as directory_module
 from kclient.htp.embedded import log as log_module
 from kclient.htp.embedded import recovery
 from kclient.htp.embedded import writer as writer_module
-from kclient.htp.embedded.directory import FORMAT
+from kclient.htp.embedded.directory import FORMAT, DataDirectory
 from kclient.htp.embedded.files import Files
 from kclient.htp.errors import StorageFullError
 from kclient.htp.rows import unsealed
+from tests.all_rows import scan_all
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
@@ -218,6 +219,49 @@ async def test_a_directory_that_is_something_else(data: Path) -> None:
     with pytest.raises(FormatVersionError, match="is no data directory"):
         await opening(data).__aenter__()
     assert [each.name for each in data.iterdir()] == ["thesis.tex"]
+
+
+async def test_two_that_begin_a_new_directory_at_once(data: Path) -> None:
+    """Whoever comes second is told that it is in use, however little is there yet."""
+    second: list[BaseException] = []
+    seen: list[list[str]] = []
+
+    class Watching(Files):
+        """Has the other one begin whenever this one looks at the directory or changes it."""
+
+        def _other(self) -> None:
+            if (data / "brk-0" / "lock").exists():
+                seen.append(sorted(each.name for each in data.iterdir()))
+                try:
+                    DataDirectory(str(data), Files()).open()
+                except BaseException as error:
+                    second.append(error)
+
+        def load(self, path: str) -> bytes | None:
+            self._other()
+            return super().load(path)
+
+        def list_directory(self, path: str) -> list[str]:
+            self._other()
+            return super().list_directory(path)
+
+        def make_directory(self, path: str) -> bool:
+            self._other()
+            return super().make_directory(path)
+
+    first = DataDirectory(str(data), Watching())
+    first.open()
+    first.close()
+    assert seen[0] == ["brk-0"], "before there is a format"
+    assert [type(error) for error in second] == [LockedError] * len(seen)
+
+
+async def test_a_first_opening_that_was_broken_off(data: Path) -> None:
+    (data / "brk-0").mkdir(parents=True)
+    (data / "brk-0" / "lock").touch()
+    (data / "format.json.77.tmp").touch()
+    await fill(data)
+    await check(data)
 
 
 async def test_messages_without_a_format_file(data: Path) -> None:
@@ -512,7 +556,7 @@ async def test_nothing_but_the_messages_is_needed(data: Path) -> None:
     await fill(data)
     remove("*.index")(topic_folder(data))
     async with opening(data) as store:
-        keys = await store.manager.scan("brk/")
+        keys = await scan_all(store.manager, "brk/")
         assert keys
         await store.manager.commit(dict.fromkeys(keys))
     await check(data)
@@ -533,11 +577,11 @@ async def test_recovery_begins_at_the_last_checkpoint(data: Path, monkeypatch: p
         await prepare(store)
         await send(store, 0, 25)
         await anyio.to_thread.run_sync(chores_done(store).wait)
-        await store.manager.scan("")  # whatever was to be written before it, was
+        await scan_all(store.manager, "")  # whatever was to be written before it, was
         shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
     data = data.parent / "killed"
     async with opening(data) as store:
-        checkpoints = [json.loads(unsealed(each.value)) for each in (await store.manager.scan("brk/")).values()]
+        checkpoints = [json.loads(unsealed(each.value)) for each in (await scan_all(store.manager, "brk/")).values()]
         assert max(checkpoint["next"] for checkpoint in checkpoints) in range(20, 25)
     overwrite(f"{0:020}.log", OVERHEAD, b"damage")(topic_folder(data))
     async with opening(data) as store:

@@ -27,6 +27,7 @@ from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.embedded.writer import Job
 from kclient.types import Buffer
+from tests.all_rows import scan_all
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import FailingFiles, broken
@@ -104,7 +105,7 @@ async def test_one_bad_job_fails_alone(store: NamedStore, bad: Callable[[SqliteM
     assert isinstance(outcomes.pop(21), ConflictError)
     assert all(isinstance(outcome, int) for outcome in outcomes.values()), outcomes
     assert writer.transactions == before + 1
-    assert set(await manager.scan("")) == {f"key {number}" for number in range(40)} - {"key 20", "key 21"}
+    assert set(await scan_all(manager, "")) == {f"key {number}" for number in range(40)} - {"key 20", "key 21"}
 
 
 async def test_an_error_that_undoes_the_whole_transaction(store: NamedStore) -> None:
@@ -132,7 +133,7 @@ async def test_an_error_that_undoes_the_whole_transaction(store: NamedStore) -> 
         await anyio.wait_all_tasks_blocked()
         free.set()
     assert all(isinstance(outcome, StorageError) for outcome in outcomes)
-    assert not await manager.scan("")
+    assert not await scan_all(manager, "")
     assert await manager.commit({"c": b"1"})
 
 
@@ -188,7 +189,7 @@ async def test_a_commit_that_may_be_found_done_later_ends_the_store(tmp_path: Pa
         with pytest.raises(StorageError, match="open the store again"):
             await store.manager.get(["key"])
     async with open_store(f"embedded:{tmp_path / 'data'}") as store:
-        found = set(await store.manager.scan(""))
+        found = set(await scan_all(store.manager, ""))
         assert found == {"before", "key"} if code == sqlite3.SQLITE_IOERR_FSYNC else found >= {"before"}
         await store.manager.commit({"after": b"x"})
 
@@ -201,7 +202,7 @@ async def test_a_commit_that_was_not_written_is_undone(tmp_path: Path, code: int
         with pytest.raises(StorageError) as info:
             await store.manager.commit({"key": b"x"})
         assert isinstance(info.value, StorageFullError) is (code == sqlite3.SQLITE_FULL)
-        assert not await store.manager.scan("")
+        assert not await scan_all(store.manager, "")
         assert await store.manager.commit({"key": b"y"})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -165,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def all_values_are_there(self) -> None:
-        found = self.run(self.store.manager.scan, "")
+        found = self.run(partial(self.store.manager.scan, "", limit=10_000))
         assert {key: each for key, each in found.items() if not key.startswith("brk/")} == self.values
 
     @invariant()

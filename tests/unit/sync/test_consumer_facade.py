@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 import kclient
+import kclient.sync.consumer as blocking
+from kclient.concurrency import ThreadSignal
 from kclient.consumer import RebalanceListener
+from kclient.consumer.fetch.collector import FetchCollector
 from kclient.errors import ClosedError, IllegalStateError, RecordDeserializationError, WakeupError
 from kclient.sync import Admin, Consumer, Producer
 from kclient.testing import memory_broker
@@ -436,6 +439,52 @@ def test_callbacks_of_commits_may_commit(address: str) -> None:
         while len(called) < 300 and time.monotonic() < deadline:
             consumer.poll(0.05)
     assert (called, deepest) == ([None] * 300, 1)
+
+
+def test_a_close_by_another_thread_commits_what_a_poll_is_about_to_return(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next member of the group gets it once more."""
+    fill(address)
+    ended, go_on = threading.Event(), threading.Event()
+    settle = FetchCollector.settle
+
+    class SlowToReturn(ThreadSignal):
+        def set(self) -> None:
+            super().set()
+            if consumer._buffer.taken is not None:
+                ended.set()
+                assert go_on.wait(20)
+
+    def look(self: FetchCollector) -> None:
+        if ended.is_set():
+            assert self._buffer.taken is None, "the poll has not returned"
+        settle(self)
+
+    def is_live(self: Consumer, claim: Any) -> bool:
+        looks.append(claim)
+        if len(looks) > 1:  # once before it waits
+            go_on.set()
+        return live(self, claim)
+
+    looks: list[Any] = []
+    live = Consumer._is_live
+    monkeypatch.setattr(Consumer, "_is_live", is_live)
+    monkeypatch.setattr(FetchCollector, "settle", look)
+    consumer = reading(address, "t", group_id="g")
+    monkeypatch.setattr(blocking, "ThreadSignal", SlowToReturn)
+    with ThreadPoolExecutor(1) as pool:
+        polling = pool.submit(consumer.poll, 20)
+        assert ended.wait(20)
+        consumer.close()
+        returned = polling.result(20)
+    assert list(returned)
+    with reading(address, group_id="g") as after:
+        committed = after.committed(returned.partitions())
+    for partition in returned.partitions():
+        found = committed[partition]
+        assert found is not None
+        assert found.offset == returned.records(partition)[-1].offset + 1
 
 
 def test_a_callback_of_a_commit_that_closes_has_the_others_called(address: str) -> None:

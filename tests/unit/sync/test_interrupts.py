@@ -12,16 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count, cycle
 from pathlib import Path
 from random import Random
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 import kclient
 from kclient import ConsumerInterceptor
-from kclient.errors import IllegalStateError
+from kclient.arguments import check_timeout
+from kclient.concurrency import SupervisorState
+from kclient.errors import ClosedError, IllegalStateError
 from kclient.sync import Consumer, Producer
 from kclient.sync.portal import get_portal
 from kclient.testing import memory_broker
@@ -37,10 +40,24 @@ class Interrupt(KeyboardInterrupt):
 
 
 class At:
-    """Raises where the n-th function of ours, or of a lock's, begins in this thread; and so many later again."""
+    """Raises where the n-th function of ours, or of a lock's, begins in this thread; and so many later again.
+
+    CPython takes a trace function away when it raises, whatever that has set meanwhile, and a profile function
+    likewise: so they take turns.
+    """
 
     def __init__(self, *numbers: int) -> None:
         self.left = list(numbers)
+        self._turns = cycle((sys.setprofile, sys.settrace))
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace(), sys.getprofile()
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before[0])
+        sys.setprofile(self._before[1])
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call" and self.left and frame.f_code.co_filename.startswith((OURS, threading.__file__)):
@@ -48,7 +65,7 @@ class At:
             if self.left[0] == 0:
                 del self.left[0]
                 if self.left:
-                    sys.settrace(self)  # Python takes away a trace function that raises
+                    next(self._turns)(self)
                 raise Interrupt
 
 
@@ -77,19 +94,26 @@ class Handler:
 def at_every_call(call: Callable[[], object], then: Callable[[], object], first: Callable[[], object]) -> int:
     """Do something, interrupted in its first function, its second, and so on; `first` before and `then` after each."""
     number, interrupted = 0, True
-    before = sys.gettrace()
     while interrupted:
         number, interrupted = number + 1, False
         first()
-        sys.settrace(At(number))
-        try:
+        with contextlib.suppress(Interrupt), At(number) as interrupt:
             call()
-        except Interrupt:
-            interrupted = True
-        finally:
-            sys.settrace(before)
+        interrupted = not interrupt.left
         then()
     return number
+
+
+def test_an_interrupt_comes_as_often_as_it_is_to() -> None:
+    came = 0
+    with At(1, 2, 1, 1) as interrupt:
+        for _ in range(10):
+            try:
+                check_timeout(1.0, "")
+            except Interrupt:
+                came += 1
+    assert came == 4
+    assert not interrupt.left
 
 
 @pytest.fixture
@@ -134,19 +158,64 @@ def nothing() -> None:
     pass
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda producer: producer.send("t", b"x", partition=0),
-        lambda producer: producer.send("t", b"x", b"key", headers=[("h", b"1")], on_delivery=lambda *_: None),
-        lambda producer: producer.send_batch("t", [b"x"] * 100),
-    ],
-    ids=["send", "send with a callback", "send_batch"],
-)
+CALLS: dict[str, Callable[[Producer], object]] = {
+    "send": lambda producer: producer.send("t", b"x", partition=0),
+    "send with a callback": lambda producer: producer.send(
+        "t", b"x", b"key", headers=[("h", b"1")], on_delivery=lambda *_: None
+    ),
+    "send_batch": lambda producer: producer.send_batch("t", [b"x"] * 100),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_producer_that_is_interrupted_anywhere(
     call: Callable[[Producer], object], producer: Producer, other_thread: ThreadPoolExecutor
 ) -> None:
     assert at_every_call(lambda: call(producer), works(producer, other_thread), nothing) > 10
+
+
+def test_a_producer_that_is_interrupted_twice(producer: Producer, other_thread: ThreadPoolExecutor) -> None:
+    """Also amid what makes whole what the first interrupt broke off."""
+    then = works(producer, other_thread)
+    twice = 0
+    for later in range(1, 12):
+        for number in count(1):
+            with contextlib.suppress(Interrupt), At(number, later) as interrupt:
+                producer.send("t", b"x", partition=0, on_delivery=lambda *_: None)
+            then()
+            twice += not interrupt.left
+            if len(interrupt.left) == 2:
+                break
+    assert twice > 50
+
+
+# one that comes while a script is thrown away is lost, as CPython does it
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_producer_that_is_interrupted_again_and_again(
+    call: Callable[[Producer], object], producer: Producer, other_thread: ThreadPoolExecutor
+) -> None:
+    then = works(producer, other_thread)
+    random = Random(1)
+    for _ in range(150):
+        with At(random.randrange(1, 60), *(random.randrange(1, 10) for _ in range(4))):
+            for _ in range(3):
+                with contextlib.suppress(Interrupt):
+                    call(producer)
+        then()
+
+
+def test_the_first_send_to_a_topic_that_is_interrupted_anywhere(address: str, other_thread: ThreadPoolExecutor) -> None:
+    for number in count(1):
+        with Producer(bootstrap_servers=address, linger_ms=0, buffer_memory=200_000) as producer:
+            producer.partitions_for("t")
+            with contextlib.suppress(Interrupt), At(number) as interrupt:
+                producer.send("t", b"x")
+            works(producer, other_thread)()
+            producer.send("t", b"y").result(BEFORE)
+        if interrupt.left:
+            break
+    assert number > 30
 
 
 @pytest.mark.parametrize("how", ["flush", "result"])
@@ -269,17 +338,11 @@ def test_a_finalizer_in_the_portals_thread_does_not_wait_for_a_delivery(address:
 def test_a_start_that_was_interrupted_is_waited_for(address: str) -> None:
     for number in range(1, 400):
         producer = Producer(bootstrap_servers=address)
-        interrupted = False
-        sys.settrace(At(number))
-        try:
+        with contextlib.suppress(Interrupt), At(number) as interrupt:
             producer.start()
-        except Interrupt:
-            interrupted = True
-        finally:
-            sys.settrace(None)
         producer.start()
         producer.close(BEFORE)
-        if not interrupted:
+        if interrupt.left:
             break
     assert number > 10
 
@@ -302,6 +365,44 @@ def test_a_handler_that_comes_amid_the_start(address: str) -> None:
         if handler.left > 0:
             break
     assert number > 5
+
+
+@pytest.mark.parametrize("where", ["amid a lock", "in the portal's thread"])
+def test_who_may_not_wait_does_not_wait_for_a_start_in_another_thread(
+    where: str, address: str, producer: Producer, other_thread: ThreadPoolExecutor
+) -> None:
+    """Which goes through the loop, and that waits for this very thread."""
+    begun, told = threading.Event(), threading.Event()
+
+    def start() -> bool:
+        with another._beginning._starting:
+            begun.set()
+            return told.wait(BEFORE / 4)
+
+    async def ask() -> None:
+        with pytest.raises(IllegalStateError, match="thread that serves it"):
+            another.send("t", b"x")
+
+    another = Producer(bootstrap_servers=address)
+    started = other_thread.submit(start)
+    begun.wait(BEFORE)
+    if where == "amid a lock":
+        with producer._life.buffer.lock, pytest.raises(IllegalStateError, match="signal handler"):
+            another.send("t", b"x")
+    else:
+        get_portal().call(ask)
+    told.set()
+    assert started.result(BEFORE), "it was told before the start was over"
+    another.send("t", b"x").result(BEFORE)
+    another.close()
+
+
+def test_a_handler_does_not_wait_for_room_in_another_producer(address: str, producer: Producer) -> None:
+    with Producer(bootstrap_servers=address, buffer_memory=100_000, linger_ms=60_000, max_block_ms=2_000) as full:
+        full.send("t", b"first", partition=0)
+        with producer._life.buffer.lock, pytest.raises(IllegalStateError, match="signal handler"):
+            for _ in range(100):
+                full.send("t", b"x" * 10_000, partition=0)
 
 
 def test_code_in_the_portals_thread_does_not_wait_for_room(address: str) -> None:
@@ -342,18 +443,15 @@ def test_the_note_of_an_interrupted_send_arrow(producer: Producer, other_thread:
     pyarrow = pytest.importorskip("pyarrow")
     table = pyarrow.table({"value": [b"x" * 100] * 500})
     exact = 0
-    before = sys.gettrace()
     for number in range(1, 10_000):
         begun = producer.metrics()["record-send-total"]
-        sys.settrace(At(number))
         try:
-            producer.send_arrow("t", table)
+            with At(number):
+                producer.send_arrow("t", table)
         except Interrupt as error:
             notes = getattr(error, "__notes__", [])
         else:
             break
-        finally:
-            sys.settrace(before)
         works(producer, other_thread)()
         sent = producer.metrics()["record-send-total"] - begun - 2
         if notes and "at least" in notes[0]:
@@ -446,15 +544,105 @@ def test_a_consumer_that_is_interrupted_again_and_again(address: str, producer: 
         consumer.assign([("t", 0)])
         consumer.seek_to_beginning()
         reader = Reader(consumer, "lists")
-        before = sys.gettrace()
         for _ in range(200):
             reader.begin_again()
-            sys.settrace(At(*(random.randrange(1, 60) for _ in range(4))))
-            for _ in range(5):
-                with contextlib.suppress(Interrupt):
-                    reader.read()
-            sys.settrace(before)
+            with At(*(random.randrange(1, 60) for _ in range(4))):
+                for _ in range(5):
+                    with contextlib.suppress(Interrupt):
+                        reader.read()
             reader.is_where_it_says()
+
+
+def test_a_consumer_that_is_interrupted_while_it_is_closed(address: str) -> None:
+    """It is closed all the same, at the latest by the next call."""
+    begun = time.monotonic()
+    for number in count(1):
+        consumer = Consumer(bootstrap_servers=address)
+        consumer.assign([("t", 0)])
+        consumer.poll()
+        with contextlib.suppress(Interrupt), At(number) as interrupt:
+            consumer.close(BEFORE)
+        consumer.close(BEFORE)
+        assert consumer._core.supervisor.state is SupervisorState.CLOSED
+        if interrupt.left:
+            break
+    assert number > 30
+    assert time.monotonic() - begun < BEFORE
+
+
+def test_a_consumer_that_is_interrupted_twice_while_it_is_closed(address: str) -> None:
+    """Also amid what the first interrupt has it do: the next call closes it, and does not take itself for nested."""
+    begun = time.monotonic()
+    twice = 0
+    for later in range(1, 5):
+        for number in count(1):
+            consumer = Consumer(bootstrap_servers=address)
+            consumer.assign([("t", 0)])
+            consumer.poll()
+            with contextlib.suppress(Interrupt), At(number, later) as interrupt:
+                consumer.close(BEFORE)
+            consumer.close(BEFORE)
+            assert consumer._core.supervisor.state is SupervisorState.CLOSED
+            twice += not interrupt.left
+            if len(interrupt.left) == 2:
+                break
+    assert twice > 100
+    assert time.monotonic() - begun < BEFORE
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
+def test_a_close_that_is_refused_to_a_handler(kind: str, address: str, producer: Producer) -> None:
+    """It has done nothing: the client goes on, and a later call closes it."""
+    kinds: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+        "consumer": (
+            lambda: Consumer("t", bootstrap_servers=address, group_id="g"),
+            lambda client: client.list_topics(BEFORE),
+        ),
+        "producer": (
+            lambda: Producer(bootstrap_servers=address),
+            lambda client: client.send("t", b"x").result(BEFORE),
+        ),
+        "admin": (
+            lambda: kclient.sync.Admin(bootstrap_servers=address),
+            lambda client: client.list_topics(timeout=BEFORE),
+        ),
+    }
+    make, use = kinds[kind]
+    refused = 0
+    for number in count(1):
+        client = make()
+        client.start()
+        handler = Handler(number, client.close)
+        before = sys.gettrace()
+        sys.settrace(handler)
+        try:
+            producer.send("t", b"x", on_delivery=lambda *_: None)
+        finally:
+            sys.settrace(before)
+        if handler.error is not None:
+            refused += 1
+            assert isinstance(handler.error, IllegalStateError)
+            use(client)
+        client.close(BEFORE)
+        with pytest.raises(ClosedError):
+            use(client)
+        if handler.left > 0:
+            break
+    assert refused > 5
+
+
+def test_a_consumer_whose_close_was_refused_leaves_its_group(address: str, producer: Producer) -> None:
+    fill(producer, 0, 100)
+    with kclient.sync.Admin(bootstrap_servers=address) as admin:
+        consumer = Consumer("t", bootstrap_servers=address, group_id="g", auto_offset_reset="earliest")
+        while not consumer.poll(BEFORE):
+            pass
+        with consumer._core._lock, pytest.raises(IllegalStateError, match="signal handler"):
+            consumer.close()
+        assert len(admin.describe_groups(["g"])["g"].members) == 1
+        consumer.close(BEFORE)
+        assert consumer._core.supervisor.state is SupervisorState.CLOSED
+        assert not admin.describe_groups(["g"])["g"].members
 
 
 def test_who_asks_and_is_interrupted(address: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import _thread
 import asyncio
 import linecache
+import logging
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from logging.handlers import QueueHandler, QueueListener
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -36,6 +39,54 @@ async def double(value: int, *, plus: int = 0) -> int:
 def test_a_call_returns_what_the_coroutine_returns(portal: Portal) -> None:
     assert portal.call(double, 4, plus=1) == 9
     assert threading.current_thread().name != portal.call(_thread_name) == "test-portal"
+
+
+class Waiting(logging.Handler):
+    """Waits for the loop, and is what the loop logs with."""
+
+    def __init__(self, portal: Portal) -> None:
+        super().__init__()
+        self.portal = portal
+        self.outcome: BaseException | int | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == "from outside":
+            try:
+                self.outcome = self.portal.call(self.answer)
+            except IllegalStateError as error:
+                self.outcome = error
+
+    async def answer(self) -> int:
+        logger.warning("from the loop")
+        return 7
+
+
+logger = logging.getLogger("tests.portal")
+
+
+def test_a_logging_handler_that_waits_for_the_loop_while_the_loop_logs_with_it(portal: Portal) -> None:
+    """Each would wait for the other, for ever."""
+    handler = Waiting(portal)
+    logger.addHandler(handler)
+    try:
+        logger.warning("from outside")
+        assert isinstance(handler.outcome, IllegalStateError)
+        assert "Waiting waits for a client that waits for Waiting" in str(handler.outcome)
+        assert portal.call(double, 1) == 2, "the loop goes on"
+        handler.outcome = None
+        queue: SimpleQueue[Any] = SimpleQueue()
+        listener = QueueListener(queue, handler)
+        logger.removeHandler(handler)
+        logger.addHandler(relay := QueueHandler(queue))
+        listener.start()
+        try:
+            logger.warning("from outside")
+        finally:
+            listener.stop()
+            logger.removeHandler(relay)
+        assert handler.outcome == 7
+    finally:
+        logger.removeHandler(handler)
 
 
 async def _thread_name() -> str:

@@ -1,0 +1,179 @@
+"""A gateway that leads some partitions and coordinates some groups: the handlers and tables ask who does, and obey."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway import gateway as gateway_module
+from kclient.gateway.contexts import Advertised
+from kclient.gateway.identity import Identity
+from kclient.gateway.leadership import Leader, Node
+from kclient.gateway.rows.keys import OFFSETS
+from kclient.gateway.topic_record import TopicRecord
+from kclient.htp import open_store
+from kclient.protocol import messages as m
+from kclient.protocol.message import ApiMessage
+from kclient.records import decode_records, read_header
+from tests.all_rows import scan_all
+from tests.gateway_wire import batch_of, connect, names, produce_request, running
+
+pytestmark = pytest.mark.anyio
+
+OTHER = 2
+EPOCH = 70
+"""Of partition 0; those of the others follow."""
+
+
+class Half:
+    """Leads the partitions with even numbers and coordinates the groups whose names begin with "mine"."""
+
+    def __init__(self, identity: Identity, rack: str | None) -> None:
+        self._me = identity.node_id
+        self._rack = rack
+
+    def nodes(self, advertised: Advertised) -> Sequence[Node]:
+        return Node(self._me, advertised.host, advertised.port, self._rack), Node(OTHER, "other", 9, "there")
+
+    @property
+    def controller_id(self) -> int:
+        return OTHER
+
+    def leader(self, record: TopicRecord, index: int) -> Leader:
+        return Leader(OTHER if index % 2 else self._me, EPOCH + index)
+
+    def leads(self, record: TopicRecord, index: int) -> bool:
+        return index % 2 == 0
+
+    def coordinator_id(self, key: str) -> int:
+        return self._me if self.coordinates(key) else 3 if key == "nobody's" else OTHER
+
+    def coordinates(self, key: str) -> bool:
+        return key.startswith("mine")
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "SoleLeader", Half)
+
+
+@pytest.mark.usefixtures("half")
+async def test_clients_are_told_who_leads() -> None:
+    async with running(config={"broker.rack": "here"}) as (gateway, wire):
+        await wire.create("t", 3)
+        answer = await wire.metadata("t")
+        brokers = [(each.node_id, each.rack) for each in answer.brokers]
+        assert brokers == [(1, "here"), (OTHER, "there")]
+        assert (answer.brokers[1].host, answer.brokers[1].port) == ("other", 9)
+        assert answer.controller_id == OTHER
+        expected = [(0, 1, EPOCH), (1, OTHER, EPOCH + 1), (2, 1, EPOCH + 2)]
+        rows = answer.topics[0].partitions
+        assert [(row.partition_index, row.leader_id, row.leader_epoch) for row in rows] == expected
+        assert [(row.replica_nodes, row.isr_nodes) for row in rows] == [([n], [n]) for _, n, _ in expected]
+        (topic,) = (await wire(m.DescribeTopicPartitionsRequest(), 0)).topics
+        assert [(row.partition_index, row.leader_id, row.leader_epoch) for row in topic.partitions] == expected
+        cluster = await wire(m.DescribeClusterRequest(), 1)
+        assert [(each.broker_id, each.host, each.rack) for each in cluster.brokers][1:] == [(OTHER, "other", "there")]
+        assert cluster.controller_id == OTHER
+        assert cluster.cluster_id == gateway.parts.identity.cluster_id
+        found = await wire(m.FindCoordinatorRequest(coordinator_keys=["mine", "theirs", "nobody's"]), 4)
+        assert [(row.node_id, row.error_code) for row in found.coordinators] == [
+            (1, 0), (OTHER, 0), (-1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        ]  # fmt: skip
+        assert (found.coordinators[1].host, found.coordinators[1].port) == ("other", 9)
+
+
+@pytest.mark.usefixtures("half")
+async def test_what_another_gateway_leads_is_not_served() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t", 3)
+        refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        large = batch_of(bytes(200_000))
+        for batch in (batch_of(b"a"), large):
+            answer = await wire(produce_request("t", batch, partition=1), 9)
+            row = answer.responses[0].partition_responses[0]
+            assert (row.error_code, row.base_offset) == (refused, -1)
+        assert (await wire.fetch("t", 0, partition=1)).error_code == refused
+        assert (await wire.offset("t", -1, partition=1)).error_code == refused
+        assert (await wire.delete_records("t", 0, partition=1)).error_code == refused
+        asked = m.OffsetForLeaderTopic(topic="t", partitions=[m.OffsetForLeaderPartition(partition=1)])
+        epochs = await wire(m.OffsetForLeaderEpochRequest(topics=[asked]), 4)
+        assert epochs.topics[0].partitions[0].error_code == refused
+        assert (await wire.fetch("t", 0, partition=3)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for index in (0, 2):  # the others are, each under an epoch of its own
+            produced = await wire(produce_request("t", batch_of(b"a"), partition=index), 9)
+            assert produced.responses[0].partition_responses[0].base_offset == 0
+            records = (await wire.fetch("t", 0, partition=index)).records
+            assert read_header(records).partition_leader_epoch == EPOCH + index
+            assert [record.value for record in decode_records(records, "t", index)] == [b"a"]
+            assert (await wire.offset("t", -1, partition=index)).leader_epoch == EPOCH + index
+        assert sorted(partition.index for partition in gateway.parts.partitions.opened()) == [0, 2]
+
+
+REQUESTS: dict[str, tuple[Callable[[str], ApiMessage], int]] = {
+    "join": (lambda group: m.JoinGroupRequest(group_id=group, session_timeout_ms=6000, protocol_type="consumer"), 9),
+    "sync": (lambda group: m.SyncGroupRequest(group_id=group, generation_id=1, member_id="m"), 5),
+    "heartbeat": (lambda group: m.HeartbeatRequest(group_id=group, generation_id=1, member_id="m"), 4),
+    "leave": (
+        lambda group: m.LeaveGroupRequest(group_id=group, members=[m.LeaveGroupRequestMember(member_id="m")]), 5,
+    ),
+    "describe": (lambda group: m.DescribeGroupsRequest(groups=[group]), 5),
+    "delete": (lambda group: m.DeleteGroupsRequest(groups_names=[group]), 2),
+    "fetch offsets": (
+        lambda group: m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id=group, topics=None)]), 9,
+    ),
+    "delete offsets": (
+        lambda group: m.OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                m.OffsetDeleteRequestTopic(name="t", partitions=[m.OffsetDeleteRequestPartition(partition_index=0)])
+            ],
+        ), 0,
+    ),
+}  # fmt: skip
+
+
+def codes(answer: Any) -> set[int]:
+    rows = [answer, *(getattr(answer, "groups", None) or ()), *(getattr(answer, "results", None) or ())]
+    return {row.error_code for row in rows if hasattr(row, "error_code")} - {0}
+
+
+@pytest.mark.usefixtures("half")
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_what_another_gateway_coordinates_is_refused(name: str) -> None:
+    make, version = REQUESTS[name]
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        assert codes(await wire(make("theirs"), version)) == {ErrorCode.NOT_COORDINATOR}
+        assert await wire.commit("theirs", "t", 1) == ErrorCode.NOT_COORDINATOR
+        assert not gateway.parts.groups.groups
+        assert ErrorCode.NOT_COORDINATOR not in codes(await wire(make("mine"), version))
+        assert await wire.commit("mine too", "t", 1) == 0
+
+
+async def test_groups_of_others_are_not_loaded_and_stay_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(f"memory:{next(names)}") as store:
+        async with gateway_module.Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t")
+            for group in ("mine", "theirs"):
+                assert await wire.commit(group, "t", 5) == 0
+            await wire.aclose()
+        rows = await scan_all(store.manager, OFFSETS)
+        assert len(rows) == 2
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway_module, "SoleLeader", Half)
+            async with gateway_module.Gateway(store, listen=None) as gateway:
+                assert list(gateway.parts.groups.groups) == ["mine"]
+                wire = connect(gateway)
+                assert await wire.committed("mine", "t") == 5
+                assert [each.group_id for each in (await wire(m.ListGroupsRequest(), 5)).groups] == ["mine"]
+                await wire.aclose()
+        assert await scan_all(store.manager, OFFSETS) == rows
+        async with gateway_module.Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            assert await wire.committed("theirs", "t") == 5
+            await wire.aclose()
