@@ -81,7 +81,4 @@ else:
             super().__init__()
             watch_lock(self)
 
-        @property
-        def held(self) -> bool:
-            """Whether this thread holds it."""
-            return self._is_owned()
+        held = property(type(RLock())._is_owned, doc="Whether this thread holds it.")
