@@ -10,6 +10,7 @@ from kclient.gateway.access import Access
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.dynamic_config import DynamicConfig
+from kclient.gateway.extents import partition_store
 from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
@@ -128,10 +129,11 @@ async def assemble(
         topics, groups, mapping, config,
         manager=manager, broker=broker, lease=lease, shields=shields, spawn=spawn, flow=queue.flow(),
     )  # fmt: skip
+    store = partition_store(manager, broker, lease, clock.wall_ms)
     partitions = PartitionTable(
         topics,
-        manager=manager, broker=broker, lease=lease, leadership=leadership, clock=clock, producers=producers,
-         shields=shields, spawn=spawn,
+        manager=manager, store=store, lease=lease, leadership=leadership, clock=clock, producers=producers,
+        shields=shields, spawn=spawn,
     )  # fmt: skip
     retention = Retention(topics, partitions, config, dynamic, clock)
     dynamic.on_change(groups.reconfigure)
@@ -142,7 +144,7 @@ async def assemble(
         [
             ProduceHandler(access, partitions, workers, clock, spawn),
             FetchHandler(access, partitions, config, clock=clock, shields=shields, flow=queue.flow()),
-            ListOffsetsHandler(access, partitions, TimestampSearch(broker.capabilities, workers)),
+            ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
             OffsetForLeaderEpochHandler(access, partitions),
             DeleteRecordsHandler(access, partitions),
             InitProducerIdHandler(access, ProducerIds(manager, lease, identity.leader_epoch, producers)),

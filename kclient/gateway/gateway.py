@@ -33,7 +33,6 @@ from kclient.gateway.leadership import SoleLeader
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.ownership import HeldLease, give_store_back, take_store
-from kclient.gateway.partitions import require_capabilities
 from kclient.gateway.rows.broker import decode_cluster_id, encode_cluster_id
 from kclient.gateway.rows.keys import CLUSTER_ID
 from kclient.htp import open_store
@@ -427,7 +426,6 @@ class Gateway:
 
     async def _assemble(self) -> Assembly:
         manager, broker = self._store.manager, self._store.broker
-        require_capabilities(broker.capabilities)
         node_id = self._config.get_int("node.id")
         cluster_id = await self._cluster_id()
         self._lease = await take_store(manager, node_id, LEASE_S)

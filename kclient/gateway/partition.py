@@ -47,16 +47,16 @@ from kclient.htp.port import (
     Sent,
     TopicSettings,
 )
-from kclient.records import BatchHeader, RecordBatchFraming, restamp
+from kclient.records import BatchHeader, restamp
 from kclient.records.restamping import place_batch
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
+    from kclient.gateway.extents import PartitionStore
     from kclient.gateway.opening import Openings
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
-    from kclient.htp.port import Broker
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
@@ -119,7 +119,7 @@ class State(Enum):
 class Surroundings:
     """What all partitions of a gateway work with."""
 
-    broker: Broker
+    store: PartitionStore
     clock: Clock
     producers: ProducerLimit
     """How many producers the logs may remember."""
@@ -135,8 +135,8 @@ class Partition:
 
     __slots__ = (
         "_around", "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_key", "_opened", "_queue",
-        "_refusal", "_sending", "_start_key", "_stored_in", "_unsent", "_wall_ms", "config", "direct", "dirty",
-        "index", "log", "name", "place", "saving", "state", "waiters",
+        "_refusal", "_sending", "_start_key", "_stored_in", "_topic_id", "_unsent", "_wall_ms", "config", "direct",
+        "dirty", "index", "log", "name", "place", "saving", "state", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -156,7 +156,7 @@ class Partition:
         self.place: Place = place
         self.direct: DirectTopic | None = None
         """Its topic in HTP where that has calls without a switch of tasks; None while the partition is not open."""
-        self.log: PartitionLog = PartitionLog(leader_epoch)
+        self.log: PartitionLog = PartitionLog(leader_epoch, producers=around.producers)
         self.state: State = State.CLOSED
         self.waiters: set[Waiter] = set()
         self.dirty: bool = False
@@ -164,6 +164,7 @@ class Partition:
         self._around = around
         self._wall_ms = around.clock.wall_ms
         self._stored_in: OpenTopic | None = None
+        self._topic_id = topic_id
         self._key, self._start_key = checkpoint_key(topic_id, index), log_start_key(topic_id, index)
         self._opened: anyio.Event | None = None
         self._queue: deque[tuple[Buffer, BatchHeader, Append]] = deque()
@@ -284,19 +285,20 @@ class Partition:
     async def _recover_log(self, log: PartitionLog) -> None:
         """Open the topic in HTP, and take into account what the log has not seen of it."""
         config = self.config
-        opened = await self._around.broker.open(
+        opened = await self._around.store.open(
             self.place,
-            FRAMING,
+            self._topic_id,
+            self.index,
             epoch=log.leader_epoch,
             settings=layout(config),
-            next_position=log.next_offset,
+            next_offset=log.next_offset,
         )
         self._stored_in = opened
         status = await opened.status()
         await catch_up(log, opened, status, str(self), self._wall_ms())
         if layout(self.config) != layout(config):  # changed meanwhile
             await opened.configure(layout(self.config))
-        self.direct = opened if CAP_NOWAIT in self._around.broker.capabilities else None  # type: ignore[assignment]
+        self.direct = opened if CAP_NOWAIT in self._around.store.capabilities else None  # type: ignore[assignment]
 
     async def configure(self, config: TopicConfig) -> None:
         """Take over changed settings of the topic."""
@@ -327,7 +329,7 @@ class Partition:
 
     async def segments(self) -> list[SegmentInfo]:
         """The segments that hold the partition; none where HTP has no such thing."""
-        if CAP_SEGMENTS not in self._around.broker.capabilities:
+        if CAP_SEGMENTS not in self._around.store.capabilities:
             return []
         with self._told():
             return await self.stored_in.segments()
@@ -494,9 +496,9 @@ class Partition:
 
     # Checkpoints, trimming, closing
 
-    def checkpoint_row(self) -> tuple[str, bytes]:
-        """The key and the value of a checkpoint of what is durable now."""
-        return self._key, encode_checkpoint(self.log.checkpoint())
+    def checkpoint_rows(self) -> dict[str, bytes]:
+        """The rows of a checkpoint of what is durable now."""
+        return {self._key: encode_checkpoint(self.log.checkpoint()), **self._around.store.rows(self.stored_in)}
 
     async def _checkpoint(self) -> None:
         try:
@@ -518,7 +520,7 @@ class Partition:
         self._bytes = self._batches = 0
         self.dirty = False
         try:
-            rows = {self._key: await encoded(checkpoint)}
+            rows = {self._key: await encoded(checkpoint), **self._around.store.rows(self.stored_in)}
             if trimmed:
                 rows[self._start_key] = LOG_START.encode(checkpoint.start_offset)
             await self._around.checkpoints.write(rows)
@@ -577,9 +579,6 @@ class Partition:
             append.fail(error)
             append.tell()
         self.wake()
-
-
-FRAMING: Final = RecordBatchFraming()
 
 
 def layout(config: TopicConfig) -> TopicSettings:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from kclient.errors import KafkaError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from kclient.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kclient.gateway.checkpoints import Checkpoints
 from kclient.gateway.opening import Openings
 from kclient.gateway.partition import Partition, State, Surroundings
-from kclient.htp.port import CAP_ORDINAL_POSITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kclient.gateway.clock import Clock
+    from kclient.gateway.extents import PartitionStore
     from kclient.gateway.leadership import Leadership
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
     from kclient.gateway.topic_record import TopicRecord
     from kclient.gateway.topic_table import TopicTable
-    from kclient.htp.port import Broker, Manager
+    from kclient.htp.port import Manager
 
 
 class PartitionTable:
@@ -30,7 +30,7 @@ class PartitionTable:
     Args:
         topics: Whose partitions they are.
         manager: Keeps their checkpoints.
-        broker: Keeps their messages.
+        store: Keeps their messages.
         lease: Under which checkpoints are written.
         leadership: Which of them this gateway leads, and under which epoch.
         clock: What time it is.
@@ -44,7 +44,7 @@ class PartitionTable:
         topics: TopicTable,
         *,
         manager: Manager,
-        broker: Broker,
+        store: PartitionStore,
         lease: HeldLease,
         leadership: Leadership,
         clock: Clock,
@@ -55,7 +55,7 @@ class PartitionTable:
         self._topics = topics
         self._leadership = leadership
         self._checkpoints = Checkpoints(manager, lease)
-        self._around = Surroundings(broker, clock, producers, self._checkpoints, Openings(spawn), shields, spawn)
+        self._around = Surroundings(store, clock, producers, self._checkpoints, Openings(spawn), shields, spawn)
 
     async def load(self) -> None:
         """Read all checkpoints at once."""
@@ -108,7 +108,10 @@ class PartitionTable:
         async with AsyncExitStack() as saving:
             for partition in changed:
                 await saving.enter_async_context(partition.saving)
-            rows = dict(partition.checkpoint_row() for partition in changed if partition.state is State.OPEN)
+            rows: dict[str, bytes] = {}
+            for partition in changed:
+                if partition.state is State.OPEN:
+                    rows |= partition.checkpoint_rows()
             if rows:
                 await self._checkpoints.write(rows)
 
@@ -117,9 +120,3 @@ class PartitionTable:
         for record in self._topics:
             for partition in record.logs.values():
                 partition.close()
-
-
-def require_capabilities(capabilities: frozenset[str]) -> None:
-    """Refuse a broker that cannot do what partitions need."""
-    if CAP_ORDINAL_POSITIONS not in capabilities:
-        raise KafkaError("this HTP backend has no ordinal positions, which the gateway needs as Kafka's offsets")

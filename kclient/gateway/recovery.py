@@ -45,7 +45,7 @@ async def catch_up(log: PartitionLog, opened: OpenTopic, status: TopicStatus, na
         try:
             pulled = await opened.pull(position, max_bytes=_SCAN_BYTES)
         except DamagedError as damage:
-            found = await _behind_damage(opened, position, status.end)
+            found = await behind_damage(opened, position, status.end)
             logger.error(
                 "%s: what is stored from offset %d on is damaged; opening it goes on at %d, and fetches of what is "
                 "damaged are refused. Restore the data directory from a backup, or let consumers seek beyond it (%s)",
@@ -61,7 +61,7 @@ async def catch_up(log: PartitionLog, opened: OpenTopic, status: TopicStatus, na
     log.skip_to(status.next, status.end)
 
 
-async def _behind_damage(opened: OpenTopic, position: int, end: int) -> int:
+async def behind_damage(opened: OpenTopic, position: int, end: int) -> int:
     """The next offset from which on the log can be read."""
     step = 1
     while position + step < end:

@@ -7,6 +7,8 @@ key                            row                                              
 `kafka/intent/NAME`            `topics.IntentRow`: a creation or deletion under way           `gateway.topics`
 `kafka/log/ID/N`               a partition's checkpoint, `partitions.encode_checkpoint`       `gateway.partitions`
 `kafka/log-start/ID/N`         where a trimmed partition starts, a `numbers.NumberRow`        `gateway.partitions`
+`kafka/extents/ID/N`           the extents of a partition, `extents.encode_extents`           `gateway.extents`
+`kafka/extents/ID/N/chunks`    where some of its offsets lie, `extents.encode_chunks`         `gateway.extents`
 `kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`
 `kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
 `kafka/leader-epoch`           the last gateway's leader epoch, a `numbers.NumberRow`         `gateway.ownership`

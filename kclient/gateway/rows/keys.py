@@ -17,6 +17,8 @@ CHECKPOINTS: Final = "kafka/log/"
 """The checkpoint of a partition, by topic id and number."""
 LOG_STARTS: Final = "kafka/log-start/"
 """The log start of a partition that was trimmed, by topic id and number, in case its checkpoint is damaged."""
+EXTENTS: Final = "kafka/extents/"
+"""Where a partition lies that does not lie in one piece, by topic id and number; and where some of its offsets do."""
 GROUPS: Final = "group/"
 """A group with its members; one that only commits offsets has no row."""
 OFFSETS: Final = "group-offset/"
@@ -55,9 +57,19 @@ def log_start_key(topic_id: bytes, partition: int) -> str:
     return f"{LOG_STARTS}{topic_id.hex()}/{partition}"
 
 
+def extents_key(topic_id: bytes, partition: int) -> str:
+    """The key of a partition's list of extents."""
+    return f"{EXTENTS}{topic_id.hex()}/{partition}"
+
+
+def chunks_key(topic_id: bytes, partition: int) -> str:
+    """The key of what is known of the positions of a partition's offsets."""
+    return f"{EXTENTS}{topic_id.hex()}/{partition}/chunks"
+
+
 def of_topic(topic_id: bytes) -> tuple[str, ...]:
     """The prefixes of all rows of a topic's partitions."""
-    return f"{CHECKPOINTS}{topic_id.hex()}/", f"{LOG_STARTS}{topic_id.hex()}/"
+    return tuple(f"{kind}{topic_id.hex()}/" for kind in (CHECKPOINTS, LOG_STARTS, EXTENTS))
 
 
 def group_key(group_id: str) -> str:

@@ -25,7 +25,11 @@ __all__ = [
 CAP_POSITIONS = "positions"
 """`Sent.first` and `Sent.last` tell where the messages were stored."""
 CAP_ORDINAL_POSITIONS = "ordinal_positions"
-"""Positions are the ordinals that the topic's `Framing` reads from the messages."""
+"""Positions are the ordinals that the topic's `Framing` reads from the messages.
+
+Without it they are the store's own: whole numbers that grow from message to message. A message may take several, and
+there may be gaps; `pull` begins anywhere from a topic's start to its end. `open` is given no `next_position` then, and
+no ordinal is checked."""
 CAP_NOWAIT = "nowait"
 """`Broker.open` gives `DirectTopic`s: appends and warm reads without a switch of tasks."""
 CAP_FIND_BY_TIMESTAMP = "find_by_timestamp"
@@ -78,7 +82,7 @@ class Broker(Protocol):
             epoch: The opener's: it is the leader from now on. Not negative.
             settings: Layout of the topic; the backend's defaults if None.
             next_position: The next ordinal is at least this, whatever is stored: a log that was trimmed to
-                nothing, or that lost its end, never restarts below.
+                nothing, or that lost its end, never restarts below (capability `ordinal_positions`; else 0).
 
         Raises:
             UnknownTopicError: If the manager knows no such topic, or another incarnation of it.

@@ -28,10 +28,10 @@ class Pulled(NamedTuple):
     data: Buffer
     """Whole messages, one after the other; empty if there are none."""
     first: int
-    """First ordinal of the first message (it may lie before the position asked for); if there is none, the
+    """First position of the first message (it may lie before the position asked for); if there is none, the
     position asked for."""
     last: int
-    """Last ordinal of the last message: ask for `last + 1` next. If there is none, the position asked for - 1."""
+    """Last position of the last message: ask for `last + 1` next. If there is none, the position asked for - 1."""
 
 
 class Found(NamedTuple):
@@ -50,7 +50,7 @@ class TopicStatus(NamedTuple):
     end: int
     """The position after the last *visible* message: the high watermark."""
     next: int
-    """The position after the last *written* message: the next ordinal to be given."""
+    """The position after the last *written* message: where positions are ordinals, the next one to be given."""
     size: int
     """Bytes of all messages that are kept."""
 
@@ -96,12 +96,12 @@ class Sent(Protocol):
 
     @property
     def first(self) -> int:
-        """First ordinal of what was sent; -1 without capability `positions`."""
+        """First position of what was sent; -1 without capability `positions`."""
         ...
 
     @property
     def last(self) -> int:
-        """Last ordinal of what was sent; -1 without capability `positions`."""
+        """Last position of what was sent; -1 without capability `positions`."""
         ...
 
     @property
@@ -163,7 +163,7 @@ class OpenTopic(Protocol):
             messages: Each buffer is exactly one message of the topic's framing.
 
         Raises:
-            OrderError: If a message's first ordinal is below the next one.
+            OrderError: If a message's first ordinal is below the next one (capability `ordinal_positions`).
             StorageFullError: If there is no space; nothing was appended.
             StorageError: If writing failed; nothing was appended.
         """

@@ -1,0 +1,154 @@
+"""What partitions are opened through, whatever the positions of the store mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from kclient.gateway.extents.encoding import BARE
+from kclient.gateway.extents.rows import ExtentRows
+from kclient.gateway.extents.topic import ExtentTopic
+from kclient.htp.port import (
+    CAP_FIND_BY_TIMESTAMP,
+    CAP_NOWAIT,
+    CAP_ORDINAL_POSITIONS,
+    CAP_POSITIONS,
+    CAP_SEGMENTS,
+)
+
+if TYPE_CHECKING:
+    from kclient.gateway.extents.encoding import Encoding
+    from kclient.gateway.ownership import HeldLease
+    from kclient.htp.port import Broker, Manager, OpenTopic, Place, TopicSettings
+
+
+class PartitionStore(Protocol):
+    """Keeps the batches of partitions by their offsets."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the topics that it opens can do, see `kclient.htp.port`."""
+        ...
+
+    async def open(
+        self,
+        place: Place,
+        topic_id: bytes,
+        partition: int,
+        *,
+        epoch: int,
+        settings: TopicSettings,
+        next_offset: int,
+    ) -> OpenTopic:
+        """Take a partition over, as `kclient.htp.Broker.open` does a topic: positions are offsets.
+
+        Args:
+            place: Where it lies, or began.
+            topic_id: Of its topic.
+            partition: Its number.
+            epoch: The leader's.
+            settings: Layout of its topics in HTP.
+            next_offset: No offset below is given, whatever is stored.
+        """
+        ...
+
+    def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
+        """What is to be written together with the partition's checkpoint."""
+        ...
+
+
+class DirectStore:
+    """A partition is a topic whose positions are offsets.
+
+    Args:
+        broker: With capability `ordinal_positions`.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """The broker's."""
+        return self._broker.capabilities
+
+    async def open(
+        self,
+        place: Place,
+        topic_id: bytes,
+        partition: int,
+        *,
+        epoch: int,
+        settings: TopicSettings,
+        next_offset: int,
+    ) -> OpenTopic:
+        """The broker's topic."""
+        return await self._broker.open(place, BARE.framing, epoch=epoch, settings=settings, next_position=next_offset)
+
+    def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
+        """Nothing: the store knows where offsets lie."""
+        return {}
+
+
+class ExtentStore:
+    """A partition is a list of extents in topics whose positions may be anything that grows.
+
+    Args:
+        manager: Keeps what is known of positions.
+        broker: Keeps messages.
+        lease: Under which rows are written.
+        wall_ms: The time in milliseconds since the epoch.
+        encoding: What a message is, by the number of the partition; a batch if None.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        broker: Broker,
+        lease: HeldLease,
+        wall_ms: Callable[[], int],
+        encoding: Callable[[int], Encoding] | None = None,
+    ) -> None:
+        self._manager = manager
+        self._broker = broker
+        self._lease = lease
+        self._wall_ms = wall_ms
+        self._encoding = encoding or (lambda _: BARE)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """The broker's, and what chunks make up for; offsets are never where the store puts a message."""
+        made_up = {CAP_ORDINAL_POSITIONS, CAP_FIND_BY_TIMESTAMP, CAP_SEGMENTS}
+        return (self._broker.capabilities | made_up) - {CAP_NOWAIT, CAP_POSITIONS}
+
+    async def open(
+        self,
+        place: Place,
+        topic_id: bytes,
+        partition: int,
+        *,
+        epoch: int,
+        settings: TopicSettings,
+        next_offset: int,
+    ) -> ExtentTopic:
+        """The partition's extents as one topic."""
+        rows = ExtentRows(self._manager, self._broker, self._lease, topic_id, partition)
+        opened = ExtentTopic(
+            place, epoch, await rows.read(place),
+            broker=self._broker, encoding=self._encoding(partition), settings=settings, next_offset=next_offset,
+            rows=rows, wall_ms=self._wall_ms,
+        )  # fmt: skip
+        await opened.open()
+        return opened
+
+    def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
+        """Where some of its offsets lie."""
+        assert isinstance(opened, ExtentTopic)
+        return opened.rows()
+
+
+def partition_store(manager: Manager, broker: Broker, lease: HeldLease, wall_ms: Callable[[], int]) -> PartitionStore:
+    """What suits a broker."""
+    if CAP_ORDINAL_POSITIONS in broker.capabilities:
+        return DirectStore(broker)
+    return ExtentStore(manager, broker, lease, wall_ms)

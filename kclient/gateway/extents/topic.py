@@ -1,0 +1,419 @@
+"""A partition whose batches lie in extents, used like a topic of HTP whose positions are offsets."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import anyio
+
+from kclient.errors import IllegalStateError
+from kclient.gateway.extents import extent as lists
+from kclient.gateway.recovery import behind_damage
+from kclient.htp.errors import DamagedError, HtpError, OrderError, PositionError, UnknownTopicError
+from kclient.htp.port import Found, Place, Pulled, SegmentInfo, Sent, TopicSettings, TopicStatus
+
+if TYPE_CHECKING:
+    from kclient.gateway.extents.encoding import Encoding, Stored
+    from kclient.gateway.extents.extent import Extent
+    from kclient.gateway.extents.rows import ExtentRows
+    from kclient.htp.port import Broker, OpenTopic
+    from kclient.types import Buffer
+
+_SCAN_BYTES: Final = 1 << 20
+_NEAR: Final = 16
+"""Positions that are read through rather than bisected."""
+_HINTS: Final = 64
+"""Readers of a partition whose places are remembered."""
+
+
+def _base_offset(stored: Stored) -> int:
+    return stored[0].base_offset
+
+
+def _last_offset(stored: Stored) -> int:
+    return stored[0].last_offset
+
+
+class _Placed(NamedTuple):
+    """A batch in a topic."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+
+
+class ExtentTopic:
+    """Implements `kclient.htp.port.OpenTopic` with offsets for positions; made and opened by `ExtentStore`.
+
+    One send is under way at a time, so that what is stored is in order.
+
+    Args:
+        place: The partition's own, where its first extent lies.
+        epoch: Of the leader.
+        extents: Where its batches lie.
+        broker: Keeps them.
+        encoding: What a message is.
+        settings: Layout of its topics.
+        next_offset: No offset below this is given, whatever is stored.
+        rows: Keep the list of extents and the chunks.
+        wall_ms: The time in milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        epoch: int,
+        extents: Sequence[Extent],
+        *,
+        broker: Broker,
+        encoding: Encoding,
+        settings: TopicSettings,
+        next_offset: int,
+        rows: ExtentRows,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.place: Place = place
+        self.epoch: int = epoch
+        self.extents: list[Extent] = list(extents)
+        self._broker = broker
+        self._encoding = encoding
+        self._settings = settings
+        self._rows = rows
+        self._wall_ms = wall_ms
+        self._next = self._least = next_offset
+        self._end = 0
+        self._last: Sent | None = None
+        self._lost = True
+        """Whether what lies at the end has to be looked for."""
+        self._moved = False
+        """Whether the store begins elsewhere than the chunks say."""
+        self._changing = anyio.Lock()
+        """Held by whoever appends, or changes the list."""
+        self._opened: dict[Place, OpenTopic] = {}
+        self._hints: OrderedDict[int, tuple[Place, int]] = OrderedDict()
+        """Where readers go on."""
+
+    # The topics behind it
+
+    async def open(self) -> None:
+        """Open every topic under the epoch: whoever led before appends and trims no more."""
+        for extent in self.extents:
+            status = await (await self._topic(extent.place)).status()
+            if status.start > extent.start:
+                extent.chunks.start_at(status.start)
+                self._moved = True
+
+    async def _topic(self, place: Place) -> OpenTopic:
+        found = self._opened.get(place)
+        if found is None:
+            found = self._opened[place] = await self._broker.open(
+                place, self._encoding.framing, epoch=self.epoch, settings=self._settings
+            )
+        return found
+
+    async def close(self) -> None:
+        """Sync the topics and give up what is held for them."""
+        for topic in self._opened.values():
+            await topic.close()
+
+    async def configure(self, settings: TopicSettings) -> None:
+        """Change the layout of the topics."""
+        self._settings = settings
+        for topic in self._opened.values():
+            await topic.configure(settings)
+
+    # Appending
+
+    async def send(self, messages: Sequence[Buffer]) -> Sent:
+        """Append batches, all or none."""
+        async with self._changing:
+            if self._lost:
+                await self._find_end()
+            framing = self._encoding.framing
+            wrapped = [self._encoding.wrap(message) for message in messages]
+            infos = [framing.inspect(message) for message in wrapped]
+            for info in infos:
+                if info.first < self._next:
+                    raise OrderError(f"{self.place}: offset {info.first} was given, {self._next} is the next")
+            if self.extents[-1].chunks.full:
+                await self._begin_chunk()
+            topic = await self._topic(self.extents[-1].place)
+            self._lost = True  # unless it succeeds
+            self._last = sent = await topic.send(wrapped)
+            self._lost = False
+            now_ms = self._wall_ms()
+            for message, info in zip(messages, infos, strict=True):
+                self.extents[-1].chunks.grow(len(message), info.max_timestamp, now_ms)
+                self._next = info.last + 1
+            sent.on_synced(partial(self._synced, self._next))
+            return sent
+
+    def _synced(self, end: int, error: BaseException | None) -> None:
+        if error is None:
+            self._end = max(self._end, end)
+            self._least = max(self._least, end)
+        else:  # its positions are given again
+            self._lost = True
+            self._hints.clear()
+
+    async def _begin_chunk(self) -> None:
+        """The store may not say where it puts what is sent: what comes next begins where it ends."""
+        extent = self.extents[-1]
+        topic = await self._topic(extent.place)
+        if self._last is not None:
+            await self._last.synced()
+            self._last = None
+        extent.chunks.begin(self._next, (await topic.status()).end)
+
+    async def _find_end(self) -> None:
+        """Read the last chunk again: what is in it, and where the partition ends."""
+        if self._last is not None:
+            with suppress(HtpError):
+                await self._last.synced()
+            self._last = None
+        extent = self.extents[-1]
+        topic = await self._topic(extent.place)
+        status = await topic.status()
+        if extent.chunks.forget_from(status.end):
+            await self._rows.write_chunks(self.extents)  # else they could be taken for right when more has come
+        chunk = extent.chunks.forget_last()
+        found, now_ms = chunk.first, self._wall_ms()
+        async with aclosing(self._scan(topic, max(chunk.position, status.start), status.end)) as pieces:
+            async for position, batches in pieces:
+                for header, _ in batches:
+                    extent.chunks.grow(header.length, header.max_timestamp, chunk.modified_ms or now_ms)
+                    found = max(found, header.last_offset + 1)
+                if extent.chunks.full and position < status.end:
+                    extent.chunks.begin(found, position)
+        self._end = found
+        self._next = self._least = max(found, self._least)
+        self._lost = False
+
+    async def _scan(self, topic: OpenTopic, position: int, end: int) -> AsyncGenerator[tuple[int, list[Stored]]]:
+        """What can be read, piece by piece, each with the position behind it."""
+        while position < end:
+            try:
+                pulled = await topic.pull(position, max_bytes=_SCAN_BYTES)
+            except DamagedError:
+                position = await behind_damage(topic, position, end)
+                continue
+            if not pulled.data:
+                return
+            position = pulled.last + 1
+            yield position, list(self._encoding.batches(pulled.data))
+
+    async def status(self) -> TopicStatus:
+        """Start, end, next offset and size; looks for the end anew."""
+        async with self._changing:
+            await self._find_end()
+            size = sum(extent.chunks.size for extent in self.extents)
+            return TopicStatus(await self._start(), self._end, self._next, size)
+
+    async def _start(self) -> int:
+        """The first offset that can be read; where that is not known, one before it."""
+        if self._moved:
+            with suppress(DamagedError):
+                for extent in self.extents:
+                    found = await self._first(extent, extent.start)
+                    if found is not None:
+                        return found.base_offset
+                return self._next
+        return min(self.extents[0].chunks.all[0].first, self._next)
+
+    # Reading
+
+    async def pull(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
+        """The visible batches from an offset on."""
+        while True:
+            extents = self.extents
+            try:
+                return await self._pull(extents, position, max_bytes, max_messages)
+            except (PositionError, UnknownTopicError) as error:
+                if self.extents is not extents:  # replaced meanwhile
+                    continue
+                if isinstance(error, UnknownTopicError):
+                    raise
+                raise PositionError(str(error), start=extents[0].first, end=self._next) from error
+
+    async def _pull(self, extents: Sequence[Extent], offset: int, max_bytes: int, max_messages: int | None) -> Pulled:
+        if not 0 <= offset <= self._next:
+            raise PositionError(f"{self.place}: there is no offset {offset}", start=extents[0].first, end=self._next)
+        for extent in extents[lists.find(extents, offset) :]:
+            found = await self._pull_from(extent, offset, max_bytes, max_messages)
+            if found is not None:
+                return found
+        return Pulled(b"", offset, offset - 1)
+
+    async def _pull_from(self, extent: Extent, offset: int, max_bytes: int, max_messages: int | None) -> Pulled | None:
+        topic = await self._topic(extent.place)
+        at: int | None = await self._locate(extent, offset)
+        while at is not None and (extent.end is None or at < extent.end):
+            pulled = await topic.pull(at, max_bytes=max_bytes, max_messages=max_messages)
+            if not pulled.data:
+                return None
+            at = pulled.last + 1
+            found = list(self._encoding.batches(pulled.data))
+            first = bisect_left(found, offset, key=_last_offset)
+            until = len(found) if extent.next is None else bisect_left(found, extent.next, key=_base_offset)
+            if first < until:
+                last = _last_offset(found[until - 1])
+                if until == len(found):
+                    self._remember(last + 1, extent.place, at)
+                data = self._encoding.joined(pulled.data, found[:first], found[first:until])
+                return Pulled(data, _base_offset(found[first]), last)
+        return None
+
+    def _remember(self, offset: int, place: Place, position: int) -> None:
+        self._hints[offset] = place, position
+        if len(self._hints) > _HINTS:
+            self._hints.popitem(last=False)
+
+    async def _locate(self, extent: Extent, offset: int) -> int:
+        """A position in an extent not far before the batch that holds an offset, or comes next; never behind it."""
+        hint = self._hints.get(offset)
+        if hint is not None and hint[0] == extent.place:
+            return hint[1]
+        chunks = extent.chunks.all
+        at = extent.chunks.index(offset)
+        low, high = chunks[at].position, extent.end
+        if chunks[at].first >= offset:
+            return low
+        if at + 1 < len(chunks):
+            high = chunks[at + 1].position
+        elif high is None:
+            high = (await (await self._topic(extent.place)).status()).end
+        while high - low > _NEAR:
+            middle = (low + high) // 2
+            found = await self._first(extent, middle)
+            if found is None or found.position >= high or found.base_offset > offset:
+                high = middle
+            else:
+                low = found.position
+                if found.last_offset >= offset:
+                    break
+        return low
+
+    async def _first(self, extent: Extent, position: int) -> _Placed | None:
+        """The partition's first batch in an extent from a position on."""
+        topic = await self._topic(extent.place)
+        while extent.end is None or position < extent.end:
+            pulled = await topic.pull(position, max_bytes=1, max_messages=1)
+            if not pulled.data:
+                return None
+            for header, _ in self._encoding.batches(pulled.data):
+                if extent.next is not None and header.base_offset >= extent.next:
+                    return None
+                return _Placed(pulled.first, header.base_offset, header.last_offset)
+            position = pulled.last + 1
+        return None
+
+    async def find_by_timestamp(self, timestamp: int, *, start: int = 0) -> Found | None:
+        """The first visible batch, from the one holding `start` on, with a timestamp not below the given one."""
+        extents = self.extents
+        for extent in extents[lists.find(extents, start) :]:
+            topic = await self._topic(extent.place)
+            chunks = extent.chunks.all[extent.chunks.index(start) :]
+            ends = extent.end if extent.end is not None else (await topic.status()).end
+            for chunk, following in zip(chunks, [*(each.position for each in chunks[1:]), ends], strict=True):
+                if chunk.max_timestamp < timestamp:
+                    continue
+                begin = await self._locate(extent, start) if start > chunk.first else chunk.position
+                async with aclosing(self._scan(topic, begin, following)) as pieces:
+                    async for _, batches in pieces:
+                        for header, _ in batches:
+                            if header.last_offset >= start and header.max_timestamp >= timestamp:
+                                return Found(header.base_offset, header.last_offset, header.max_timestamp)
+        return None
+
+    # What is kept of it
+
+    async def segments(self) -> list[SegmentInfo]:
+        """The chunks, which retention may drop."""
+        chunks = [chunk for extent in self.extents for chunk in extent.chunks.all]
+        nexts = [*(chunk.first for chunk in chunks[1:]), self._next]
+        return [
+            SegmentInfo(chunk.first, ends, chunk.size, chunk.max_timestamp, chunk.modified_ms, chunk is chunks[-1])
+            for chunk, ends in zip(chunks, nexts, strict=True)
+        ]
+
+    def rows(self) -> dict[str, bytes]:
+        """What is known of positions, to be written with the checkpoint."""
+        return self._rows.chunks(self.extents)
+
+    async def roll(self) -> None:
+        """Begin another chunk, unless the last one is empty."""
+        async with self._changing:
+            if self._lost:
+                await self._find_end()
+            if self.extents[-1].chunks.last.size:
+                await self._begin_chunk()
+
+    async def trim(self, before: int) -> int:
+        """Drop whole batches that lie below an offset, and extents that hold no others."""
+        async with self._changing:
+            if self._lost:
+                await self._find_end()
+            kept = lists.trimmed(self.extents, before)
+            if len(kept) < len(self.extents):
+                await self._replace(kept)
+            extent = self.extents[0]
+            topic = await self._topic(extent.place)
+            if before >= self._end and extent.next is None:
+                position = (await topic.status()).end
+            else:
+                position = await self._locate(extent, before)
+            if all(other.place != extent.place or other.start >= position for other in self.extents[1:]):
+                await topic.trim(position)
+            extent.chunks.trim(before, position)
+            self._hints.clear()
+            return await self._start()
+
+    async def swap(self, first: int, until: int, by: Sequence[Extent]) -> None:
+        """Have other extents hold the offsets from one to another, as after a compaction: one commit of the manager.
+
+        The new ones hold copies that are synced. What held the offsets before is dropped, if nothing else is there.
+
+        Raises:
+            IllegalStateError: The new ones do not fit.
+            ConflictError: Somebody else has changed the list.
+        """
+        async with self._changing:
+            if self._lost:
+                await self._find_end()
+            await self._divide(first)
+            await self._divide(until)
+            await self._replace(lists.replaced(self.extents, first, until, by))
+
+    async def _divide(self, offset: int) -> None:
+        """Make an offset the bound of extents, in memory."""
+        at = lists.find(self.extents, offset)
+        extent = self.extents[at]
+        if not extent.first < offset <= self._end:
+            return
+        position = await self._locate(extent, offset)
+        while (found := await self._first(extent, position)) is not None and found.base_offset < offset:
+            if found.last_offset >= offset:
+                raise IllegalStateError(f"the batch at offset {found.base_offset} goes on at {offset}")
+            position = found.position + 1
+        if found is None:
+            position = (await (await self._topic(extent.place)).status()).end
+        self.extents = [*self.extents[:at], *lists.split(extent, offset, position), *self.extents[at + 1 :]]
+
+    async def _replace(self, extents: list[Extent]) -> None:
+        """Record another list, then use it, then drop what it does not name any more."""
+        await self._rows.write_list(extents)
+        before, self.extents = self.extents, extents
+        self._hints.clear()
+        for place in dict.fromkeys(extent.place for extent in before):
+            starts = [extent.start for extent in extents if extent.place == place]
+            topic = await self._topic(place)
+            if starts or place == self.place:
+                await topic.trim(min(starts) if starts else (await topic.status()).end)
+            else:
+                del self._opened[place]
+                await self._rows.drop(place, self.epoch)

@@ -1,0 +1,342 @@
+"""A partition over extents: the same as a list of batches, whatever is trimmed, lost, opened again or replaced."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from kclient.errors import IllegalStateError
+from kclient.gateway.extents import BARE, Chunks, Encoding, Enveloped, Extent, ExtentStore, ExtentTopic
+from kclient.gateway.ownership import HeldLease
+from kclient.gateway.rows.keys import chunks_key, extents_key
+from kclient.htp import ConflictError, FencedError, OrderError, Place, PositionError, StorageError, Topic, TopicSettings
+from kclient.records import iter_headers
+from kclient.records.restamping import place_batch
+from tests.gateway_wire import batch_of
+from tests.plain_store import PlainStore
+
+names = (f"extents-{number}" for number in count())
+pytestmark = pytest.mark.anyio
+
+ID = b"\x01" * 16
+
+
+@dataclass
+class Bed:
+    """A partition on a plain store, and what has to be in it."""
+
+    store: PlainStore
+    place: Place
+    lease: HeldLease
+    encoding: Encoding
+    topic: Any = None
+    epoch: int = 0
+    batches: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """First and last offset of each, and its bytes."""
+    next: int = 0
+    start: int = 0
+
+    async def open(self) -> ExtentTopic:
+        self.epoch += 1
+        partitions = ExtentStore(
+            self.store.manager, self.store.broker, self.lease, lambda: 1_000, lambda _: self.encoding
+        )
+        opened = await partitions.open(
+            self.place, ID, 0, epoch=self.epoch, settings=TopicSettings(segment_bytes=3_000), next_offset=self.next
+        )
+        self.topic = opened
+        return opened
+
+    async def append(self, *values: bytes, timestamp: int = 5, wait: bool = True) -> Any:
+        batch = batch_of(*values, timestamp=timestamp)
+        place_batch(batch, self.next, 1)
+        sent = await self.topic.send((batch,))
+        if wait:
+            await sent.synced()
+        self.batches.append((self.next, self.next + len(values) - 1, bytes(batch)))
+        self.next += len(values)
+        return sent
+
+    def trimmed(self, before: int) -> None:
+        self.start = max(self.start, before)
+        self.batches = [each for each in self.batches if each[1] >= before]
+
+    async def read(self, offset: int, **options: Any) -> list[tuple[int, int, bytes]]:
+        pulled = await self.topic.pull(offset, **options)
+        found, data = [], bytes(pulled.data)
+        for position, header in iter_headers(data):
+            found.append((header.base_offset, header.last_offset, data[position : position + header.length]))
+        if found:
+            assert (pulled.first, pulled.last) == (found[0][0], found[-1][1])
+        else:
+            assert (pulled.first, pulled.last) == (offset, offset - 1)
+        return found
+
+    async def holds_from(self, offset: int) -> None:
+        """What can be read from here is all that has to be there, in order."""
+        expected = [each for each in self.batches if each[1] >= offset]
+        found: list[tuple[int, int, bytes]] = []
+        at = offset
+        while some := await self.read(at, max_bytes=2_000):
+            found += some
+            at = some[-1][1] + 1
+        assert found == expected
+
+
+@asynccontextmanager
+async def bed(encoding: Encoding = BARE) -> AsyncIterator[Bed]:
+    async with PlainStore(next(names)) as store:
+        await store.manager.create_domain("t")
+        place = (await store.manager.create_topic(Topic("t", "0"), broker="brk-0")).place
+        made = Bed(store, place, HeldLease(await store.manager.acquire("lease", "me", 100)), encoding)
+        await made.open()
+        yield made
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_it_is_a_list_of_batches(seed: int) -> None:
+    random = Random(seed)
+    async with bed(Enveloped(3) if seed % 3 == 0 else BARE) as made:
+        for extent in made.topic.extents:
+            extent.chunks.unit = 1_500
+        for _ in range(250):
+            match random.randrange(12):
+                case 0:
+                    before = random.randint(made.start, made.next)
+                    start = await made.topic.trim(before)
+                    assert start <= before or not made.batches
+                    made.trimmed(before)
+                case 1:
+                    rows = made.topic.rows() if random.random() < 0.5 else {}
+                    await made.store.manager.commit(rows)
+                    await made.open()
+                    status = await made.topic.status()
+                    assert status.next == made.next
+                    assert status.end == made.next or not made.batches
+                    assert status.start <= made.start
+                case 2:
+                    await made.topic.roll()
+                case 3:
+                    await made.holds_from(random.randint(made.start, made.next))
+                case 4:
+                    await a_sync_fails(made, random)
+                case _:
+                    await made.append(*(random.randbytes(random.randrange(400)) for _ in range(random.randint(1, 5))))
+        for offset in range(made.start, made.next + 1):
+            expected = [each for each in made.batches if each[1] >= offset][:1]
+            assert await made.read(offset, max_bytes=1) == expected
+        segments = await made.topic.segments()
+        assert [segment.active for segment in segments] == [False] * (len(segments) - 1) + [True]
+        assert [segment.next for segment in segments] == [*(segment.first for segment in segments[1:]), made.next]
+
+
+async def a_sync_fails(made: Bed, random: Random) -> None:
+    """What was not synced is gone, and what comes next has its offsets, and perhaps its positions."""
+    inner = made.store.broker.opened[made.place]
+    before, kept = made.next, list(made.batches)
+    inner.failing = lambda: True
+    sent = []
+    with suppress(StorageError):  # one that begins a chunk waits for the one before
+        for _ in range(3):
+            sent.append(await made.append(random.randbytes(300), wait=False))
+    for each in sent:
+        with pytest.raises(StorageError, match="has failed"):
+            await each.synced()
+    inner.failing = lambda: False
+    made.next, made.batches = before, kept
+    assert (await made.topic.status()).next == before
+
+
+async def test_random_access_needs_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two offsets whose positions are known, and when the next read goes on where this one ended."""
+    async with bed() as made:
+        for _ in range(3_000):
+            await made.append(b"x")
+        inner, pulls = made.store.broker.opened[made.place], 0
+        pull = inner.pull
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal pulls
+            pulls += 1
+            return await pull(*arguments, **options)
+
+        monkeypatch.setattr(inner, "pull", counted)
+        assert len(made.topic.extents[0].chunks.all) == 1
+        for offset in (2_500, 0, 1_000):
+            pulls = 0
+            assert (await made.read(offset, max_bytes=1))[0][0] == offset
+            assert pulls <= 25
+            for following in range(offset + 1, offset + 10):
+                pulls = 0
+                assert (await made.read(following, max_bytes=1))[0][0] == following
+                assert pulls == 1
+
+
+async def test_what_is_found_by_time() -> None:
+    async with bed() as made:
+        made.topic.extents[0].chunks.unit = 500
+        for number in range(100):
+            await made.append(bytes(100), timestamp=number * 10)
+        for timestamp, start in [(0, 0), (355, 0), (990, 0), (10, 70), (500, 49), (500, 51)]:
+            found = await made.topic.find_by_timestamp(timestamp, start=start)
+            first = next(number for number in range(start, 100) if number * 10 >= timestamp)
+            assert found == (first, first, first * 10)
+        assert await made.topic.find_by_timestamp(991) is None
+        assert await made.topic.find_by_timestamp(5, start=100) is None
+        segments = await made.topic.segments()
+        assert len(segments) > 10
+        assert sum(segment.size for segment in segments) == sum(len(batch) for _, _, batch in made.batches)
+        assert max(segment.max_timestamp for segment in segments) == 990
+
+
+async def test_offsets_that_were_given_are_not_given_again() -> None:
+    async with bed() as made:
+        await made.append(b"a", b"b")
+        made.next = 1
+        with pytest.raises(OrderError, match="2 is the next"):
+            await made.append(b"c")
+        made.next = 50
+        await made.open()
+        assert (await made.topic.status())[1:3] == (2, 50)
+        made.next = 49
+        with pytest.raises(OrderError, match="50 is the next"):
+            await made.append(b"c")
+
+
+async def test_positions_outside() -> None:
+    async with bed() as made:
+        await made.append(b"a", b"b")
+        assert await made.read(2) == []
+        for outside in (-1, 3):
+            with pytest.raises(PositionError) as told:
+                await made.read(outside)
+            assert (told.value.start, told.value.end) == (0, 2)
+
+
+async def test_a_newer_leader_seals_an_older_one() -> None:
+    async with bed() as made:
+        await made.append(b"a")
+        old = made.topic
+        await made.open()
+        batch = batch_of(b"b")
+        place_batch(batch, 1, 1)
+        with pytest.raises(FencedError):
+            await old.send((batch,))
+        with pytest.raises(FencedError):
+            await old.trim(1)
+        await made.holds_from(0)
+
+
+async def copied(made: Bed, name: str, first: int, until: int) -> Extent:
+    """A compaction's work: some of the batches between two offsets, in a topic of their own."""
+    place = (await made.store.manager.create_topic(Topic("t", name), broker="brk-0")).place
+    topic = await made.store.broker.open(place, made.encoding.framing, epoch=made.epoch)
+    kept = [each for each in made.batches if first <= each[0] and each[1] < until][::2]
+    for _, _, batch in kept:
+        await (await topic.send((made.encoding.wrap(batch),))).synced()
+    made.batches = [each for each in made.batches if each in kept or not first <= each[0] < until]
+    return Extent(place, first, until, (await topic.status()).end, Chunks.starting_at(first, 0))
+
+
+@pytest.mark.parametrize("encoding", [BARE, Enveloped(3)], ids=["bare", "enveloped"])
+async def test_other_extents_take_the_place_of_some(encoding: Encoding) -> None:
+    """As a compaction does it: in one commit, while it is read and appended to, more than once, and after a restart."""
+    async with bed(encoding) as made:
+        made.topic.extents[0].chunks.unit = 1_000
+        for number in range(100):
+            await made.append(bytes(100), b"%d" % number)
+        await made.topic.swap(0, 80, [await copied(made, "0.1", 0, 80)])
+        await made.holds_from(0)
+        assert [extent.place.topic.name for extent in made.topic.extents] == ["0.1", "0"]
+        await made.append(b"more")
+        await made.open()
+        assert [extent.place.topic.name for extent in made.topic.extents] == ["0.1", "0"]
+        await made.holds_from(0)
+        await made.holds_from(81)
+
+        await made.topic.swap(80, 160, [await copied(made, "0.2", 80, 160)])
+        await made.holds_from(3)
+        await made.topic.swap(0, 160, [await copied(made, "0.3", 0, 160)])
+        await made.holds_from(0)
+        assert [topic.topic.name for topic in await made.store.manager.list_topics("t")] == ["0", "0.3"]
+        inner = made.store.broker.opened[made.place]
+        assert (await inner.status()).start > 0, "what was copied is trimmed"
+
+        await made.open()
+        await made.holds_from(0)
+        await made.topic.trim(150)
+        made.trimmed(150)
+        await made.holds_from(150)
+        await made.topic.trim(170)
+        made.trimmed(170)
+        assert [extent.place for extent in made.topic.extents] == [made.place]
+        assert [topic.topic.name for topic in await made.store.manager.list_topics("t")] == ["0"]
+        await made.append(b"last")
+        await made.open()
+        assert (await made.topic.status()).end == made.next
+        await made.holds_from(170)
+
+
+async def test_a_reader_goes_on_when_what_it_reads_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bed() as made:
+        for number in range(40):
+            await made.append(b"%d" % number)
+        await made.topic.swap(0, 20, [await copied(made, "0.1", 0, 20)])
+        inner = made.store.broker.opened[made.topic.extents[0].place]
+        pull = inner.pull
+
+        async def late(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(inner, "pull", pull)
+            await made.topic.swap(0, 30, [await copied(made, "0.2", 0, 30)])
+            return await pull(*arguments, **options)
+
+        monkeypatch.setattr(inner, "pull", late)
+        assert (await made.read(5, max_bytes=1)) == [each for each in made.batches if each[1] >= 5][:1]
+        assert made.topic.extents[0].place.topic.name == "0.2"
+
+
+async def test_what_does_not_fit_replaces_nothing() -> None:
+    async with bed() as made:
+        for _ in range(10):
+            await made.append(b"a", b"b")
+        wrong = Extent(Place(Topic("t", "0.1"), 99), 0, 12, 5, Chunks.starting_at(0, 0))
+        for first, until in [(0, 11), (1, 12), (0, 10), (0, 22)]:
+            with pytest.raises(IllegalStateError):
+                await made.topic.swap(first, until, [wrong])
+            await made.holds_from(0)
+        other = await copied(made, "0.1", 0, 12)
+        await made.store.manager.commit({extents_key(ID, 0): b"somebody else's"})
+        with pytest.raises(ConflictError):
+            await made.topic.swap(0, 12, [other])
+        assert [extent.place for extent in made.topic.extents if extent.place != made.place] == []
+
+
+async def test_chunks_that_are_damaged_are_found_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with bed() as made:
+        made.topic.extents[0].chunks.unit = 500
+        for _ in range(50):
+            await made.append(bytes(50))
+        rows = made.topic.rows()
+        assert list(rows) == [chunks_key(ID, 0)]
+        await made.store.manager.commit({key: row[:-1] + b"g" for key, row in rows.items()})
+        await made.open()
+        assert "cannot be read" in caplog.text
+        assert (await made.topic.status())[:3] == (0, 50, 50)
+        await made.holds_from(0)
+
+
+async def test_a_damaged_list_is_not_guessed() -> None:
+    async with bed() as made:
+        await made.append(b"a")
+        await made.store.manager.commit({extents_key(ID, 0): b'{"format":1,"extents":[]}'})
+        with pytest.raises(StorageError, match="restore it from a backup"):
+            await made.open()
+        await made.store.manager.commit({extents_key(ID, 0): b'{"format":2,"extents":[]}'})
+        with pytest.raises(StorageError, match="this version reads 1"):
+            await made.open()
