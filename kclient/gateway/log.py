@@ -362,7 +362,7 @@ class PartitionLog:
         """The greatest epoch not above `epoch` and where it ends, (-1, -1) when unknown (KIP-101, KIP-279)."""
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
-        if epoch > self.leader_epoch or not self._epochs:
+        if not 0 <= epoch < self.leader_epoch or not self._epochs:
             return -1, -1
         index = bisect_right([known for known, _ in self._epochs], epoch)
         if index == 0:

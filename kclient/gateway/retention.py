@@ -140,11 +140,11 @@ class Retention:
         try:
             if await self._apply(partition):
                 look.moved += 1
-            partition.log.expire(look.expired_ms)
         except (KafkaError, OSError) as error:
             if not record.gone:
                 logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
         finally:
+            partition.log.expire(look.expired_ms)  # also of one that cannot be opened
             done.set()
 
     async def _apply(self, partition: Partition) -> bool:

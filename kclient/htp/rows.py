@@ -21,6 +21,8 @@ _GREATEST: Final = (1 << 62) - 1
 """No offset, size or time is as large, so sums of a few of them stay 64-bit numbers."""
 GREATEST_EPOCH: Final = (1 << 31) - 2
 """Whoever leads under an epoch tells it in 32 bits, and the next one is greater."""
+_FIRST_SURROGATE: Final = 0xD800
+_LAST_SURROGATE: Final = 0xDFFF
 _DIGITS: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
 _SHOWN: Final = 200
 _PAGE: Final = 1000
@@ -37,6 +39,17 @@ async def scan_pages(manager: Manager, prefix: str) -> AsyncIterator[dict[str, V
         if len(page) < _PAGE:
             return
         page = await manager.scan(prefix, after=next(reversed(page)), limit=_PAGE)
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The least text that comes after all that begin with a prefix; None if none does."""
+    prefix = prefix.rstrip("\U0010ffff")
+    if not prefix:
+        return None
+    following = ord(prefix[-1]) + 1
+    if following == _FIRST_SURROGATE:  # which no key can have
+        following = _LAST_SURROGATE + 1
+    return prefix[:-1] + chr(following)
 
 
 def parse_object(row: bytes) -> dict[str, Any]:

@@ -340,6 +340,9 @@ class ServerConnection:
             self._end(cause)
             return
         # a client may send with `acks=0` and go: what was received whole begins as if it were still there
+        if cause is not None:  # without frames, which hold this connection and what could not be sent
+            cause = cause.with_traceback(None)
+            cause.__context__ = None
         self._parted = _Parted(cause)
         self.share.go_on()
         self.share.add(-self._frame_held, requests=-self._frame_held)

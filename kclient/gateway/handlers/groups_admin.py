@@ -107,8 +107,11 @@ class DescribeGroupsHandler(Handler):
 
     def _described(self, group_id: str, request: DescribeGroupsRequest, context: RequestContext) -> DescribedGroup:
         access, client = self._access, context.connection
+        operations = None
         try:
             access.check_group(client, AclOperation.DESCRIBE, group_id)
+            if request.include_authorized_operations:
+                operations = access.operations(client, ResourceType.GROUP, group_id)
         except KafkaError as error:
             refused = DescribedGroup(group_id=group_id, group_state="", protocol_type="", protocol_data="")
             refused.error_code = code_of(error, self.ROLE)
@@ -119,8 +122,8 @@ class DescribeGroupsHandler(Handler):
         if managed is None:
             return _missing(group_id, context.api_version)
         described = _describe(managed.group)
-        if request.include_authorized_operations:
-            described.authorized_operations = access.operations(client, ResourceType.GROUP, group_id)
+        if operations is not None:
+            described.authorized_operations = operations
         return described
 
 

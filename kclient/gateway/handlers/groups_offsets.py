@@ -303,8 +303,8 @@ class OffsetFetchHandler(Handler):
                 name = self._access.topic(client, AclOperation.DESCRIBE, "", topic.topic_id).name
             except KafkaError as refusal:
                 error = ErrorCode(code_of(refusal))
-        elif not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED  # offsets of a topic that is not there are told
+        else:
+            error = self._refusal(client, name)
         return _answer(offsets, name, topic.topic_id, topic.partition_indexes, error)
 
     def _everything(self, offsets: GroupOffsets | None, client: ConnectionContext) -> list[tuple[str, list[int]]]:
@@ -318,9 +318,18 @@ class OffsetFetchHandler(Handler):
     def _old_rows(
         self, offsets: GroupOffsets | None, name: str, partitions: Sequence[int], client: ConnectionContext
     ) -> Iterator[OffsetFetchResponsePartition]:
-        if self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+        code = self._refusal(client, name)
+        if code is ErrorCode.NONE:
             return (_old_row(offsets, name, partition) for partition in partitions)
-        return (_refused_row(partition) for partition in partitions)
+        return (_refused_row(partition, code) for partition in partitions)
+
+    def _refusal(self, client: ConnectionContext, name: str) -> ErrorCode:
+        """Why a client is not told of a topic's offsets; that it is not there is no reason."""
+        try:
+            allowed = self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+        except KafkaError as error:
+            return ErrorCode(code_of(error))
+        return ErrorCode.NONE if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _is_large(group: OffsetFetchResponseGroup) -> bool:
@@ -342,9 +351,9 @@ def _old_row(offsets: GroupOffsets | None, name: str, partition: int) -> OffsetF
     )
 
 
-def _refused_row(partition: int) -> OffsetFetchResponsePartition:
+def _refused_row(partition: int, code: ErrorCode) -> OffsetFetchResponsePartition:
     row = _old_row(None, "", partition)
-    row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    row.error_code = code
     return row
 
 

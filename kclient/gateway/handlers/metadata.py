@@ -169,13 +169,13 @@ class MetadataHandler(Handler):
                 record = access.topic(client, AclOperation.DESCRIBE, "", wanted.topic_id)
             else:
                 raise InvalidTopicError("a topic without a name")
+            if request.include_topic_authorized_operations:
+                answer.topic_authorized_operations = access.operations(client, ResourceType.TOPIC, record.name)
         except KafkaError as error:
             answer.error_code = code_of(error)
             return answer
         answer.name, answer.topic_id = record.name, record.topic_id
         answer.partitions = partitions_of(record, self._leadership)
-        if request.include_topic_authorized_operations:
-            answer.topic_authorized_operations = access.operations(client, ResourceType.TOPIC, record.name)
         return answer
 
 

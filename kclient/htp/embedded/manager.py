@@ -31,7 +31,7 @@ from kclient.htp.errors import (
 )
 from kclient.htp.loop import current_poster
 from kclient.htp.port import Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
-from kclient.htp.rows import GREATEST_EPOCH, whole
+from kclient.htp.rows import GREATEST_EPOCH, prefix_end, whole
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -189,7 +189,9 @@ class SqliteManager:
         def work(connection: Connection) -> dict[str, Versioned]:
             query = select(entries).order_by(entries.c.key).where(entries.c.key > after).limit(limit)
             if prefix:
-                query = query.where(entries.c.key >= prefix, entries.c.key < prefix + "\U0010ffff")
+                query = query.where(entries.c.key >= prefix)
+            if (after_all := prefix_end(prefix)) is not None:
+                query = query.where(entries.c.key < after_all)
             return {row.key: Versioned(row.value, row.version) for row in connection.execute(query)}
 
         return await self._do(work)

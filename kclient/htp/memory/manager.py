@@ -18,6 +18,7 @@ from kclient.htp.errors import (
 )
 from kclient.htp.memory.state import LeaseRow
 from kclient.htp.port import Lease, LeaseInfo, Topic, TopicInfo, Versioned
+from kclient.htp.rows import prefix_end
 
 if TYPE_CHECKING:
     from kclient.htp.memory.state import MemoryState
@@ -104,7 +105,8 @@ class MemoryManager:
             self._state.check()
             values, keys = self._state.values, self._state.keys()
             begin = max(bisect_right(keys, after), bisect_left(keys, prefix))
-            end = bisect_left(keys, prefix + "\U0010ffff") if prefix else len(keys)
+            after_all = prefix_end(prefix)
+            end = len(keys) if after_all is None else bisect_left(keys, after_all)
             return {key: values[key] for key in keys[begin : min(end, begin + limit)]}
 
     async def commit(

@@ -411,3 +411,49 @@ async def test_a_session_asks_again_at_every_fetch() -> None:
         assert answer.responses[0].partitions[0].error_code == 29
         assert not answer.responses[0].partitions[0].records
         await other.aclose()
+
+
+class FailsOnce:
+    """Allows everything, and raises when it is asked for the n-th time."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def allows(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> bool:
+        return self.allows_any(client, operation, kind)
+
+    def allows_any(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType) -> bool:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError("the directory of users does not answer")
+        return True
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (m.MetadataRequest(topics=None, include_topic_authorized_operations=True), 12),
+        (m.MetadataRequest(topics=[]), 0),
+        (m.DescribeGroupsRequest(groups=["g", "h"], include_authorized_operations=True), 5),
+        (m.OffsetFetchRequest(group_id="g", topics=None), 7),
+        (m.OffsetFetchRequest(group_id="g", topics=[m.OffsetFetchRequestTopic(name="t", partition_indexes=[0])]), 5),
+        (m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id="g", topics=None)]), 8),
+        (m.DescribeTopicPartitionsRequest(), 0),
+        (m.DescribeClusterRequest(include_cluster_authorized_operations=True), 1),
+        (m.ListGroupsRequest(), 4),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Message) else str(value),
+)
+async def test_an_authorizer_that_fails_at_any_question_leaves_the_connection(
+    request_: ApiMessage, version: int
+) -> None:
+    async with running() as (gateway, wire):
+        await filled(gateway, wire)
+        questions = 0
+        while True:
+            questions += 1
+            gateway.parts.access.authorizer = fails = FailsOnce(questions)
+            await wire(request_, version)
+            if fails.left > 0:
+                break
+        assert questions > 1

@@ -189,6 +189,7 @@ def test_leader_epochs() -> None:
     assert later.end_of_epoch(4) == (3, 10)
     assert later.end_of_epoch(5) == (5, 15)
     assert later.end_of_epoch(6) == (-1, -1)
+    assert later.end_of_epoch(-1) == (-1, -1), "as Kafka"
     assert later.end_of_epoch(1) == (1, 0)
     assert [later.epoch_of(offset) for offset in (0, 9, 10, 14)] == [3, 3, 5, 5]
     with pytest.raises(FencedLeaderEpochError):

@@ -12,6 +12,7 @@ import pytest
 
 from kclient.gateway import Gateway
 from kclient.gateway.handlers.fetch import _Fetch
+from kclient.net.server_connection import ServerConnection
 from kclient.protocol.framing import encode_response
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
@@ -22,7 +23,7 @@ from kclient.protocol.messages.groups import (
     SyncGroupRequestAssignment,
 )
 from kclient.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.gateway_wire import batch_of, connect, running
+from tests.gateway_wire import batch_of, connect, fetch_request, running
 
 pytestmark = pytest.mark.anyio
 
@@ -252,3 +253,32 @@ async def test_nothing_of_a_fetch_waits_for_the_collector() -> None:
                 assert fetches() == 0
             finally:
                 gc.enable()
+
+
+async def test_nothing_of_a_client_that_goes_unread_waits_for_the_collector() -> None:
+    """Neither its connection nor the answer that it did not read, though more of its requests were to begin."""
+
+    def connections() -> int:
+        return sum(type(each) is ServerConnection for each in gc.get_objects())
+
+    async with running() as (gateway, wire):
+        await wire.create("t", 4)
+        request = fetch_request("t", 0, max_wait_ms=100)
+        request.topics[0].partitions = [fetch_request("t", 0, number).topics[0].partitions[0] for number in range(4)]
+        for partition in range(4):
+            for _ in range(4):
+                await wire.produce("t", batch_of(bytes(200_000)), partition)
+        gc.collect()
+        gc.disable()
+        try:
+            before = connections()
+            for _ in range(10):
+                client = connect(gateway)
+                for _ in range(10):
+                    await client.send(request, 11)
+                await anyio.wait_all_tasks_blocked()
+                await client.aclose()
+                await anyio.wait_all_tasks_blocked()
+            await eventually(lambda: connections() <= before + 1)  # the last one may be in use
+        finally:
+            gc.enable()

@@ -19,7 +19,7 @@ from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.topic import MemoryTopic
 from kclient.htp.port import CAP_NOWAIT, SyncedCallback, TopicStatus
 from kclient.types import Buffer
-from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request
+from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
 
 pytestmark = pytest.mark.anyio
 
@@ -266,6 +266,26 @@ async def test_a_partition_that_cannot_be_opened_says_so_and_tries_again(monkeyp
         monkeypatch.setattr(gateway.parts.clock, "now", lambda: later)
         assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
         await wire.aclose()
+
+
+async def test_a_partition_that_cannot_be_opened_remembers_as_many_producers_as_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*args: object, **options: object) -> None:
+        raise StorageError("unreadable")
+
+    async with running(config={"producer.id.cache.size": 100}) as (gateway, wire):
+        await wire.create("t")
+        monkeypatch.setattr(gateway.parts.broker, "open", refuse)
+        for producer_id in range(40):
+            row = await wire.produce("t", batch_of(b"a", producer_id=producer_id, producer_epoch=0, sequence=0))
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        assert 10 <= len(partition.log._refused) <= 20
+        monkeypatch.setattr(gateway.parts.clock, "wall_ms", lambda: 1 << 50)
+        await gateway.apply_retention()
+        assert not len(partition.log._refused), "and for as long as those"
 
 
 async def test_what_comes_while_a_store_is_asked_where_it_ends() -> None:

@@ -95,6 +95,16 @@ async def test_scanning(manager: Manager) -> None:
     assert all(found.value == key.encode() for key, found in (await scan_all(manager, "a")).items())
 
 
+async def test_scanning_to_the_end_of_what_text_can_be(manager: Manager) -> None:
+    """What comes last behind a prefix is found, and what comes next is not."""
+    last = "\U0010ffff"
+    keys = ["a", "a" + last, "a" + last + "b", "a" + last * 3, "b", "\ud7ff", "\ud7ffx", "\ue000", last, last * 2]
+    await manager.commit({key: key.encode() for key in keys})
+    for prefix in ("", "a", "a" + last, "a" + last * 2, "\ud7ff", last, last * 2):
+        expected = sorted(key for key in keys if key.startswith(prefix))
+        assert list(await scan_all(manager, prefix)) == expected, ascii(prefix)
+
+
 async def test_scanning_page_by_page(manager: Manager) -> None:
     keys = sorted(["b", "b/", *(f"a/{number}" for number in range(25)), "a/é", "a/😀", "a"])
     await manager.commit({key: key.encode() for key in keys})
