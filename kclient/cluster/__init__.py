@@ -8,6 +8,7 @@ from kclient.cluster.client_state import CLIENT_TABLE as CLIENT_TABLE
 from kclient.cluster.client_state import ClientEvent as ClientEvent
 from kclient.cluster.client_state import ClientState as ClientState
 from kclient.cluster.client_state import Closing as Closing
+from kclient.cluster.client_state import leaves_in_order as leaves_in_order
 from kclient.cluster.cluster import Cluster as Cluster
 from kclient.cluster.config import ClusterConfig as ClusterConfig
 from kclient.cluster.coordinators import GROUP as GROUP

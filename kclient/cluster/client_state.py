@@ -38,6 +38,14 @@ CLIENT_TABLE: StateTable[ClientState, ClientEvent] = {
 }
 
 
+def leaves_in_order(error: BaseException | None) -> bool:
+    """Whether the block of a client is left so that what it has is brought to an end first.
+
+    By Ctrl-C and by a cancellation it is not; by `sys.exit`, which the program says itself, it is.
+    """
+    return error is None or isinstance(error, Exception | SystemExit)
+
+
 class Closing:
     """Who closes a client: the first that calls `close` does it, the others wait for that."""
 

@@ -22,6 +22,7 @@ from kclient.concurrency.cleanup import thread_to_the_end as thread_to_the_end
 from kclient.concurrency.cleanup import to_the_end as to_the_end
 from kclient.concurrency.completion import Completion as Completion
 from kclient.concurrency.completion import Wakeup as Wakeup
+from kclient.concurrency.frames import stands_in as stands_in
 from kclient.concurrency.moments import HeldLock as HeldLock
 from kclient.concurrency.moments import MomentLock as MomentLock
 from kclient.concurrency.moments import check_none_held as check_none_held
@@ -57,6 +58,7 @@ __all__ = [
     "loop_clock",
     "loop_soon",
     "reentered",
+    "stands_in",
     "thread_to_the_end",
     "to_the_end",
     "watch_lock",

@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from kclient.arguments import as_partition, as_partitions
+from kclient.cluster import leaves_in_order
 from kclient.concurrency import Wakeup, drive_async
 from kclient.consumer.actions import Action, Await, Call, Wait
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
@@ -86,8 +87,7 @@ class Consumer(ConsumerBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        at_leisure = error is None or isinstance(error, Exception)
-        await self.close(CLOSE_TIMEOUT if at_leisure else 0)
+        await self.close(CLOSE_TIMEOUT if leaves_in_order(error) else 0)
 
     async def close(self, timeout: float | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.

@@ -7,13 +7,14 @@ Batches finish in the sender's task. What the user is to be told is collected he
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Coroutine
-from time import monotonic
-from typing import TYPE_CHECKING
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Final
 
-from kclient.concurrency import MomentLock, ThreadSignal
+from kclient.concurrency import MomentLock, ThreadSignal, stands_in
 from kclient.errors import DeliveryError, FailedDelivery, IllegalStateError, KafkaTimeoutError
 from kclient.producer.states import BatchState
 
@@ -95,7 +96,7 @@ class DeliveryReports:
         Within a callback it returns at once: a callback may send, and those of what it sends come after it.
         """
         thread = threading.get_ident()
-        if not self._ready or thread in self._telling:
+        if not self._ready or self._is_telling(thread):
             return
         again = True
         while again:
@@ -111,7 +112,7 @@ class DeliveryReports:
     def after_callbacks(self, function: Callable[[], None]) -> None:
         """Call something: after all callbacks that this thread is calling, or now."""
         thread = threading.get_ident()
-        if thread in self._telling:
+        if self._is_telling(thread):
             self._afterwards[thread] = function
         else:
             function()
@@ -170,6 +171,36 @@ class DeliveryReports:
         for signal in waiting:
             signal.set()
 
+    def _is_telling(self, thread: int) -> bool:
+        """Whether this thread is calling a callback.
+
+        Several exceptions in a row may have cut off the end of that: then it is done now.
+        """
+        if thread not in self._telling:
+            return False
+        if stands_in(sys._getframe(), _TELL_NEXT, "self", self):
+            return True
+        self._told(thread)
+        return False
+
+    def _forget_dead(self, batches: list[ProducerBatch]) -> None:
+        """The same for other threads, of batches that are taking long."""
+        for left in reversed(range(_LOOKS)):
+            with self._guard:  # a thread that tells, or has told, needs it to say so
+                frames = sys._current_frames()
+                dead = [
+                    thread
+                    for thread, batch in self._telling.items()
+                    if batch in batches and not stands_in(frames.get(thread), _TELL_NEXT, "self", self)
+                ]
+                if not left:
+                    for thread in dead:
+                        self._told(thread)
+            del frames
+            if not dead:
+                return
+            sleep(0.001)
+
     def settle(self, deadline: float | None) -> bool:
         """`run_callbacks`, and wait for those that other threads are calling.
 
@@ -181,10 +212,10 @@ class DeliveryReports:
             comes after it.
         """
         thread = threading.get_ident()
+        if self._is_telling(thread):
+            self._settling.add(thread)
+            return True
         with self._guard:
-            if thread in self._telling:
-                self._settling.add(thread)
-                return True
             due = [*self._ready, *self._telling.values()]
         while True:
             self.run_callbacks()
@@ -200,7 +231,8 @@ class DeliveryReports:
             left = 1.0 if deadline is None else min(deadline - monotonic(), 1.0)
             if left <= 0:
                 return False
-            through.wait(left)
+            if not through.wait(left):
+                self._forget_dead(telling)
 
     # ------------------------------------------------------------------ failures
 
@@ -263,6 +295,10 @@ class DeliveryReports:
                 return
             if deadline is not None and monotonic() >= deadline:
                 raise KafkaTimeoutError("The record is still on its way (delivery.timeout.ms bounds how long)")
+
+
+_TELL_NEXT: Final = DeliveryReports._tell_next.__code__
+_LOOKS: Final = 20
 
 
 def _alike(one: KafkaError, other: KafkaError) -> bool:

@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
+from kclient.cluster import leaves_in_order
 from kclient.concurrency import drive_async
 from kclient.errors import DeliveryError
 from kclient.producer.base import ProducerBase
@@ -91,8 +92,8 @@ class Producer(ProducerBase):
             return
         failed = None
         try:
-            # an ordinary exception is no reason to lose records; leaving at once is
-            await self.close(timeout=None if isinstance(error, Exception) else 0)
+            # an ordinary exception, or the program's end, is no reason to lose records; leaving at once is
+            await self.close(timeout=None if leaves_in_order(error) else 0)
         except DeliveryError as told:
             failed = told
         self._note_losses(error, failed)

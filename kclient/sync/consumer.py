@@ -16,7 +16,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from kclient.arguments import as_partition, as_partitions
-from kclient.concurrency import ThreadSignal, drive
+from kclient.cluster import leaves_in_order
+from kclient.concurrency import ThreadSignal, drive, stands_in
 from kclient.consumer.actions import Action, Await, Call, Wait
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
 from kclient.consumer.records import ConsumerRecords
@@ -28,7 +29,7 @@ from kclient.sync.beginning import Beginning, orphaned
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
     from pathlib import Path
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
     from kclient.config import ConfigSource
     from kclient.records import ConsumerRecord
@@ -122,8 +123,7 @@ class Consumer(ConsumerBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        at_leisure = error is None or isinstance(error, Exception)
-        self.close(CLOSE_TIMEOUT if at_leisure else 0)
+        self.close(CLOSE_TIMEOUT if leaves_in_order(error) else 0)
 
     def close(self, timeout: float | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
@@ -170,12 +170,7 @@ class Consumer(ConsumerBase):
 
     def _amid_close(self) -> bool:
         """Whether `close` is called by what it calls; else one that was interrupted repeatedly has left it undone."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
-            if frame.f_code is _CLOSE_CODE and frame.f_locals.get("self") is self:
-                return True
-            frame = frame.f_back
-        return False
+        return stands_in(sys._getframe(2), _CLOSE_CODE, "self", self)
 
     async def _shut(self) -> None:
         try:
@@ -325,13 +320,10 @@ class Consumer(ConsumerBase):
                     del self._claims[_POLL]
 
     def _is_live(self, claim: _Claim) -> bool:
-        """Whether a poll is still under way: each has a claim of its own, and its frame goes with it.
-
-        What runs meanwhile may hide it from one look (a generator that yields leaves its caller), not from all of them.
-        """
+        """Whether a poll is still under way: each has a claim of its own, and its frame goes with it."""
         for _ in range(_LOOKS):
             if self._claims.get(_POLL) is not claim or any(
-                _holds(frame, claim) for frame in sys._current_frames().values()
+                stands_in(frame, _POLL_CODE, "claim", claim) for frame in sys._current_frames().values()
             ):
                 return True
             time.sleep(0.001)
@@ -466,15 +458,6 @@ class _Claim:
         self.thread = threading.get_ident()
         self.over = ThreadSignal()
         """Set when the poll is over, or about to return."""
-
-
-def _holds(frame: FrameType | None, claim: _Claim) -> bool:
-    """Whether the poll of this claim runs there."""
-    while frame is not None:
-        if frame.f_code is _POLL_CODE and frame.f_locals.get("claim") is claim:
-            return True
-        frame = frame.f_back
-    return False
 
 
 _POLL: Final = "poll"

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, in_seconds
+from kclient.cluster import leaves_in_order
 from kclient.concurrency import ThreadSignal, drive
 from kclient.errors import ClosedError, DeliveryError, KafkaTimeoutError
 from kclient.producer.base import ProducerBase
@@ -112,8 +113,8 @@ class Producer(ProducerBase):
             return
         failed = None
         try:
-            # an ordinary exception is no reason to lose records; leaving at once is
-            self.close(timeout=None if isinstance(error, Exception) else 0)
+            # an ordinary exception, or the program's end, is no reason to lose records; leaving at once is
+            self.close(timeout=None if leaves_in_order(error) else 0)
         except DeliveryError as told:
             failed = told
         self._note_losses(error, failed)

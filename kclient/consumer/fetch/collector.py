@@ -9,7 +9,6 @@ The task that fetches is woken before a change is over; it has to wait for the l
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.concurrency import reentered
@@ -417,7 +416,7 @@ class InterceptedFetchCollector(FetchCollector):
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self._seen: deque[ConsumerRecord] = deque()
+        self._seen: list[ConsumerRecord] = []
         """What interceptors returned beyond one record for the one they were shown."""
 
     def next_record(self) -> ConsumerRecord | None:
@@ -434,11 +433,11 @@ class InterceptedFetchCollector(FetchCollector):
                 )
                 self._seen.extend(shown)
             except BaseException:  # they were interrupted: it has not been handed out
-                self._seen.clear()
                 self._index -= 1
+                self._seen = []  # no call, which a second signal could come behind
                 raise
         found = self._seen[0]
-        del self._seen[0]  # unlike `popleft`, which a signal may come behind
+        del self._seen[0]  # unlike `pop`, which a signal may come behind
         return found
 
     def settle(self) -> None:

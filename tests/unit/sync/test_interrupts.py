@@ -1,7 +1,8 @@
 """An exception of a signal handler, as of Ctrl-C, wherever a blocking call may meet it: client and process go on.
 
-CPython looks for signals where a function begins and where a generator goes on, which is where these tests raise;
-elsewhere, as in the line after `with` or where something is thrown into a generator, it never does.
+CPython looks for signals where a function begins and where a generator goes on, which is where these tests raise (and
+behind calls of C functions and at jumps back, which they do not reach); elsewhere, as in the line after `with` or where
+something is thrown into a generator, it never does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kclient import ConsumerInterceptor
 from kclient.arguments import check_timeout
 from kclient.concurrency import SupervisorState
 from kclient.errors import ClosedError, IllegalStateError
+from kclient.producer.delivery_reports import DeliveryReports
 from kclient.sync import Consumer, Producer
 from kclient.sync.portal import get_portal
 from kclient.testing import memory_broker
@@ -79,6 +81,31 @@ def looks_for_signals(called: FrameType) -> bool:
         return True
     operation, argument = called.f_code.co_code[called.f_lasti : called.f_lasti + 2]
     return operation == opmap["RESUME"] and argument < 2
+
+
+class AmidCalls:
+    """Raises where a function begins, the first so many times in this thread."""
+
+    def __init__(self, function: Callable[..., object], times: int) -> None:
+        self.code = function.__code__  # type: ignore[attr-defined]
+        self.left = times
+        self._turns = cycle((sys.setprofile, sys.settrace))
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace(), sys.getprofile()
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before[0])
+        sys.setprofile(self._before[1])
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is self.code and self.left:
+            self.left -= 1
+            if self.left:
+                next(self._turns)(self)
+            raise Interrupt
 
 
 class NextRecord(ConsumerInterceptor):
@@ -673,3 +700,46 @@ def test_a_consumer_whose_close_was_refused_leaves_its_group(address: str, produ
 def test_who_asks_and_is_interrupted(address: str) -> None:
     with kclient.sync.Admin(bootstrap_servers=address) as admin:
         assert at_every_call(admin.list_topics, lambda: admin.list_topics(timeout=BEFORE), nothing) > 10
+
+
+@pytest.mark.parametrize("first", ["the same thread", "another thread"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_interrupts_amid_the_end_of_callbacks(
+    times: int, first: str, address: str, other_thread: ThreadPoolExecutor
+) -> None:
+    """A second one leaves it undone: later callbacks are called all the same, and nobody waits for the thread."""
+    called = []
+    with Producer(bootstrap_servers=address, linger_ms=60_000) as producer:
+        for _ in range(5):
+            producer.send("t", b"x", on_delivery=lambda *_: called.append(1))
+        with AmidCalls(DeliveryReports._told, times) as interrupt:
+            with pytest.raises(Interrupt):
+                producer.flush(BEFORE)
+            assert not interrupt.left
+        if first == "another thread":
+            other_thread.submit(producer.flush, BEFORE).result(BEFORE)
+            assert len(called) == 5
+        for _ in range(5):
+            producer.send("t", b"x", on_delivery=lambda *_: called.append(1))
+        producer.flush(BEFORE)
+        assert len(called) == 10
+        begun = time.monotonic()
+        other_thread.submit(producer.flush, BEFORE).result(BEFORE)
+        other_thread.submit(producer.close, BEFORE).result(BEFORE)
+        assert time.monotonic() - begun < BEFORE / 2
+
+
+def test_a_program_that_ends_loses_nothing_of_a_with_block(address: str) -> None:
+    """Unlike Ctrl-C, it says itself that it is through."""
+    with pytest.raises(SystemExit), Producer(bootstrap_servers=address, linger_ms=60_000) as made:
+        delivery = made.send("t", b"last", partition=1)
+        sys.exit(3)
+    assert delivery.result(0).offset == 0
+    settings = {"bootstrap_servers": address, "group_id": "g", "auto_offset_reset": "earliest"}
+    with pytest.raises(SystemExit), Consumer("t", **settings) as consumer:
+        assert len(consumer.poll(BEFORE)) == 1
+        consumer.poll(0)
+        sys.exit()
+    with kclient.sync.Admin(bootstrap_servers=address) as admin:
+        assert admin.list_group_offsets("g")[TopicPartition("t", 1)].offset == 1
+        assert not admin.describe_groups(["g"])["g"].members, "it has left"
