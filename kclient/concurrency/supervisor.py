@@ -117,7 +117,7 @@ class Supervisor:
         host = self._host = _TrioHost(self.name) if current_backend() == "trio" else _AsyncioHost(self.name)
         try:
             await host.open(partial(self._host_ended, host))
-        except BaseException:
+        except BaseException:  # cancelled too: it may be started again
             self._host = None
             raise
         if self.state is not SupervisorState.NEW:

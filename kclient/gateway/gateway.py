@@ -218,7 +218,7 @@ class Gateway:
             await self._supervisor.start()
             self._unwatch = self._store.on_failure(self._supervisor.fail)
             await self._unless_closed(self._start)
-        except BaseException:
+        except BaseException:  # cancelled too: nothing of it stays open
             await self._close(0.0)
             raise
         finally:
@@ -352,7 +352,7 @@ class Gateway:
                 if self._draining.cancelled_caught:
                     logger.warning("closing was asked for again, in less time: what is left of it is cut off")
                     await self._cut_off()
-        except BaseException:
+        except BaseException:  # cancelled too: what is left is given up, and the store closed all the same
             await self._cut_off()
             raise
         finally:

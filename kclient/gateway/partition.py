@@ -273,7 +273,7 @@ class Partition:
             await self._recover_log(log)
             if self.state is State.GONE:
                 raise UnknownTopicOrPartitionError(f"{self} is gone")
-        except BaseException:
+        except BaseException:  # cancelled too: the producers that it remembers count no longer
             log.close()
             if self.state is State.GONE:
                 self._stored_in = self.direct = None
@@ -524,7 +524,7 @@ class Partition:
             if trimmed:
                 rows[self._start_key] = LOG_START.encode(checkpoint.start_offset)
             await self._around.checkpoints.write(rows)
-        except BaseException:
+        except BaseException:  # cancelled too: it may not have been written
             self.dirty = True
             raise
 

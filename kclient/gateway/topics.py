@@ -275,7 +275,7 @@ class TopicCatalogue:
         try:
             rows = {topic_key(record.name): None, intent_key(record.name): intent.row()}
             await self._manager.commit(rows, lease=self._lease.current)
-        except BaseException:
+        except BaseException:  # cancelled too: whether it was written is not known
             if await self._recorded(record.name):
                 self._topics.add(record)
                 await self._reconfigure(record)  # it has missed what was changed meanwhile

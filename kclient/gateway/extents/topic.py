@@ -137,9 +137,11 @@ class ExtentTopic:
             framing = self._encoding.framing
             wrapped = [self._encoding.wrap(message) for message in messages]
             infos = [framing.inspect(message) for message in wrapped]
+            expected = self._next
             for info in infos:
-                if info.first < self._next:
-                    raise OrderError(f"{self.place}: offset {info.first} was given, {self._next} is the next")
+                if info.first < expected:
+                    raise OrderError(f"{self.place}: offset {info.first} was given, {expected} is the next")
+                expected = info.last + 1
             if self.extents[-1].chunks.full:
                 await self._begin_chunk()
             topic = await self._topic(self.extents[-1].place)
@@ -149,7 +151,7 @@ class ExtentTopic:
             now_ms = self._wall_ms()
             for message, info in zip(messages, infos, strict=True):
                 self.extents[-1].chunks.grow(len(message), info.max_timestamp, now_ms)
-                self._next = info.last + 1
+            self._next = expected
             sent.on_synced(partial(self._synced, self._next))
             return sent
 

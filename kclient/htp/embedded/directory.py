@@ -103,7 +103,7 @@ class DataDirectory:
             files.sync_directory(self.path, SyncPoint.LAYOUT)
             files.sync_directory(f"{self.path}/{self.shard}", SyncPoint.SHARD)
             files.sync_directory(self.topics_path, SyncPoint.TOPIC)
-        except BaseException:
+        except BaseException:  # interrupted too: it is not kept locked
             self.close()
             raise
 
