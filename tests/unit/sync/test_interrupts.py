@@ -64,15 +64,27 @@ class At:
         sys.setprofile(self._before[1])
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event != "call" or not self.left or not frame.f_code.co_filename.startswith((OURS, threading.__file__)):
-            return
-        if looks_for_signals(frame):
+        if event == "call" and self.left and self.counts(frame):
             self.left[0] -= 1
             if self.left[0] == 0:
                 del self.left[0]
                 if self.left:
                     next(self._turns)(self)
                 raise Interrupt
+
+    def counts(self, called: FrameType) -> bool:
+        return called.f_code.co_filename.startswith((OURS, threading.__file__)) and looks_for_signals(called)
+
+
+class AmidCalls(At):
+    """Raises where one function begins, the first so many times in this thread."""
+
+    def __init__(self, function: Callable[..., object], times: int) -> None:
+        super().__init__(*[1] * times)
+        self.code = function.__code__  # type: ignore[attr-defined]
+
+    def counts(self, called: FrameType) -> bool:
+        return called.f_code is self.code
 
 
 def looks_for_signals(called: FrameType) -> bool:
@@ -81,31 +93,6 @@ def looks_for_signals(called: FrameType) -> bool:
         return True
     operation, argument = called.f_code.co_code[called.f_lasti : called.f_lasti + 2]
     return operation == opmap["RESUME"] and argument < 2
-
-
-class AmidCalls:
-    """Raises where a function begins, the first so many times in this thread."""
-
-    def __init__(self, function: Callable[..., object], times: int) -> None:
-        self.code = function.__code__  # type: ignore[attr-defined]
-        self.left = times
-        self._turns = cycle((sys.setprofile, sys.settrace))
-
-    def __enter__(self) -> Self:
-        self._before = sys.gettrace(), sys.getprofile()
-        sys.settrace(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before[0])
-        sys.setprofile(self._before[1])
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is self.code and self.left:
-            self.left -= 1
-            if self.left:
-                next(self._turns)(self)
-            raise Interrupt
 
 
 class NextRecord(ConsumerInterceptor):
