@@ -36,6 +36,10 @@ class Mapping(Protocol):
         """The HTP topic that holds a partition."""
         ...
 
+    def place(self, topic: str, partition: int, incarnation: int) -> Place:
+        """Where a partition lies whose HTP topic has this incarnation."""
+        ...
+
     async def taken(self, manager: Manager, topic: str) -> bool:
         """Whether there is something in HTP where a topic of this name would lie."""
         ...
@@ -69,6 +73,10 @@ class DomainMapping:
     def topic(self, topic: str, partition: int) -> Topic:
         """The HTP topic that holds a partition."""
         return Topic(topic, str(partition))
+
+    def place(self, topic: str, partition: int, incarnation: int) -> Place:
+        """Where a partition lies whose HTP topic has this incarnation."""
+        return Place(self.topic(topic, partition), BROKER, incarnation)
 
     async def taken(self, manager: Manager, topic: str) -> bool:
         """Whether there is something in HTP where a topic of this name would lie."""

@@ -36,7 +36,7 @@ from kclient.gateway.rows.keys import INTENTS, TOPICS, intent_key, of_topic, top
 from kclient.gateway.rows.topics import TopicRow
 from kclient.gateway.settings import MOST_PARTITIONS
 from kclient.gateway.topic_record import Intent, TopicRecord
-from kclient.htp.port import Place, Versioned
+from kclient.htp.port import Versioned
 from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import Pace
 
@@ -168,7 +168,7 @@ class TopicCatalogue:
             mapping=mapping,
             overrides=overrides,
             config=configs.of(overrides),
-            places=[Place(mapping.topic(name, number), each) for number, each in enumerate(fields.incarnations)],
+            places=[mapping.place(name, number, each) for number, each in enumerate(fields.incarnations)],
             version=row.version,
         )
 

@@ -125,9 +125,9 @@ class ExtentRows:
 
 def _row(extent: Extent) -> ExtentRow:
     place = extent.place
-    return ExtentRow(*place.topic, place.incarnation, extent.first, extent.next, extent.start, extent.end)
+    return ExtentRow(*place.topic, place.broker, place.incarnation, extent.first, extent.next, extent.start, extent.end)
 
 
 def _extent(row: ExtentRow) -> Extent:
-    place = Place(Topic(row.domain, row.name), row.incarnation)
+    place = Place(Topic(row.domain, row.name), row.broker, row.incarnation)
     return Extent(place, row.first, row.next, row.end, Chunks.starting_at(row.first, row.start))

@@ -15,6 +15,7 @@ class ExtentRow(NamedTuple):
 
     domain: str
     name: str
+    broker: str
     incarnation: int
     first: int
     next: int | None
@@ -54,9 +55,11 @@ def decode_extents(row: bytes) -> list[ExtentRow]:
         raise ValueError(f"{row[:200]!r}: {error!r}") from error
 
 
-def _extent(domain: Any, name: Any, incarnation: Any, first: Any, until: Any, start: Any, end: Any) -> ExtentRow:
+def _extent(
+    domain: Any, name: Any, broker: Any, incarnation: Any, first: Any, until: Any, start: Any, end: Any
+) -> ExtentRow:
     return ExtentRow(
-        string(domain), string(name), whole(incarnation),
+        string(domain), string(name), string(broker), whole(incarnation),
         whole(first), None if until is None else whole(until), whole(start), None if end is None else whole(end),
     )  # fmt: skip
 

@@ -252,6 +252,8 @@ class EmbeddedBroker:
     ) -> EmbeddedTopic:
         """Take a topic over under an epoch; recovers it if need be."""
         self._check()
+        if not self._keeps(place):
+            raise UnknownTopicError(f"There is no topic {place}: this is {self._directory.shard}")
         async with self._locks.hold(place.topic):
             sealed = await self._seal(place, epoch)
             if sealed is None:
@@ -396,11 +398,14 @@ class EmbeddedBroker:
             if log is not None:
                 await to_the_end(self._finish, [log])
 
+    def _keeps(self, place: Place) -> bool:
+        return place.broker in ("", self._directory.shard)
+
     async def delete(self, places: Iterable[Place], *, epoch: int) -> None:
         """Drop all messages of some topics."""
         await anyio.lowlevel.checkpoint()
         self._check()
-        wanted = sorted(set(places))
+        wanted = sorted({place for place in places if self._keeps(place)})
         async with self._locks.hold(*dict.fromkeys(place.topic for place in wanted)):
             await self._check_fences(wanted, epoch)
             await to_the_end(self._delete, wanted)

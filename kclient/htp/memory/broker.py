@@ -80,7 +80,8 @@ class MemoryBroker:
         self._check()
         with self._state.lock:
             self._state.check()
-            logs = [log for place in places if (log := self._state.logs.get(place.incarnation)) is not None]
+            found = ((place, self._state.logs.get(place.incarnation)) for place in places)
+            logs = [log for place, log in found if log is not None and log.place == place]
             for log in logs:
                 log.check(epoch)
             for log in logs:

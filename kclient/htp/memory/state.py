@@ -77,7 +77,7 @@ class MemoryState:
             FencedError: If a newer epoch has opened it.
         """
         info = self.domains.get(place.topic.domain, {}).get(place.topic.name)
-        if info is None or info.incarnation != place.incarnation:
+        if info is None or info.place != place:
             raise UnknownTopicError(f"There is no topic {place}")
         log = self.logs.get(place.incarnation)
         if log is None:

@@ -85,7 +85,8 @@ class Broker(Protocol):
                 nothing, or that lost its end, never restarts below (capability `ordinal_positions`; else 0).
 
         Raises:
-            UnknownTopicError: If the manager knows no such topic, or another incarnation of it.
+            UnknownTopicError: If the manager knows no such topic, or another incarnation of it; or another broker
+                keeps it.
             FencedError: If it was opened under a newer epoch before.
             StorageError: If what is stored cannot be read.
         """
@@ -98,7 +99,7 @@ class Broker(Protocol):
         has no messages. Another incarnation of the same name is left alone.
 
         Args:
-            places: The topics; however many they are, it takes few writes.
+            places: The topics, each at this broker; however many they are, it takes few writes.
             epoch: Whoever deletes must not come after a newer epoch either.
 
         Raises:

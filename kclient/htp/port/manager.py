@@ -30,8 +30,8 @@ class TopicInfo(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """What the broker calls it by."""
-        return Place(self.topic, self.incarnation)
+        """Where its messages are."""
+        return Place(self.topic, self.broker or "", self.incarnation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,13 @@ class Topic(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What identifies a topic, also when it has been deleted and its name is used again."""
+    """Where messages are: a topic at a broker, also when the topic has been deleted and its name is used again."""
 
     topic: Topic
+    broker: str
+    """The broker that keeps them; empty for a topic that is bound to none, where that is the store's affair."""
     incarnation: int
     """As the manager tells (`TopicInfo.incarnation`); 0 if the backend has none."""
 
     def __str__(self) -> str:
-        return f"{self.topic} (incarnation {self.incarnation})"
+        return f"{self.topic} at {self.broker or 'no broker'} (incarnation {self.incarnation})"

@@ -21,7 +21,7 @@ from kclient.gateway.rows.extents import (
 )
 from kclient.htp import Place, Topic
 
-PLACE, OTHER = Place(Topic("t", "0"), 1), Place(Topic("t", "0.1"), 2)
+PLACE, OTHER = Place(Topic("t", "0"), "brk-0", 1), Place(Topic("t", "0.1"), "brk-1", 2)
 
 
 def extent(first: int, until: int | None, start: int, end: int | None, place: Place = PLACE) -> Extent:
@@ -109,7 +109,7 @@ def test_an_extent_is_split_with_what_is_known_of_it() -> None:
 
 
 def test_rows_tell_what_was_written_and_damage_is_an_error() -> None:
-    extents = [ExtentRow("t", "0", 4, 0, 100, 0, 50), ExtentRow("t", "ü", 5, 100, None, 0, None)]
+    extents = [ExtentRow("t", "0", "brk-0", 4, 0, 100, 0, 50), ExtentRow("t", "ü", "", 5, 100, None, 0, None)]
     chunks = [ChunksRow(0, 4, 100, [ChunkRow(0, 0, 1, -1, 2), ChunkRow(50, 9, 1, 3, 4)])]
     assert decode_extents(encode_extents(extents)) == extents
     assert decode_chunks(encode_chunks(chunks)) == chunks

@@ -305,7 +305,7 @@ async def test_what_does_not_fit_replaces_nothing() -> None:
     async with bed() as made:
         for _ in range(10):
             await made.append(b"a", b"b")
-        wrong = Extent(Place(Topic("t", "0.1"), 99), 0, 12, 5, Chunks.starting_at(0, 0))
+        wrong = Extent(Place(Topic("t", "0.1"), "brk-0", 99), 0, 12, 5, Chunks.starting_at(0, 0))
         for first, until in [(0, 11), (1, 12), (0, 10), (0, 22)]:
             with pytest.raises(IllegalStateError):
                 await made.topic.swap(first, until, [wrong])

@@ -115,7 +115,7 @@ async def test_only_the_present_incarnation_can_be_opened(store: Store, again: O
     for wrong in (old.incarnation - 1, old.incarnation + 1, 0, -1):
         if wrong != old.incarnation:
             with pytest.raises(UnknownTopicError):
-                await store.broker.open(Place(TOPIC, wrong), FRAMING, epoch=1)
+                await store.broker.open(old._replace(incarnation=wrong), FRAMING, epoch=1)
     await store.broker.open(old, FRAMING, epoch=1)
     await store.manager.delete_topic(TOPIC)
     with pytest.raises(UnknownTopicError):
@@ -130,6 +130,20 @@ async def test_only_the_present_incarnation_can_be_opened(store: Store, again: O
         with pytest.raises(UnknownTopicError):
             await store.broker.open(old, FRAMING, epoch=3)
         await store.broker.open(new, FRAMING, epoch=1)
+
+
+async def test_a_topic_is_opened_only_at_the_broker_that_keeps_it(store: Store) -> None:
+    """Which is part of its place."""
+    place = (await store.manager.create_topic(TOPIC, broker="brk-0")).place
+    assert place.broker == "brk-0"
+    topic = await store.broker.open(place, FRAMING, epoch=1)
+    assert topic.place == place
+    await send(topic, b"a")
+    with pytest.raises(UnknownTopicError, match="brk-9"):
+        await store.broker.open(place._replace(broker="brk-9"), FRAMING, epoch=2)
+    assert await content(topic) == [b"a"], "nothing was sealed"
+    await store.broker.delete([place._replace(broker="brk-9")], epoch=1)
+    assert await content(topic) == [b"a"], "nor deleted"
 
 
 async def test_deleting_the_old_one_leaves_the_new_one_alone(store: Store, again: OpenPlain) -> None:
