@@ -7,6 +7,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from kclient.records import BatchBuilder
 from kclient.sync import Admin, Consumer, Producer
 from kclient.types import TopicPartition
 from tests.gateway_process import GatewayProcess
+
+NOW = int(time.time() * 1000)  # retention deletes what is older than a week
 
 
 @pytest.fixture
@@ -124,7 +127,7 @@ def test_a_request_that_never_ends_is_no_burden(own_gateway: GatewayProcess, top
 def batch(values: list[bytes]) -> bytearray:
     builder = BatchBuilder(limit=1 << 20)
     for value in values:
-        assert builder.append(1_700_000_000_000, None, value) >= 0
+        assert builder.append(NOW, None, value) >= 0
     return builder.build()
 
 
