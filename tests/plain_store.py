@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import anyio
 
-from kclient.htp.errors import PositionError, StorageError
+from kclient.htp.errors import DamagedError, PositionError, StorageError
 from kclient.htp.loop import current_poster
 from kclient.htp.memory import MemoryStore, open_memory
 from kclient.htp.port import (
@@ -103,6 +103,11 @@ class PlainTopic:
         self._under_way: list[tuple[PlainSent, int]] = []
         self.failing: Callable[[], bool] = lambda: False
         """Whether the next sync fails."""
+        self.damaged: Callable[[bytes], bool] = lambda _: False
+        """Whether a message cannot be read."""
+        self.width: Callable[[int], int] = lambda _: self._random.randint(1, _WIDTH)
+        """How many positions a message of this length takes."""
+        self.gap: int = _GAP
 
     @property
     def place(self) -> Place:
@@ -123,8 +128,8 @@ class PlainTopic:
         for message in messages:
             assert self._framing.measure(message) == len(message)
             assert self._framing.verify(message)
-            position += self._random.randrange(_GAP)
-            width = self._random.randint(1, _WIDTH)
+            position += self._random.randrange(self.gap)
+            width = self.width(len(message))
             placed.append(HEAD.pack(position, width, len(message)) + bytes(message))
             position += width
         await self._inner.send(placed)
@@ -170,6 +175,10 @@ class PlainTopic:
             begins, width, length = HEAD.unpack_from(data, at)
             if begins + width > self._visible or (found and size + length > max_bytes):
                 break
+            if self.damaged(bytes(data[at + HEAD.size : at + HEAD.size + length])):
+                if found:
+                    break
+                raise DamagedError(f"no message at {begins}")
             first = first if found else begins
             last = begins + width - 1
             found.append(data[at + HEAD.size : at + HEAD.size + length])

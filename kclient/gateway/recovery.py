@@ -62,16 +62,30 @@ async def catch_up(log: PartitionLog, opened: OpenTopic, status: TopicStatus, na
 
 
 async def behind_damage(opened: OpenTopic, position: int, end: int) -> int:
-    """The next offset from which on the log can be read."""
-    step = 1
-    while position + step < end:
-        try:
-            await opened.pull(position + step, max_bytes=1)
-        except DamagedError:
-            step *= 2
+    """The next position from which on messages can be read, or the end; damage lies at this one."""
+    damaged, step = position, 1
+    while True:
+        found = min(position + step, end - 1)
+        if found <= damaged:
+            return end
+        if await _readable(opened, found):
+            break
+        damaged, step = found, 2 * step
+    while found - damaged > 1:
+        middle = (damaged + found) // 2
+        if await _readable(opened, middle):
+            found = middle
         else:
-            return position + step
-    return end
+            damaged = middle
+    return found
+
+
+async def _readable(opened: OpenTopic, position: int) -> bool:
+    try:
+        await opened.pull(position, max_bytes=1)
+    except DamagedError:
+        return False
+    return True
 
 
 async def _read_again(log: PartitionLog, batches: Buffer, now_ms: int) -> None:

@@ -34,16 +34,18 @@ class Chunks:
     Args:
         chunks: The chunks.
         unit: Bytes after which another one begins. It doubles whenever there are too many.
+        known: Whether they tell all that is there.
     """
 
-    def __init__(self, chunks: Iterable[Chunk], unit: int = _FIRST_UNIT) -> None:
+    def __init__(self, chunks: Iterable[Chunk], unit: int = _FIRST_UNIT, *, known: bool = True) -> None:
         self.all: list[Chunk] = list(chunks)
         self.unit: int = unit
+        self.known: bool = known
 
     @classmethod
-    def starting_at(cls, first: int, position: int) -> Chunks:
+    def starting_at(cls, first: int, position: int, unit: int = _FIRST_UNIT) -> Chunks:
         """Of an extent that begins here, and of which nothing else is known."""
-        return cls([Chunk(first, position, 0, -1, 0)])
+        return cls([Chunk(first, position, 0, -1, 0)], unit, known=False)
 
     @property
     def last(self) -> Chunk:
@@ -78,11 +80,12 @@ class Chunks:
         first, position, before, greatest, _ = self.all[-1]
         self.all[-1] = Chunk(first, position, before + size, max(greatest, max_timestamp), now_ms)
 
-    def forget_last(self) -> Chunk:
-        """The last one as if it were empty: what is in it is measured again."""
-        first, position, _, _, modified = self.all[-1]
-        self.all[-1] = Chunk(first, position, 0, -1, modified)
-        return self.all[-1]
+    def end_with(self, measured: Chunks) -> None:
+        """What the last one holds, measured again."""
+        self.all = [*self.all[:-1], *measured.all]
+        self.unit, self.known = max(self.unit, measured.unit), True
+        while len(self.all) > MOST:
+            self._thin()
 
     def forget_from(self, position: int) -> bool:
         """The store ends here: chunks that begin behind it are gone, but for the first; whether there were any."""
@@ -106,17 +109,17 @@ class Chunks:
         del self.all[: self.index(before)]
         self.start_at(position)
 
-    def split(self, offset: int, position: int) -> tuple[Chunks, Chunks]:
-        """What lies below an offset, and the rest, which begins at this position."""
+    def split(self, offset: int, position: int, divided: Chunk) -> tuple[Chunks, Chunks]:
+        """What lies below an offset, and the rest, which begins at this position; `divided` ends at the offset."""
         at = self.index(offset)
         chunk = self.all[at]
-        if chunk.first >= offset:
-            below, rest = self.all[:at], self.all[at:]
-        else:  # how its bytes divide is not known: both may be as large
-            below = self.all[: at + 1]
-            rest = [chunk._replace(first=offset, position=position), *self.all[at + 1 :]]
+        below, rest = self.all[:at], self.all[at:]
+        if chunk.first < offset:
+            below = [*below, divided]
+            left = max(chunk.size - divided.size, 0)
+            rest = [chunk._replace(first=offset, position=position, size=left), *self.all[at + 1 :]]
         below = below or [Chunk(chunk.first, chunk.position, 0, -1, 0)]
-        return Chunks(below, self.unit), Chunks(rest, self.unit)
+        return Chunks(below, self.unit, known=self.known), Chunks(rest, self.unit, known=self.known)
 
 
 def _joined(one: Chunk, next_one: Chunk) -> Chunk:

@@ -112,7 +112,12 @@ class Enveloped:
             kind, length, partition = _open(view, position)
             begin = position + _SIZE
             if kind == _BATCH and partition == self._partition:
-                yield read_header(view, begin), view[begin : begin + length]
+                header = read_header(view, begin)
+                if header.length != length:
+                    raise CorruptRecordError(
+                        f"the envelope at {position} holds {length} bytes, its batch {header.length}"
+                    )
+                yield header, view[begin : begin + length]
             position = begin + length
 
     def joined(self, messages: Buffer, before: Sequence[Stored], batches: Sequence[Stored]) -> bytes:
@@ -150,14 +155,20 @@ class _EnvelopeFraming:
         return _SIZE + length
 
     def inspect(self, buffer: Buffer, position: int = 0, /) -> MessageInfo:
-        """What the batch says of itself, and the length of the whole."""
+        """What the batch says of itself, and the length of the whole; nothing else of what is no batch."""
+        kind, length, _ = _open(buffer, position)
+        if kind != _BATCH:
+            return BatchInfo(_SIZE + length, 0, 0, -1)
         found = self._batches.inspect(buffer, position + _SIZE)
-        return BatchInfo(self.measure(buffer, position), found.first, found.last, found.max_timestamp)
+        return BatchInfo(_SIZE + length, found.first, found.last, found.max_timestamp)
 
     def verify(self, buffer: Buffer, position: int = 0, /) -> bool:
         """Whether the envelope and the batch in it are whole."""
         try:
-            end = position + self.measure(buffer, position)
-        except ValueError:
+            kind, length, _ = _open(buffer, position)
+            begin, end = position + _SIZE, position + _SIZE + length
+            if end > len(buffer) or kind != _BATCH:
+                return end <= len(buffer)
+            return self._batches.measure(buffer, begin) == length and self._batches.verify(buffer, begin)
+        except (ValueError, CorruptRecordError):
             return False
-        return end <= len(buffer) and self._batches.verify(memoryview(buffer)[:end], position + _SIZE)

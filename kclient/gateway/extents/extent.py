@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from kclient.errors import IllegalStateError
-from kclient.gateway.extents.chunks import Chunks
+from kclient.gateway.extents.chunks import Chunk, Chunks
 from kclient.htp.port import Place
 
 _FIRST: Final = attrgetter("first")
@@ -76,7 +76,14 @@ def replaced(extents: Sequence[Extent], first: int, until: int, by: Sequence[Ext
     return found
 
 
-def split(extent: Extent, offset: int, position: int) -> tuple[Extent, Extent]:
-    """An extent as two: what lies below an offset, and the rest, which begins at this position."""
-    below, rest = extent.chunks.split(offset, position)
+def split(extent: Extent, offset: int, position: int, divided: Chunk) -> tuple[Extent, Extent]:
+    """An extent as two: what lies below an offset, and the rest, which begins at this position.
+
+    Args:
+        extent: The extent.
+        offset: Where a batch begins.
+        position: Of that batch.
+        divided: What lies below the offset of the chunk that it lies in.
+    """
+    below, rest = extent.chunks.split(offset, position, divided)
     return replace(extent, next=offset, end=position, chunks=below), replace(extent, first=offset, chunks=rest)

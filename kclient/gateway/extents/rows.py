@@ -84,7 +84,7 @@ class ExtentRows:
         found = []
         for extent in extents:
             each = known.get((extent.first, extent.place.incarnation))
-            if each is not None:
+            if each is not None and _fits(each, extent):
                 extent = replace(extent, chunks=Chunks((Chunk(*chunk) for chunk in each.chunks), each.unit))
             found.append(extent)
         return found
@@ -131,3 +131,13 @@ def _row(extent: Extent) -> ExtentRow:
 def _extent(row: ExtentRow) -> Extent:
     place = Place(Topic(row.domain, row.name), row.broker, row.incarnation)
     return Extent(place, row.first, row.next, row.end, Chunks.starting_at(row.first, row.start))
+
+
+def _fits(row: ChunksRow, extent: Extent) -> bool:
+    """Whether all chunks lie in the extent: they may be of one that another has taken the place of since."""
+    first, last = row.chunks[0], row.chunks[-1]
+    return (
+        first.first >= extent.first
+        and (extent.next is None or last.first < extent.next)
+        and (extent.end is None or last.position <= extent.end)
+    )

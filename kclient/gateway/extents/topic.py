@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import anyio
 
 from kclient.errors import IllegalStateError
 from kclient.gateway.extents import extent as lists
+from kclient.gateway.extents.chunks import Chunks
 from kclient.gateway.recovery import behind_damage
-from kclient.htp.errors import DamagedError, HtpError, OrderError, PositionError, UnknownTopicError
+from kclient.htp.errors import DamagedError, HtpError, OrderError, PositionError, StorageError, UnknownTopicError
 from kclient.htp.port import Found, Place, Pulled, SegmentInfo, Sent, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from kclient.gateway.extents.rows import ExtentRows
     from kclient.htp.port import Broker, OpenTopic
     from kclient.types import Buffer
+
+T = TypeVar("T")
 
 _SCAN_BYTES: Final = 1 << 20
 _NEAR: Final = 16
@@ -43,6 +47,8 @@ class _Placed(NamedTuple):
     """A batch in a topic."""
 
     position: int
+    following: int
+    """Where what follows it is, or comes next."""
     base_offset: int
     last_offset: int
 
@@ -90,8 +96,16 @@ class ExtentTopic:
         self._last: Sent | None = None
         self._lost = True
         """Whether what lies at the end has to be looked for."""
+        self._trimmed = 0
+        """The greatest offset that it was trimmed up to."""
         self._moved = False
         """Whether the store begins elsewhere than the chunks say."""
+        self._outdated = False
+        """Whether the row of the chunks says more than is there."""
+        self._failures = 0
+        """How many syncs have failed."""
+        self._changes = 0
+        """How often what is known of positions has changed, but by what was appended."""
         self._changing = anyio.Lock()
         """Held by whoever appends, or changes the list."""
         self._opened: dict[Place, OpenTopic] = {}
@@ -107,6 +121,8 @@ class ExtentTopic:
             if status.start > extent.start:
                 extent.chunks.start_at(status.start)
                 self._moved = True
+        for extent in self.extents[:-1]:
+            await self._measure(extent)
 
     async def _topic(self, place: Place) -> OpenTopic:
         found = self._opened.get(place)
@@ -118,19 +134,20 @@ class ExtentTopic:
 
     async def close(self) -> None:
         """Sync the topics and give up what is held for them."""
-        for topic in self._opened.values():
+        for topic in list(self._opened.values()):
             await topic.close()
 
     async def configure(self, settings: TopicSettings) -> None:
         """Change the layout of the topics."""
         self._settings = settings
-        for topic in self._opened.values():
+        for topic in list(self._opened.values()):
             await topic.configure(settings)
 
     # Appending
 
     async def send(self, messages: Sequence[Buffer]) -> Sent:
-        """Append batches, all or none."""
+        """Append batches, all or none; nothing if the sync of earlier ones fails while this waits."""
+        failures = self._failures
         async with self._changing:
             if self._lost:
                 await self._find_end()
@@ -145,6 +162,8 @@ class ExtentTopic:
             if self.extents[-1].chunks.full:
                 await self._begin_chunk()
             topic = await self._topic(self.extents[-1].place)
+            if self._failures != failures:  # whoever sends was told that this is undone with those
+                raise StorageError(f"{self.place}: what was sent before could not be synced")
             self._lost = True  # unless it succeeds
             self._last = sent = await topic.send(wrapped)
             self._lost = False
@@ -161,7 +180,12 @@ class ExtentTopic:
             self._least = max(self._least, end)
         else:  # its positions are given again
             self._lost = True
-            self._hints.clear()
+            self._failures += 1
+            self._changed()
+
+    def _changed(self) -> None:
+        self._changes += 1
+        self._hints.clear()
 
     async def _begin_chunk(self) -> None:
         """The store may not say where it puts what is sent: what comes next begins where it ends."""
@@ -182,19 +206,38 @@ class ExtentTopic:
         topic = await self._topic(extent.place)
         status = await topic.status()
         if extent.chunks.forget_from(status.end):
-            await self._rows.write_chunks(self.extents)  # else they could be taken for right when more has come
-        chunk = extent.chunks.forget_last()
-        found, now_ms = chunk.first, self._wall_ms()
-        async with aclosing(self._scan(topic, max(chunk.position, status.start), status.end)) as pieces:
+            self._outdated = True
+        if self._outdated:  # else they could be taken for right when more has come
+            await self._rows.write_chunks(self.extents)
+            self._outdated = False
+        last = extent.chunks.last
+        measured = Chunks.starting_at(last.first, last.position, extent.chunks.unit)
+        self._end = await self._look_through(extent, measured, status.end, last.modified_ms)
+        extent.chunks.end_with(measured)  # at once: readers go by it
+        self._next = self._least = max(self._end, self._least)
+        self._lost = False
+
+    async def _measure(self, extent: Extent) -> None:
+        """Find out what is in an extent that is not appended to, unless it is known."""
+        if not extent.chunks.known and extent.end is not None:
+            measured = Chunks.starting_at(extent.first, extent.start, extent.chunks.unit)
+            await self._look_through(extent, measured, extent.end, 0)
+            extent.chunks.end_with(measured)
+
+    async def _look_through(self, extent: Extent, chunks: Chunks, end: int, modified_ms: int) -> int:
+        """Find out what lies from the beginning of chunks up to a position; the offset behind it."""
+        topic = await self._topic(extent.place)
+        begin = max(chunks.last.position, (await topic.status()).start)
+        found, now_ms = chunks.last.first, self._wall_ms()
+        async with aclosing(self._scan(topic, begin, end)) as pieces:
             async for position, batches in pieces:
                 for header, _ in batches:
-                    extent.chunks.grow(header.length, header.max_timestamp, chunk.modified_ms or now_ms)
-                    found = max(found, header.last_offset + 1)
-                if extent.chunks.full and position < status.end:
-                    extent.chunks.begin(found, position)
-        self._end = found
-        self._next = self._least = max(found, self._least)
-        self._lost = False
+                    if extent.next is None or header.base_offset < extent.next:
+                        chunks.grow(header.length, header.max_timestamp, modified_ms or now_ms)
+                        found = max(found, header.last_offset + 1)
+                if chunks.full and position < end:
+                    chunks.begin(found, position)
+        return found
 
     async def _scan(self, topic: OpenTopic, position: int, end: int) -> AsyncGenerator[tuple[int, list[Stored]]]:
         """What can be read, piece by piece, each with the position behind it."""
@@ -231,31 +274,50 @@ class ExtentTopic:
 
     async def pull(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
         """The visible batches from an offset on."""
+        return await self._steadily(self._pull, position, max_bytes, max_messages)
+
+    async def _steadily(self, look: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Look again where something that was to be read was trimmed or replaced meanwhile."""
         while True:
-            extents = self.extents
+            changes = self._changes
             try:
-                return await self._pull(extents, position, max_bytes, max_messages)
+                return await look(*arguments)
             except (PositionError, UnknownTopicError) as error:
-                if self.extents is not extents:  # replaced meanwhile
+                if self._changes != changes:
                     continue
                 if isinstance(error, UnknownTopicError):
                     raise
-                raise PositionError(str(error), start=extents[0].first, end=self._next) from error
+                raise PositionError(str(error), start=self._first_offset, end=self._next) from error
 
-    async def _pull(self, extents: Sequence[Extent], offset: int, max_bytes: int, max_messages: int | None) -> Pulled:
-        if not 0 <= offset <= self._next:
-            raise PositionError(f"{self.place}: there is no offset {offset}", start=extents[0].first, end=self._next)
+    @property
+    def _first_offset(self) -> int:
+        return max(self._trimmed, self.extents[0].first)
+
+    async def _pull(self, offset: int, max_bytes: int, max_messages: int | None) -> Pulled:
+        extents = self.extents
+        if not self._trimmed <= offset <= self._next:
+            start = self._first_offset
+            raise PositionError(f"{self.place}: there is no offset {offset}", start=start, end=self._next)
+        if offset == self._next:
+            return Pulled(b"", offset, offset - 1)
         for extent in extents[lists.find(extents, offset) :]:
-            found = await self._pull_from(extent, offset, max_bytes, max_messages)
+            found = await self._pull_from(extent, max(offset, extent.first), max_bytes, max_messages)
             if found is not None:
                 return found
         return Pulled(b"", offset, offset - 1)
 
     async def _pull_from(self, extent: Extent, offset: int, max_bytes: int, max_messages: int | None) -> Pulled | None:
-        topic = await self._topic(extent.place)
-        at: int | None = await self._locate(extent, offset)
-        while at is not None and (extent.end is None or at < extent.end):
-            pulled = await topic.pull(at, max_bytes=max_bytes, max_messages=max_messages)
+        topic, changes = await self._topic(extent.place), self._changes
+        at = await self._locate(extent, offset)
+        while extent.end is None or at < extent.end:
+            try:
+                pulled = await topic.pull(at, max_bytes=max_bytes, max_messages=max_messages)
+            except DamagedError:
+                behind = await self._first_behind_damage(extent, at)
+                if behind is None or behind.base_offset > offset:  # that is what is damaged
+                    raise
+                at = behind.position
+                continue
             if not pulled.data:
                 return None
             at = pulled.last + 1
@@ -264,7 +326,7 @@ class ExtentTopic:
             until = len(found) if extent.next is None else bisect_left(found, extent.next, key=_base_offset)
             if first < until:
                 last = _last_offset(found[until - 1])
-                if until == len(found):
+                if until == len(found) and changes == self._changes:
                     self._remember(last + 1, extent.place, at)
                 data = self._encoding.joined(pulled.data, found[:first], found[first:until])
                 return Pulled(data, _base_offset(found[first]), last)
@@ -291,31 +353,50 @@ class ExtentTopic:
             high = (await (await self._topic(extent.place)).status()).end
         while high - low > _NEAR:
             middle = (low + high) // 2
-            found = await self._first(extent, middle)
+            try:
+                found = await self._first(extent, middle, high)
+            except DamagedError:
+                found = await self._first_behind_damage(extent, middle)
             if found is None or found.position >= high or found.base_offset > offset:
                 high = middle
+            elif found.last_offset >= offset:
+                return found.position
             else:
-                low = found.position
-                if found.last_offset >= offset:
-                    break
+                low = found.following
         return low
 
-    async def _first(self, extent: Extent, position: int) -> _Placed | None:
-        """The partition's first batch in an extent from a position on."""
+    async def _first_behind_damage(self, extent: Extent, position: int) -> _Placed | None:
+        """The partition's first batch behind what is damaged at a position, of an extent; None if none can be read."""
         topic = await self._topic(extent.place)
-        while extent.end is None or position < extent.end:
+        end = extent.end if extent.end is not None else (await topic.status()).end
+        behind = await behind_damage(topic, position, end)
+        if behind >= end:
+            return None
+        try:
+            return await self._first(extent, behind)
+        except DamagedError:  # among messages of others
+            return None
+
+    async def _first(self, extent: Extent, position: int, until: int | None = None) -> _Placed | None:
+        """The partition's first batch in an extent from a position on, up to its end or another position."""
+        topic = await self._topic(extent.place)
+        end = extent.end if until is None else until
+        while end is None or position < end:
             pulled = await topic.pull(position, max_bytes=1, max_messages=1)
             if not pulled.data:
                 return None
             for header, _ in self._encoding.batches(pulled.data):
                 if extent.next is not None and header.base_offset >= extent.next:
                     return None
-                return _Placed(pulled.first, header.base_offset, header.last_offset)
+                return _Placed(pulled.first, pulled.last + 1, header.base_offset, header.last_offset)
             position = pulled.last + 1
         return None
 
     async def find_by_timestamp(self, timestamp: int, *, start: int = 0) -> Found | None:
         """The first visible batch, from the one holding `start` on, with a timestamp not below the given one."""
+        return await self._steadily(self._find_by_timestamp, timestamp, start)
+
+    async def _find_by_timestamp(self, timestamp: int, start: int) -> Found | None:
         extents = self.extents
         for extent in extents[lists.find(extents, start) :]:
             topic = await self._topic(extent.place)
@@ -328,6 +409,8 @@ class ExtentTopic:
                 async with aclosing(self._scan(topic, begin, following)) as pieces:
                     async for _, batches in pieces:
                         for header, _ in batches:
+                            if extent.next is not None and header.base_offset >= extent.next:
+                                break
                             if header.last_offset >= start and header.max_timestamp >= timestamp:
                                 return Found(header.base_offset, header.last_offset, header.max_timestamp)
         return None
@@ -365,14 +448,13 @@ class ExtentTopic:
                 await self._replace(kept)
             extent = self.extents[0]
             topic = await self._topic(extent.place)
-            if before >= self._end and extent.next is None:
-                position = (await topic.status()).end
-            else:
-                position = await self._locate(extent, before)
+            position = await self._locate(extent, before)
+            self._trimmed = max(self._trimmed, min(before, self._end))
+            self._changed()
             if all(other.place != extent.place or other.start >= position for other in self.extents[1:]):
                 await topic.trim(position)
             extent.chunks.trim(before, position)
-            self._hints.clear()
+            self._changed()
             return await self._start()
 
     async def swap(self, first: int, until: int, by: Sequence[Extent]) -> None:
@@ -389,7 +471,10 @@ class ExtentTopic:
                 await self._find_end()
             await self._divide(first)
             await self._divide(until)
-            await self._replace(lists.replaced(self.extents, first, until, by))
+            extents = lists.replaced(self.extents, first, until, by)
+            for extent in by:
+                await self._measure(extent)
+            await self._replace(extents)
 
     async def _divide(self, offset: int) -> None:
         """Make an offset the bound of extents, in memory."""
@@ -401,16 +486,17 @@ class ExtentTopic:
         while (found := await self._first(extent, position)) is not None and found.base_offset < offset:
             if found.last_offset >= offset:
                 raise IllegalStateError(f"the batch at offset {found.base_offset} goes on at {offset}")
-            position = found.position + 1
-        if found is None:
-            position = (await (await self._topic(extent.place)).status()).end
-        self.extents = [*self.extents[:at], *lists.split(extent, offset, position), *self.extents[at + 1 :]]
+            position = found.following
+        chunk = extent.chunks.all[extent.chunks.index(offset)]
+        below = Chunks.starting_at(chunk.first, chunk.position, chunk.size + 1)
+        await self._look_through(replace(extent, next=offset), below, position, chunk.modified_ms)
+        self.extents = [*self.extents[:at], *lists.split(extent, offset, position, below.last), *self.extents[at + 1 :]]
 
     async def _replace(self, extents: list[Extent]) -> None:
         """Record another list, then use it, then drop what it does not name any more."""
         await self._rows.write_list(extents)
         before, self.extents = self.extents, extents
-        self._hints.clear()
+        self._changed()
         for place in dict.fromkeys(extent.place for extent in before):
             starts = [extent.start for extent in extents if extent.place == place]
             topic = await self._topic(place)

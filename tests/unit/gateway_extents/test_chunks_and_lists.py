@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.errors import IllegalStateError
-from kclient.gateway.extents import Chunks, Extent
+from kclient.gateway.extents import Chunk, Chunks, Extent
 from kclient.gateway.extents.chunks import MOST
 from kclient.gateway.extents.extent import check, find, replaced, split, trimmed
 from kclient.gateway.rows.extents import (
@@ -99,11 +99,13 @@ def test_an_extent_is_split_with_what_is_known_of_it() -> None:
     whole = extent(0, None, 0, None)
     for first, position in [(100, 10), (200, 20), (300, 30)]:
         whole.chunks.begin(first, position)
-    below, rest = split(whole, 200, 20)
+    below, rest = split(whole, 200, 20, Chunk(200, 20, 0, -1, 0))
     assert (below.first, below.next, below.end, rest.first, rest.next, rest.end) == (0, 200, 20, 200, None, None)
     assert [chunk.first for chunk in below.chunks.all] == [0, 100]
     assert [chunk.first for chunk in rest.chunks.all] == [200, 300]
-    below, rest = split(whole, 250, 25)
+    whole.chunks.all[2] = whole.chunks.all[2]._replace(size=1_000, max_timestamp=9)
+    below, rest = split(whole, 250, 25, Chunk(200, 20, 300, 7, 1))
+    assert (below.chunks.size, rest.chunks.size) == (300, 700)
     assert [chunk.first for chunk in below.chunks.all] == [0, 100, 200]
     assert [(chunk.first, chunk.position) for chunk in rest.chunks.all] == [(250, 25), (300, 30)]
 

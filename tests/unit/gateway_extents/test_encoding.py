@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from struct import pack
+
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,13 +69,21 @@ def test_a_damaged_envelope_is_told() -> None:
 def test_a_kind_of_a_later_version_is_passed_over() -> None:
     later = bytearray(Enveloped(7).wrap(at(5, b"value")))
     later[3] = 9
-    from struct import pack
-
-    from crc32c import crc32c
 
     later[12:16] = pack(">I", crc32c(bytes(later[:12])))
     after = Enveloped(7).wrap(at(6, b"more"))
     assert [header.base_offset for header, _ in Enveloped(7).batches(bytes(later) + after)] == [6]
+    framing = Enveloped(7).framing
+    assert framing.verify(bytes(later))
+    assert framing.inspect(bytes(later)).length == len(later)
+
+
+def test_an_envelope_is_as_long_as_its_batch() -> None:
+    batch = at(5, b"value")
+    longer = Enveloped(7).wrap(batch + b"junk")
+    assert not Enveloped(7).framing.verify(longer)
+    with pytest.raises(CorruptRecordError, match="its batch"):
+        list(Enveloped(7).batches(longer))
 
 
 def test_a_bare_batch_is_its_own_message() -> None:

@@ -9,17 +9,28 @@ from itertools import count
 from random import Random
 from typing import Any
 
+import anyio
 import pytest
 
 from kclient.errors import IllegalStateError
 from kclient.gateway.extents import BARE, Chunks, Encoding, Enveloped, Extent, ExtentStore, ExtentTopic
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.keys import chunks_key, extents_key
-from kclient.htp import ConflictError, FencedError, OrderError, Place, PositionError, StorageError, Topic, TopicSettings
+from kclient.htp import (
+    ConflictError,
+    DamagedError,
+    FencedError,
+    OrderError,
+    Place,
+    PositionError,
+    StorageError,
+    Topic,
+    TopicSettings,
+)
 from kclient.records import iter_headers
 from kclient.records.restamping import place_batch
 from tests.gateway_wire import batch_of
-from tests.plain_store import PlainStore
+from tests.plain_store import HEAD, PlainStore
 
 names = (f"extents-{number}" for number in count())
 pytestmark = pytest.mark.anyio
@@ -99,13 +110,21 @@ async def bed(encoding: Encoding = BARE) -> AsyncIterator[Bed]:
         yield made
 
 
+def like_bytes(made: Bed) -> None:
+    """A message takes as many positions as it has bytes."""
+    inner = made.store.broker.opened[made.place]
+    inner.width, inner.gap = (lambda length: length), 1
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_it_is_a_list_of_batches(seed: int) -> None:
     random = Random(seed)
     async with bed(Enveloped(3) if seed % 3 == 0 else BARE) as made:
         for extent in made.topic.extents:
             extent.chunks.unit = 1_500
-        for _ in range(250):
+        for step in range(250):
+            if seed % 2 and not step % 10:
+                like_bytes(made)
             match random.randrange(12):
                 case 0:
                     before = random.randint(made.start, made.next)
@@ -299,6 +318,166 @@ async def test_a_reader_goes_on_when_what_it_reads_is_replaced(monkeypatch: pyte
         monkeypatch.setattr(inner, "pull", late)
         assert (await made.read(5, max_bytes=1)) == [each for each in made.batches if each[1] >= 5][:1]
         assert made.topic.extents[0].place.topic.name == "0.2"
+
+
+async def test_a_reader_that_comes_to_what_was_swapped_away_goes_on_behind_it() -> None:
+    """Though it read up to there from where those batches still lie."""
+    async with bed() as made:
+        for number in range(60):
+            await made.append(b"%d" % number)
+        await made.topic.swap(0, 15, [await copied(made, "0.1", 0, 15)])
+        for offset in range(16, 20):
+            assert (await made.read(offset, max_bytes=1))[0][0] == offset
+        await made.topic.swap(20, 40, [])
+        made.batches = [each for each in made.batches if not 20 <= each[0] < 40]
+        await made.holds_from(16)
+        await made.holds_from(25)
+
+
+@pytest.mark.parametrize("wait", ["trim", "roll", "status"])
+async def test_readers_meanwhile(wait: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is trimmed or measured while they look for a position is no reason to fail, or to miss something."""
+    async with bed() as made:
+        made.topic.extents[0].chunks.unit = 2_000
+        for number in range(100):
+            await made.append(b"%d" % number, timestamp=number)
+        inner = made.store.broker.opened[made.place]
+        pull, status = inner.pull, inner.status
+        calls = count(1)
+
+        def between(call: Any, at: int) -> Any:
+            async def late(*arguments: Any, **options: Any) -> Any:
+                if next(calls) == at:
+                    if wait == "trim":
+                        await made.topic.trim(70)
+                    else:
+                        await getattr(made.topic, wait)()
+                return await call(*arguments, **options)
+
+            return late
+
+        for at in range(1, 12):
+            calls = count(1)
+            with monkeypatch.context() as patch:
+                patch.setattr(inner, "pull", between(pull, at))
+                assert (await made.read(80, max_bytes=1))[0][0] == 80
+                made.topic._hints.clear()
+                found = await made.topic.find_by_timestamp(75, start=10 if wait != "trim" else 70)
+                assert found is not None
+                assert found.first == 75
+        for at in range(1, 4):
+            calls = count(1)
+            with monkeypatch.context() as patch:
+                patch.setattr(inner, "pull", between(pull, 0))
+                patch.setattr(inner, "status", between(status, at) if wait == "trim" else status)
+                assert (await made.topic.find_by_timestamp(75)) == (75, 75, 75)
+
+
+async def test_a_send_that_waits_while_a_sync_fails_is_undone_with_it() -> None:
+    """Whoever sends was told so, and sends again."""
+    async with bed() as made:
+        await made.append(b"a")
+        inner = made.store.broker.opened[made.place]
+        inner.failing, inner._post = (lambda: True), (lambda _: None)
+        first = await made.append(b"b", wait=False)
+        outcome = []
+
+        async def send() -> None:
+            with pytest.raises(StorageError, match="sent before"):
+                await made.append(b"c", wait=False)
+            outcome.append("raised")
+
+        async with anyio.create_task_group() as tasks, made.topic._changing:
+            tasks.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            inner._sync()
+            with pytest.raises(StorageError):
+                await first.synced()
+            inner.failing = lambda: False
+        assert outcome == ["raised"]
+        made.batches, made.next = made.batches[:1], 1
+        await made.topic.status()
+        await made.holds_from(0)
+
+
+async def test_what_comes_while_all_is_trimmed_stays() -> None:
+    async with bed() as made:
+        for _ in range(10):
+            await made.append(b"x" * 100)
+        sent = await made.append(b"on its way", wait=False)
+        await made.topic.trim(10)
+        await sent.synced()
+        made.trimmed(10)
+        await made.holds_from(10)
+        with pytest.raises(PositionError):
+            await made.read(9)
+
+
+@pytest.mark.parametrize("positions", ["with gaps", "like bytes"])
+@pytest.mark.parametrize("where", [0, 30, 56, 59])
+async def test_damage_costs_what_is_damaged(where: int, positions: str) -> None:
+    async with bed() as made:
+        if positions == "like bytes":
+            like_bytes(made)
+        for number in range(60):
+            await made.append(bytes(number * 7))
+        inner = made.store.broker.opened[made.place]
+        damaged = made.batches[where][2]
+        inner.damaged = lambda message: message == damaged
+        for offset in range(60):
+            if offset == where:
+                with pytest.raises(DamagedError):
+                    await made.read(offset, max_bytes=1)
+            else:
+                assert (await made.read(offset, max_bytes=1))[0][0] == offset
+        assert (await made.topic.status()).end == (60 if where < 59 else 59)
+        await made.topic.trim(where + 1)
+        made.trimmed(where + 1)
+        await made.holds_from(where + 1)
+
+
+async def test_what_the_store_lost_is_forgotten_durably(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that cannot be written at once: else its chunks would be taken for those of what came since."""
+    async with bed() as made:
+        made.topic.extents[0].chunks.unit = 500
+        for _ in range(60):
+            await made.append(bytes(50))
+        await made.store.manager.commit(made.topic.rows())
+        inner = made.store.broker.opened[made.place]
+        segments = inner._inner._log._segments
+        inner._visible = HEAD.unpack_from([message for each in segments for message in each.messages][30])[0]
+        inner._cut_back(segments)
+        made.batches, made.next = made.batches[:30], 60
+        await made.open()
+        with monkeypatch.context() as patch:
+
+            async def refuse(*_: object) -> None:
+                raise StorageError("the disk is full")
+
+            patch.setattr(made.topic._rows, "write_chunks", refuse)
+            with pytest.raises(StorageError, match="full"):
+                await made.topic.status()
+        assert (await made.topic.status())[1:3] == (30, 60)
+        for _ in range(40):
+            await made.append(bytes(70))
+        await made.open()
+        await made.holds_from(0)
+        for offset in range(60, 100):
+            assert (await made.read(offset, max_bytes=1))[0][0] == offset
+
+
+async def test_closed_extents_are_known_without_the_row_of_their_chunks() -> None:
+    async with bed() as made:
+        for number in range(100):
+            await made.append(bytes(100), timestamp=number)
+        await made.topic.swap(0, 80, [await copied(made, "0.1", 0, 80)])
+        before = await made.topic.status()
+        assert before.size == sum(len(batch) for _, _, batch in made.batches)
+        await made.store.manager.commit(dict.fromkeys(made.topic.rows()))
+        await made.open()
+        assert await made.topic.status() == before
+        assert await made.topic.find_by_timestamp(11) == (12, 12, 12)
+        assert await made.topic.find_by_timestamp(79) == (80, 80, 80), "nothing of what was swapped away"
 
 
 async def test_what_does_not_fit_replaces_nothing() -> None:
