@@ -146,9 +146,15 @@ class Wire:
             found += [record.value for record in records]
             offset = records[-1].offset + 1
 
-    async def offset(self, topic: str, timestamp: int, partition: int = 0) -> ListOffsetsPartitionResponse:
+    async def offset(
+        self, topic: str, timestamp: int, partition: int = 0, *, isolation_level: int = 0
+    ) -> ListOffsetsPartitionResponse:
         wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=isolation_level,
+            topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+        )
         response = await self(request, 8)
         return response.topics[0].partitions[0]
 
@@ -254,6 +260,7 @@ def fetch_request(
     max_bytes: int = 50 << 20,
     partition_max_bytes: int = 10 << 20,
     leader_epoch: int = -1,
+    isolation_level: int = 0,
 ) -> FetchRequest:
     wanted = FetchRequestPartition(
         partition=partition,
@@ -265,6 +272,7 @@ def fetch_request(
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
+        isolation_level=isolation_level,
         topics=[FetchRequestTopic(topic=topic, partitions=[wanted])],
     )
 

@@ -10,6 +10,7 @@ from kclient.errors import KafkaError
 from kclient.state_tables import successor
 
 if TYPE_CHECKING:
+    from kclient.gateway.log_transactions import EndedTransaction
     from kclient.gateway.producer_windows import FirstBatch, ProducerWindow
 
 NO_PRODUCER: Final = -1
@@ -48,8 +49,8 @@ class Append:
     """
 
     __slots__ = (
-        "_waiting", "base_offset", "begins", "error", "length", "next_offset", "producer_id", "state", "timestamp",
-        "undo",
+        "_waiting", "base_offset", "begins", "ends", "error", "length", "next_offset", "producer_id", "state",
+        "timestamp", "undo",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,6 +67,8 @@ class Append:
         """The producer's window before this append."""
         self.begins: FirstBatch | None = None
         """Where the producer was not known before."""
+        self.ends: EndedTransaction | None = None
+        """The transaction that ends with it, if it is a control record of the transaction's coordinator."""
         self._waiting: list[tuple[AppendState, Callable[[], object]]] | None = None
 
     def move(self, state: AppendState) -> None:

@@ -37,6 +37,7 @@ from kclient.gateway.mapping import Mapping
 from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.peers import LocalPeers, NoTransactions
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.producer_windows import ProducerLimit
 from kclient.gateway.retention import Retention
@@ -140,9 +141,10 @@ async def assemble(
     dynamic.on_change(retention.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
     access = Access(topics, leadership)
+    peers = LocalPeers(topics, partitions, NoTransactions())
     table = HandlerTable(
         [
-            ProduceHandler(access, partitions, workers, clock, spawn),
+            ProduceHandler(access, partitions, workers, clock, peers, spawn),
             FetchHandler(access, partitions, config, clock=clock, shields=shields, flow=queue.flow()),
             ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
             OffsetForLeaderEpochHandler(access, partitions),

@@ -78,8 +78,8 @@ class Checkpoints:
         found = (await self._manager.get([key])).get(key)
         return None if found is None else found.value
 
-    async def write(self, rows: Mapping[str, bytes]) -> None:
-        """Write rows of one or several partitions, all or none."""
+    async def write(self, rows: Mapping[str, bytes | None]) -> None:
+        """Write rows of one or several partitions, all or none; None removes one."""
         await self._manager.commit(dict(rows), lease=self._lease.current)
 
 

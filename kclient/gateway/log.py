@@ -1,4 +1,4 @@
-"""The log of a partition as a state machine: offsets, the high watermark, producers, leader epochs.
+"""The log of a partition as a state machine: offsets, the high watermark, producers, transactions, leader epochs.
 
 It decides and remembers; it stores nothing, waits for nothing and reads no clock (`partition.py` does). One batch
 goes through it like this::
@@ -11,6 +11,11 @@ goes through it like this::
 The producer window is Kafka's: the last five batches of each producer id are remembered, and a batch that repeats
 one of them is answered with the offset it got then. Windows are immutable values, so undoing an append is putting
 the previous one back.
+
+A transaction begins with a producer's first transactional batch and ends with the control record that its coordinator
+writes. Until that is durable nothing from the first batch on is stable: the last stable offset stays before it, and
+readers of committed records see nothing beyond. The windows tell which producers have open transactions, so undoing
+an append undoes that too.
 """
 
 from __future__ import annotations
@@ -25,12 +30,17 @@ from kclient.errors import (
     FencedLeaderEpochError,
     InvalidProducerEpochError,
     InvalidRecordError,
+    InvalidTxnStateError,
     KafkaError,
     OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
     UnknownLeaderEpochError,
 )
+from kclient.gateway.aborted import ChunkBounds
 from kclient.gateway.append import Append, AppendState
+from kclient.gateway.log_transactions import EndedTransaction, LogTransactions, Verification
 from kclient.gateway.producer_windows import (
+    NO_TRANSACTION,
     SEQUENCES,
     FirstBatch,
     ProducerLimit,
@@ -57,6 +67,8 @@ class Header(Protocol):
     def producer_epoch(self) -> int: ...
     @property
     def base_sequence(self) -> int: ...
+    @property
+    def is_transactional(self) -> bool: ...
 
 
 class StoredHeader(Header, Protocol):
@@ -70,6 +82,15 @@ class StoredHeader(Header, Protocol):
     def max_timestamp(self) -> int: ...
     @property
     def is_control(self) -> bool: ...
+
+
+class Marker(Protocol):
+    """What the log reads of the control record that ends a transaction (`kclient.records.EndMarker`)."""
+
+    @property
+    def committed(self) -> bool: ...
+    @property
+    def coordinator_epoch(self) -> int: ...
 
 
 class Duplicate(NamedTuple):
@@ -98,6 +119,8 @@ class Checkpoint:
     start_offset: int
     windows: dict[int, ProducerWindow]
     epochs: tuple[tuple[int, int], ...]
+    aborted: tuple[ChunkBounds, ...] = ()
+    """Where aborted transactions are told of."""
 
 
 class PartitionLog:
@@ -112,6 +135,7 @@ class PartitionLog:
         "next_offset",
         "pending",
         "start_offset",
+        "transactions",
     )
 
     def __init__(
@@ -130,31 +154,42 @@ class PartitionLog:
         self._windows = ProducerWindows(producers, checkpoint.windows if checkpoint else None)
         self._refused = RefusedProducers(producers)
         self._epochs: list[tuple[int, int]] = list(checkpoint.epochs) if checkpoint else []
+        begun = [window.transaction_start for window in checkpoint.windows.values()] if checkpoint else ()
+        self.transactions: LogTransactions = LogTransactions(
+            (first for first in begun if first >= 0), checkpoint.aborted if checkpoint else ()
+        )
 
     # Appending
 
     def prepare(
-        self, header: Header, now_ms: int, timestamp: int = -1, queued: Append | None = None
+        self,
+        header: Header,
+        now_ms: int,
+        timestamp: int = -1,
+        queued: Append | None = None,
+        verified: Verification | None = None,
     ) -> Append | Duplicate:
         """Give a batch its offsets, or find that it is there already.
 
-        `timestamp` is the log append time to stamp, or -1; `queued` is the append if somebody waits for it already.
-        Raises `InvalidProducerEpochError` for a fenced producer, `OutOfOrderSequenceError` for a gap in its sequences;
-        then nothing has changed.
+        `timestamp` is the log append time to stamp, or -1; `queued` is the append if somebody waits for it already;
+        `verified` stands for the coordinator's word that the partition is in the producer's transaction.
+        Raises `InvalidProducerEpochError` for a fenced producer, `OutOfOrderSequenceError` for a gap in its sequences,
+        `InvalidTxnStateError` for a batch that does not belong to its producer's transaction; then nothing has changed.
         """
         producer_id = header.producer_id
-        window = None
+        window, transactional = None, False
         if producer_id >= 0:
-            window = self._windows.get(producer_id)
+            window, transactional = self._windows.get(producer_id), header.is_transactional
             duplicate = self._check(header, window)
             if duplicate is not None:
                 return duplicate
-        base = self.next_offset
+            if window is None or window.transaction_start < 0:
+                if transactional:
+                    self.transactions.check(producer_id, verified)
+            elif not transactional:
+                raise InvalidTxnStateError(f"producer id {producer_id} has an open transaction, this is not part of it")
         append = Append() if queued is None else queued
-        append.move(AppendState.PREPARED)
-        append.base_offset = base
-        append.next_offset = base + header.last_offset_delta + 1
-        append.length = header.length
+        base = self._take_place(append, header)
         append.timestamp = timestamp
         if producer_id >= 0:
             append.producer_id = producer_id
@@ -162,10 +197,16 @@ class PartitionLog:
             if window is None:
                 append.begins = FirstBatch(header.producer_epoch, header.base_sequence, now_ms)
                 self._refused.pop(producer_id)
-            self._windows.put(producer_id, _extended(window, header, base, timestamp, now_ms))
-        self.next_offset = append.next_offset
-        self.pending.append(append)
+            self._windows.put(producer_id, self._extended(window, header, base, timestamp, now_ms, transactional))
         return append
+
+    def _take_place(self, append: Append, header: Header) -> int:
+        append.move(AppendState.PREPARED)
+        base = append.base_offset = self.next_offset
+        self.next_offset = append.next_offset = base + header.last_offset_delta + 1
+        append.length = header.length
+        self.pending.append(append)
+        return base
 
     def _check(self, header: Header, window: ProducerWindow | None) -> Duplicate | None:
         if header.base_sequence < 0:
@@ -183,11 +224,36 @@ class PartitionLog:
         for batch in window.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return Duplicate(batch.base_offset, batch.timestamp, self._pending_at(batch.base_offset))
-        if window.batches and first != window.next_sequence:
+        if first != window.next_sequence:
             raise OutOfOrderSequenceError(
                 f"producer id {header.producer_id} appended sequence {first}, expected {window.next_sequence}"
             )
         return None
+
+    def _extended(
+        self,
+        window: ProducerWindow | None,
+        header: Header,
+        base: int,
+        timestamp: int,
+        now_ms: int,
+        transactional: bool,
+    ) -> ProducerWindow:
+        """A producer's window with one more batch, whose transaction may begin with it."""
+        first = header.base_sequence
+        last = (first + header.last_offset_delta) % SEQUENCES
+        batch = Remembered(first, last, base, timestamp)
+        epoch = header.producer_epoch
+        if window is None:
+            known, begun, coordinator_epoch = -1, NO_TRANSACTION, -1
+            batches: tuple[Remembered, ...] = ()
+        else:
+            known, batches, _, begun, coordinator_epoch = window
+        if transactional and begun < 0:
+            begun = base
+            self.transactions.begin(base)
+        batches = (*batches, batch)[-WINDOW:] if known == epoch else (batch,)
+        return ProducerWindow(epoch, batches, now_ms, begun, coordinator_epoch)
 
     @staticmethod
     def _begins_epoch(producer_id: int, epoch: int, first: int, newest: int) -> bool:
@@ -218,19 +284,30 @@ class PartitionLog:
         if not self._epochs or self._epochs[-1][0] < self.leader_epoch:
             self._epochs.append((self.leader_epoch, append.base_offset))
 
-    def durable(self, offset: int) -> tuple[list[Append], int]:
-        """Everything below `offset` is durable: the appends that are done now, and how many bytes they are."""
+    def durable(self, offset: int) -> tuple[list[Append], int, int]:
+        """Everything below `offset` is durable.
+
+        Returns:
+            The appends that are done now; how many bytes became visible; and how many became visible to readers of
+            committed records, or less than that.
+        """
         done: list[Append] = []
-        size = 0
+        size, decided = 0, False
         while self.pending and self.pending[0].next_offset <= offset:
             append = self.pending.popleft()
             append.move(AppendState.DURABLE)
             self.high_watermark = append.next_offset
             size += append.length
             done.append(append)
+            if append.ends is not None:
+                self.transactions.decided(append.producer_id, append.ends, append.base_offset)
+                decided = True
         if done and not self.pending:
             self.high_watermark = self.next_offset
-        return done, size
+        transactions = self.transactions
+        if transactions.unstable or transactions.held_back:
+            return done, size, transactions.visible(size, decided=decided)
+        return done, size, size
 
     def failed(self, append: Append, error: KafkaError) -> list[Append]:
         """The store failed this append: undo it and all later ones, which are returned, oldest first."""
@@ -243,6 +320,7 @@ class PartitionLog:
                 self._put(last.producer_id, last.undo)
                 if last.begins is not None:
                     self._refused.put(last.producer_id, last.begins)
+            self.transactions.undo(last.base_offset)
             last.fail(error)
             undone.append(last)
             if last is append:
@@ -277,23 +355,88 @@ class PartitionLog:
         else:
             self._windows.put(producer_id, window)
 
+    # Transactions
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is decided, committed or aborted, and durable: the end for readers of committed records."""
+        return max(self.transactions.stable_offset(self.high_watermark), self.start_offset)
+
+    def verify(self, header: Header) -> Verification | None:
+        """What a transactional batch has to be prepared with, once its coordinator has said that it may be (KIP-890).
+
+        None where nobody has to be asked: its transaction is open, or it is there already.
+
+        Raises:
+            KafkaError: It is refused, as by `prepare`.
+        """
+        window = self._windows.get(header.producer_id)
+        if self._check(header, window) is not None or (window is not None and window.transaction_start >= 0):
+            return None
+        return self.transactions.verify(header.producer_id, header.producer_epoch)
+
+    def prepare_end(self, header: Header, marker: Marker, now_ms: int) -> Append:
+        """Give the control record of a transaction's coordinator its offset. It need not end anything.
+
+        Raises `InvalidProducerEpochError` where the producer has a newer epoch, and
+        `TransactionCoordinatorFencedError` where a newer coordinator has ended a transaction of it; then nothing has
+        changed.
+        """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        window = self._windows.get(producer_id)
+        if window is not None:
+            if epoch < window.epoch:
+                raise InvalidProducerEpochError(
+                    f"a transaction of producer id {producer_id} is to end under epoch {epoch}, the newest seen is "
+                    f"{window.epoch}"
+                )
+            if marker.coordinator_epoch < window.coordinator_epoch:
+                raise TransactionCoordinatorFencedError(
+                    f"a transaction of producer id {producer_id} is to be ended by a coordinator of epoch "
+                    f"{marker.coordinator_epoch}, the newest seen is {window.coordinator_epoch}"
+                )
+        append = Append()
+        self._take_place(append, header)
+        append.producer_id = producer_id
+        append.undo = window
+        if window is not None and window.transaction_start >= 0:
+            append.ends = EndedTransaction(window.transaction_start, marker.committed)
+        self._windows.put(producer_id, _ended(window, header, marker, now_ms))
+        self.transactions.void(producer_id)
+        return append
+
     # Recovery and checkpoints
 
     def recovered(self, headers: Iterable[StoredHeader], now_ms: int) -> None:
-        """Take stored batches into account, in order: those the checkpoint has not seen."""
+        """Take stored batches into account, in order: those the checkpoint has not seen. No control batches."""
         for header in headers:
-            base = header.base_offset
-            next_offset = base + header.last_offset_delta + 1
-            if next_offset <= self.next_offset:
-                continue
-            self.next_offset = self.high_watermark = max(self.next_offset, next_offset)
-            epoch = header.partition_leader_epoch
-            if not self._epochs or self._epochs[-1][0] < epoch:
-                self._epochs.append((epoch, base))
-            if header.producer_id >= 0 and not header.is_control:
+            if self._pass(header) and header.producer_id >= 0:
                 stamp = header.max_timestamp if getattr(header, "timestamp_type", 0) == 1 else -1
                 window = self._windows.get(header.producer_id)
-                self._windows.put(header.producer_id, _extended(window, header, base, stamp, now_ms))
+                transactional = header.is_transactional
+                extended = self._extended(window, header, header.base_offset, stamp, now_ms, transactional)
+                self._windows.put(header.producer_id, extended)
+
+    def recovered_end(self, header: StoredHeader, marker: Marker | None, now_ms: int) -> None:
+        """Take a stored control batch into account; `marker` is None for one that ends no transaction."""
+        if not self._pass(header) or marker is None:
+            return
+        window = self._windows.get(header.producer_id)
+        self._windows.put(header.producer_id, _ended(window, header, marker, now_ms))
+        if window is not None and window.transaction_start >= 0:
+            ended = EndedTransaction(window.transaction_start, marker.committed)
+            self.transactions.decided(header.producer_id, ended, header.base_offset)
+
+    def _pass(self, header: StoredHeader) -> bool:
+        """Go on behind a stored batch; False if that is known already."""
+        next_offset = header.base_offset + header.last_offset_delta + 1
+        if next_offset <= self.next_offset:
+            return False
+        self.next_offset = self.high_watermark = next_offset
+        epoch = header.partition_leader_epoch
+        if not self._epochs or self._epochs[-1][0] < epoch:
+            self._epochs.append((epoch, header.base_offset))
+        return True
 
     def skip_to(self, next_offset: int, end: int | None = None) -> None:
         """The log goes on at `next_offset` at least: offsets that were ever given are not given again.
@@ -324,7 +467,7 @@ class PartitionLog:
                     windows[append.producer_id] = append.undo
         start = self.start_offset if start_offset is None else start_offset
         epochs = _since([entry for entry in self._epochs if entry[1] < self.high_watermark], start)
-        return Checkpoint(self.high_watermark, start, windows, tuple(epochs))
+        return Checkpoint(self.high_watermark, start, windows, tuple(epochs), self.transactions.aborted.trimmed(start))
 
     def expire(self, before_ms: int) -> int:
         """Forget the producers that have appended nothing since `before_ms`; how many there were."""
@@ -345,6 +488,7 @@ class PartitionLog:
             return False
         self.start_offset = before
         self._epochs = _since(self._epochs, before)
+        self.transactions.aborted.trim(before)
         return True
 
     def readable(self, offset: int) -> bool:
@@ -389,10 +533,7 @@ def _since(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
     return [(epochs[kept][0], start), *epochs[kept + 1 :]]
 
 
-def _extended(window: ProducerWindow | None, header: Header, base: int, timestamp: int, now_ms: int) -> ProducerWindow:
-    first = header.base_sequence
-    last = (first + header.last_offset_delta) % SEQUENCES
-    batch = Remembered(first, last, base, timestamp)
-    if window is None or window.epoch != header.producer_epoch:
-        return ProducerWindow(header.producer_epoch, (batch,), now_ms)
-    return ProducerWindow(window.epoch, (*window.batches, batch)[-WINDOW:], now_ms)
+def _ended(window: ProducerWindow | None, header: Header, marker: Marker, now_ms: int) -> ProducerWindow:
+    """A producer's window behind the end of its transaction, which may raise its epoch (KIP-890)."""
+    batches = window.batches if window is not None and window.epoch == header.producer_epoch else ()
+    return ProducerWindow(header.producer_epoch, batches, now_ms, NO_TRANSACTION, marker.coordinator_epoch)

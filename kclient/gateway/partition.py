@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -26,12 +26,14 @@ from kclient.errors import (
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
+from kclient.gateway.aborted import AbortedTransaction, ChunkBounds, Entries, overlapping
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.checkpoints import Checkpoints, encoded
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.log import Checkpoint, Duplicate, PartitionLog
-from kclient.gateway.recovery import catch_up
-from kclient.gateway.rows.keys import checkpoint_key, log_start_key
+from kclient.gateway.recovery import aborted_between, catch_up
+from kclient.gateway.rows.aborted import encode_chunk
+from kclient.gateway.rows.keys import aborted_key, checkpoint_key, log_start_key
 from kclient.gateway.rows.numbers import LOG_START
 from kclient.gateway.rows.partitions import encode_checkpoint
 from kclient.htp.errors import FencedError, HtpError, StorageError, StorageFullError, UnknownTopicError
@@ -47,13 +49,15 @@ from kclient.htp.port import (
     Sent,
     TopicSettings,
 )
-from kclient.records import BatchHeader, restamp
+from kclient.records import BatchBuilder, BatchHeader, EndMarker, encode_end_marker, read_header, restamp
 from kclient.records.restamping import place_batch
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
+    from kclient.gateway.aborted_rows import AbortedRows
     from kclient.gateway.clock import Clock
     from kclient.gateway.extents import PartitionStore
+    from kclient.gateway.log_transactions import Verification
     from kclient.gateway.opening import Openings
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
@@ -64,18 +68,20 @@ _REFUSAL_S: Final = 1.0
 """Seconds until a partition that could not be opened is tried again."""
 _TURN_S: Final = 0.002
 """Seconds of one turn of the loop for appends that have waited for the partition."""
+_MARKER_LIMIT: Final = 1024
 CHECKPOINT_BYTES: Final = 64 << 20
 """A checkpoint is written after so many bytes: the most that opening a partition has to read."""
 CHECKPOINT_BATCHES: Final = 50_000
 
 
 class Waiter:
-    """A fetch that waits for bytes in any of several partitions."""
+    """A fetch that waits for bytes in any of several partitions, visible ones, or `committed` ones that are stable."""
 
-    __slots__ = ("_event", "_missing", "_partitions")
+    __slots__ = ("_committed", "_event", "_missing", "_partitions")
 
-    def __init__(self, missing: int) -> None:
+    def __init__(self, missing: int, *, committed: bool = False) -> None:
         self._missing = missing
+        self._committed = committed
         self._event = anyio.Event()
         self._partitions: list[Partition] = []
 
@@ -84,9 +90,9 @@ class Waiter:
         self._partitions.append(partition)
         partition.waiters.add(self)
 
-    def arrived(self, size: int) -> None:
-        """So many bytes became visible."""
-        self._missing -= size
+    def arrived(self, size: int, stable: int) -> None:
+        """So many bytes became visible, and so many stable."""
+        self._missing -= stable if self._committed else size
         if self._missing <= 0:
             self._event.set()
 
@@ -124,6 +130,7 @@ class Surroundings:
     producers: ProducerLimit
     """How many producers the logs may remember."""
     checkpoints: Checkpoints
+    aborted: AbortedRows
     openings: Openings
     shields: Shields
     spawn: Callable[..., object]
@@ -295,6 +302,11 @@ class Partition:
         )
         self._stored_in = opened
         status = await opened.status()
+        goes_on = log.transactions.aborted.open
+        if goes_on is not None:
+            key = self._aborted_key(goes_on.bounds.number)
+            found = await self._around.aborted.read(key, goes_on.bounds, self._aborted_from_log)
+            goes_on.entries = found.copy(goes_on.bounds.transactions)
         await catch_up(log, opened, status, str(self), self._wall_ms())
         if layout(self.config) != layout(config):  # changed meanwhile
             await opened.configure(layout(self.config))
@@ -334,6 +346,32 @@ class Partition:
         with self._told():
             return await self.stored_in.segments()
 
+    def aborted_nowait(self, first: int, until: int) -> list[AbortedTransaction] | None:
+        """The aborted transactions with records from an offset to another; None if `aborted` has to read them."""
+        found: list[AbortedTransaction] = []
+        for chunk in self.log.transactions.aborted.chunks(first, until):
+            entries = chunk.entries or self._around.aborted.known(self._aborted_key(chunk.bounds.number), chunk.bounds)
+            if entries is None:
+                return None
+            found += overlapping(entries, first, until)
+        return found
+
+    async def aborted(self, first: int, until: int) -> list[AbortedTransaction]:
+        """The same."""
+        found: list[AbortedTransaction] = []
+        for chunk in self.log.transactions.aborted.chunks(first, until):
+            key, bounds = self._aborted_key(chunk.bounds.number), chunk.bounds
+            entries = chunk.entries or await self._around.aborted.read(key, bounds, self._aborted_from_log)
+            found += overlapping(entries, first, until)
+        return found
+
+    def _aborted_key(self, number: int) -> str:
+        return aborted_key(self._topic_id, self.index, number)
+
+    async def _aborted_from_log(self, bounds: ChunkBounds) -> Entries:
+        with self._told():
+            return await aborted_between(self.stored_in, bounds, str(self))
+
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Errors of HTP about who may use the topic, in Kafka's terms."""
@@ -346,8 +384,13 @@ class Partition:
 
     # Appending
 
-    def append(self, batch: Buffer, header: BatchHeader) -> Append:
+    def append(self, batch: Buffer, header: BatchHeader, verified: Verification | None = None) -> Append:
         """Append one checked batch, in the order of the calls; `batch` is stamped in place where it can be.
+
+        Args:
+            batch: The batch.
+            header: Its header.
+            verified: Stands for its coordinator's word, if it may begin a transaction (`PartitionLog.verify`).
 
         Returns:
             What becomes of it; that of the first one if it is repeated while that is on its way.
@@ -356,7 +399,7 @@ class Partition:
             KafkaError: It is refused: the partition has gone, the producer is fenced or has left a sequence out.
         """
         if self.state is State.OPEN:
-            return self._append(batch, header)
+            return self._append(batch, header, verified=verified)
         if self.state is State.GONE:
             raise NotLeaderOrFollowerError(f"{self} is gone")
         append = Append()
@@ -364,9 +407,26 @@ class Partition:
         self.open_soon()
         return append
 
-    def _append(self, batch: Buffer, header: BatchHeader, queued: Append | None = None) -> Append:
+    def append_end(self, producer_id: int, producer_epoch: int, marker: EndMarker) -> Append:
+        """Append the control record that ends a transaction; only to an open partition.
+
+        Raises:
+            KafkaError: The partition is not open, or the producer or the coordinator is not the newest.
+        """
+        if self.state is not State.OPEN:
+            raise NotLeaderOrFollowerError(f"{self} is not open")
         now_ms = self._wall_ms()
-        found = self.log.prepare(header, now_ms, now_ms if self.config.log_append_time else -1, queued)
+        batch = end_of_transaction(producer_id, producer_epoch, marker, now_ms)
+        append = self.log.prepare_end(read_header(batch), marker, now_ms)
+        place_batch(batch, append.base_offset, self.log.leader_epoch)
+        self._send(append, batch)
+        return append
+
+    def _append(
+        self, batch: Buffer, header: BatchHeader, queued: Append | None = None, verified: Verification | None = None
+    ) -> Append:
+        now_ms = self._wall_ms()
+        found = self.log.prepare(header, now_ms, now_ms if self.config.log_append_time else -1, queued, verified)
         if isinstance(found, Duplicate):
             first = found.append()
             if queued is None:
@@ -379,19 +439,22 @@ class Partition:
             place_batch(batch, found.base_offset, epoch)
         else:
             restamp(batch, base_offset=found.base_offset, partition_leader_epoch=epoch, log_append_time=found.timestamp)
+        self._send(found, batch)
+        return found
+
+    def _send(self, append: Append, batch: Buffer) -> None:
         if self.direct is None or self._sending:
-            self._send_later(found, batch)
-            return found
+            self._send_later(append, batch)
+            return
         try:
             sent = self.direct.send_nowait((batch,))
         except HtpError as error:
-            self._fail(found, error)
-            return found
+            self._fail(append, error)
+            return
         if sent is None:
-            self._send_later(found, batch)
+            self._send_later(append, batch)
         else:
-            self._stored(found, sent)
-        return found
+            self._stored(append, sent)
 
     def _send_later(self, append: Append, batch: Buffer) -> None:
         self._unsent.append((append, batch))
@@ -448,11 +511,11 @@ class Partition:
         if error is not None:
             self._fail(append, error)
             return
-        done, size = self.log.durable(append.next_offset)
+        done, size, stable = self.log.durable(append.next_offset)
         for appended in done:
             appended.tell()
         for waiter in list(self.waiters):
-            waiter.arrived(size)
+            waiter.arrived(size, stable)
         self.dirty = True
         self._bytes += size
         self._batches += len(done)
@@ -498,7 +561,14 @@ class Partition:
 
     def checkpoint_rows(self) -> dict[str, bytes]:
         """The rows of a checkpoint of what is durable now."""
-        return {self._key: encode_checkpoint(self.log.checkpoint()), **self._around.store.rows(self.stored_in)}
+        return {
+            self._key: encode_checkpoint(self.log.checkpoint()),
+            **self._aborted_rows(self.log.transactions.aborted.unsaved()),
+            **self._around.store.rows(self.stored_in),
+        }
+
+    def _aborted_rows(self, chunks: Mapping[int, Entries]) -> dict[str, bytes]:
+        return {self._aborted_key(number): encode_chunk(entries) for number, entries in chunks.items()}
 
     async def _checkpoint(self) -> None:
         try:
@@ -519,11 +589,18 @@ class Partition:
             raise UnknownTopicOrPartitionError(f"{self} is gone")
         self._bytes = self._batches = 0
         self.dirty = False
+        aborted = self.log.transactions.aborted
+        chunks = aborted.unsaved()
+        counts = {number: len(entries) for number, entries in chunks.items()}
+        rows: dict[str, bytes | None] = dict(self._aborted_rows(chunks))
+        gone = {each.number for each in aborted.bounds} - {each.number for each in checkpoint.aborted}
+        rows.update((self._aborted_key(number), None) for number in gone)
         try:
-            rows = {self._key: await encoded(checkpoint), **self._around.store.rows(self.stored_in)}
+            rows |= {self._key: await encoded(checkpoint), **self._around.store.rows(self.stored_in)}
             if trimmed:
                 rows[self._start_key] = LOG_START.encode(checkpoint.start_offset)
             await self._around.checkpoints.write(rows)
+            aborted.saved(counts)
         except BaseException:  # cancelled too: it may not have been written
             self.dirty = True
             raise
@@ -579,6 +656,13 @@ class Partition:
             append.fail(error)
             append.tell()
         self.wake()
+
+
+def end_of_transaction(producer_id: int, producer_epoch: int, marker: EndMarker, now_ms: int) -> bytearray:
+    """The control batch that ends a transaction."""
+    builder = BatchBuilder(limit=_MARKER_LIMIT, is_transactional=True, is_control=True)
+    builder.append(now_ms, *encode_end_marker(commit=marker.committed, coordinator_epoch=marker.coordinator_epoch))
+    return builder.build(producer_id=producer_id, producer_epoch=producer_epoch)
 
 
 def layout(config: TopicConfig) -> TopicSettings:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from kclient.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from kclient.gateway.aborted_rows import AbortedRows
 from kclient.gateway.checkpoints import Checkpoints
 from kclient.gateway.opening import Openings
 from kclient.gateway.partition import Partition, State, Surroundings
@@ -55,7 +56,9 @@ class PartitionTable:
         self._topics = topics
         self._leadership = leadership
         self._checkpoints = Checkpoints(manager, lease)
-        self._around = Surroundings(store, clock, producers, self._checkpoints, Openings(spawn), shields, spawn)
+        self._around = Surroundings(
+            store, clock, producers, self._checkpoints, AbortedRows(manager), Openings(spawn), shields, spawn
+        )
 
     async def load(self) -> None:
         """Read all checkpoints at once."""

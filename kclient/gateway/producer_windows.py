@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 _PART: Final = 20
@@ -11,6 +12,9 @@ FOREIGN: Final = 1 << 62
 """Ids from here on were invented by a client: they must not use up what there is to give out."""
 _SURE: Final = 16
 """So many producers each log remembers in any case."""
+_TRIED: Final = 8
+"""So many are looked at, to forget one of them."""
+NO_TRANSACTION: Final = -1
 SEQUENCES: Final = 2**31
 """Sequence numbers start again at 0 after 2^31 - 1."""
 
@@ -32,6 +36,10 @@ class ProducerWindow(NamedTuple):
     batches: tuple[Remembered, ...]
     seen_ms: int
     """When it last appended, in milliseconds since the epoch: an idle producer is forgotten."""
+    transaction_start: int = NO_TRANSACTION
+    """The first offset of its open transaction: while it has one it is not forgotten."""
+    coordinator_epoch: int = -1
+    """Of the coordinator that ended its last transaction; an older one must not end another."""
 
     @property
     def next_sequence(self) -> int:
@@ -72,7 +80,8 @@ class ProducerWindows:
 
     A client can use as many producer ids as it likes. Where there are too many, the one that has been silent for
     longest is forgotten, as all are in the end (`producer.id.expiration.ms`): if it still appends, it may go on; a
-    batch that it repeats then is not recognised.
+    batch that it repeats then is not recognised. One with an open transaction is never forgotten: nobody could tell
+    any more where that began.
     """
 
     __slots__ = ("_limit", "_windows")
@@ -100,8 +109,17 @@ class ProducerWindows:
             limit.seen(producer_id)
             count = len(windows)
             if count >= limit.each or (limit.count > limit.most and count >= _SURE):
-                self.pop(next(iter(windows)))
+                self._forget_one()
         windows[producer_id] = window  # the last one
+
+    def _forget_one(self) -> None:
+        """The longest silent one without an open transaction, if there is any among the first few."""
+        windows = self._windows
+        for producer_id in list(islice(windows, _TRIED)):
+            if windows[producer_id].transaction_start == NO_TRANSACTION:
+                self.pop(producer_id)
+                return
+            windows[producer_id] = windows.pop(producer_id)  # it is busy: looked at last the next time
 
     def pop(self, producer_id: int) -> None:
         """Forget a producer."""
@@ -109,8 +127,12 @@ class ProducerWindows:
             self._limit.count -= 1
 
     def forget(self, before_ms: int, busy: Collection[int]) -> int:
-        """Forget those that have been silent since a time and are not busy; how many there were."""
-        idle = [key for key, window in self._windows.items() if window.seen_ms < before_ms and key not in busy]
+        """Forget those that have been silent since a time, are not busy and have no open transaction; how many."""
+        idle = [
+            key
+            for key, window in self._windows.items()
+            if window.seen_ms < before_ms and window.transaction_start == NO_TRANSACTION and key not in busy
+        ]
         for key in idle:
             self.pop(key)
         return len(idle)

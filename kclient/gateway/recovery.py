@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 import anyio.lowlevel
 
+from kclient.errors import CorruptRecordError, RecordTooLargeError
+from kclient.gateway.aborted import Entries
+from kclient.gateway.log import Checkpoint, PartitionLog
 from kclient.htp.errors import DamagedError
-from kclient.records import iter_headers
+from kclient.records import iter_headers, read_end_marker
 
 if TYPE_CHECKING:
-    from kclient.gateway.log import PartitionLog
+    from kclient.gateway.aborted import ChunkBounds
     from kclient.htp.port import OpenTopic, TopicStatus
+    from kclient.records import BatchHeader, EndMarker
     from kclient.types import Buffer
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
@@ -88,8 +92,52 @@ async def _readable(opened: OpenTopic, position: int) -> bool:
     return True
 
 
+async def aborted_between(opened: OpenTopic, bounds: ChunkBounds, name: str) -> Entries:
+    """The aborted transactions of a chunk, as the log itself tells them.
+
+    Args:
+        opened: The partition's topic in HTP.
+        bounds: What is known of the chunk.
+        name: Of the partition, for messages.
+
+    Raises:
+        HtpError: The log cannot be read.
+    """
+    status = await opened.status()
+    begin = max(bounds.first_offset, status.start)
+    log = PartitionLog(0, Checkpoint(begin, begin, {}, ()))
+    end = min(bounds.last_offset + 1, status.end)
+    await catch_up(log, opened, status._replace(end=end, next=end), name, 0)
+    found = Entries()
+    for chunk in log.transactions.aborted.chunks(begin, end):
+        for transaction in chunk.entries or ():
+            if bounds.first_end <= transaction.last_offset <= bounds.last_offset:
+                found.add(transaction)
+    return found
+
+
 async def _read_again(log: PartitionLog, batches: Buffer, now_ms: int) -> None:
-    headers = (header for _, header in iter_headers(batches))
+    headers = iter_headers(batches)
     while some := list(islice(headers, _HEADERS_AT_ONCE)):
-        log.recovered(some, now_ms)
+        _take(log, batches, some, now_ms)
         await anyio.lowlevel.checkpoint()
+
+
+def _take(log: PartitionLog, batches: Buffer, some: list[tuple[int, BatchHeader]], now_ms: int) -> None:
+    data: list[BatchHeader] = []
+    for position, header in some:
+        if header.is_control:
+            log.recovered(data, now_ms)
+            data.clear()
+            log.recovered_end(header, _marker(memoryview(batches)[position : position + header.length]), now_ms)
+        else:
+            data.append(header)
+    log.recovered(data, now_ms)
+
+
+def _marker(batch: memoryview) -> EndMarker | None:
+    try:
+        return read_end_marker(batch)
+    except (CorruptRecordError, RecordTooLargeError) as error:
+        logger.error("a control batch cannot be read, and counts as none: %s", error)
+        return None

@@ -79,6 +79,8 @@ def _check_records(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise InvalidRecordError("Clients are not allowed to write control records")
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRecordError("A batch of a transaction has to name its producer id")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecordError(
             f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"

@@ -18,7 +18,7 @@ from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, BatchHeader
 from kclient.records.checksum import crc32c
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, check_level
 from kclient.records.contract import Appended, BinaryColumn, Deserialize, Destinations, HeaderColumn, RecordColumns
-from kclient.records.control import ABORT, COMMIT, decode_control_type, encode_end_marker
+from kclient.records.control import ABORT, COMMIT, EndMarker, decode_control_type, decode_end_marker, encode_end_marker
 from kclient.records.conversion import Magic, RecordConverter
 from kclient.records.framing import BatchInfo, RecordBatchFraming
 from kclient.records.headers import check_batch, iter_headers, read_header
@@ -57,6 +57,7 @@ _reader = RecordReader(_chosen)
 decode_records: Final = _reader.decode_records
 decode_some: Final = _reader.decode_some
 iter_batches: Final = _reader.iter_batches
+read_end_marker: Final = _reader.read_end_marker
 _columns = ArrowDecoder(_chosen)
 decode_arrow: Final = _columns.decode_arrow
 decode_arrow_some: Final = _columns.decode_arrow_some
@@ -84,6 +85,7 @@ __all__ = [
     "ConsumerRecord",
     "Deserialize",
     "Destinations",
+    "EndMarker",
     "HeaderColumn",
     "LazyDelivery",
     "Magic",
@@ -99,6 +101,7 @@ __all__ = [
     "decode_arrow",
     "decode_arrow_some",
     "decode_control_type",
+    "decode_end_marker",
     "decode_records",
     "decode_some",
     "down_convert",
@@ -108,6 +111,7 @@ __all__ = [
     "iter_headers",
     "murmur2",
     "partition_for_key",
+    "read_end_marker",
     "read_header",
     "record_columns",
     "restamp",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kclient.errors import CorruptRecordError
 from kclient.records.arguments import as_bytes, integer, shown
@@ -37,6 +37,30 @@ def encode_end_marker(*, commit: bool, coordinator_epoch: int) -> tuple[bytes, b
     """
     coordinator_epoch = integer("coordinator_epoch", coordinator_epoch, -1, INT32_MAX)
     return _KEY.pack(0, COMMIT if commit else ABORT), _VALUE.pack(0, coordinator_epoch)
+
+
+class EndMarker(NamedTuple):
+    """How a transaction has ended."""
+
+    committed: bool
+    coordinator_epoch: int
+    """Of the coordinator that ended it, or -1."""
+
+
+def decode_end_marker(key: Buffer | None, value: Buffer | None) -> EndMarker | None:
+    """What the key and the value of a control record tell of a transaction's end; None for one of another kind.
+
+    Raises:
+        CorruptRecordError: The key or the value is missing or too short.
+        TypeError: One is of a wrong type.
+    """
+    control_type = decode_control_type(key)
+    if control_type not in (ABORT, COMMIT):
+        return None
+    value = b"" if value is None else as_bytes(value, "value")
+    if len(value) < _VALUE.size:
+        raise CorruptRecordError("The control record that ends a transaction has no valid value.")
+    return EndMarker(control_type == COMMIT, int(_VALUE.unpack_from(value)[1]))
 
 
 def decode_control_type(key: Buffer | None) -> int:

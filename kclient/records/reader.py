@@ -24,9 +24,9 @@ from kclient.records.batch_header import (
 )
 from kclient.records.bounds import INT32_MAX, INT64_MAX
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
-from kclient.records.control import AbortedFilter, check_aborted, decode_control_type
+from kclient.records.control import AbortedFilter, EndMarker, check_aborted, decode_control_type, decode_end_marker
 from kclient.records.corruption import deserialization_error
-from kclient.records.headers import next_header
+from kclient.records.headers import next_header, read_header
 from kclient.records.message_set import MessageRuns, OpenBatch, Rows
 from kclient.types import Buffer
 
@@ -268,6 +268,22 @@ class RecordReader:
                     return records, header.last_offset + 1, size
         return records, None, size
 
+    def read_end_marker(self, batch: Buffer, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED) -> EndMarker | None:
+        """How the transaction ended that a control batch is of; None where it ends none.
+
+        Args:
+            batch: One whole control batch.
+            max_decompressed: Greatest size in bytes of its record after decompression.
+
+        Raises:
+            CorruptRecordError: It is damaged.
+        """
+        with memoryview(batch) as view:
+            header = read_header(view)
+            payload = read_payload(view, 0, header, max_decompressed)
+            records = _control_records(payload, header, 0, self._implementation)
+        return decode_end_marker(records[0].key, records[0].value) if records else None
+
 
 def check_enough(enough: Any) -> int | None:
     """Raises TypeError or ValueError where it is neither None nor an integer above 0."""
@@ -382,8 +398,13 @@ def open_batches(
 
 
 def _control_type(payload: Buffer, header: BatchHeader, position: int, implementation: Implementation) -> int:
-    records: list[Any] = []
-    implementation.parse_records(payload, header, position, "", -1, 0, END_OF_OFFSETS, None, None, records)
+    records = _control_records(payload, header, position, implementation)
     if not records:
         return -1  # compaction removed the marker and left the batch
     return decode_control_type(records[0].key)
+
+
+def _control_records(payload: Buffer, header: BatchHeader, position: int, implementation: Implementation) -> list[Any]:
+    records: list[Any] = []
+    implementation.parse_records(payload, header, position, "", -1, 0, END_OF_OFFSETS, None, None, records)
+    return records

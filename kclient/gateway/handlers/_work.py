@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from kclient.net.answers import Work
 
 if TYPE_CHECKING:
     from kclient.gateway.handlers.handler import Finish
 
-__all__ = ["FEW", "Work", "counted", "lazily", "sorted_in_steps", "started"]
+__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "lazily", "sorted_in_steps", "started"]
 
 T = TypeVar("T")
 
+READ_COMMITTED: Final = 1
+"""The isolation level of a client that wants committed records only."""
 _RUN = 1024
 FEW = 64
 """So many rows of a response are made at once; more of them are made in steps."""

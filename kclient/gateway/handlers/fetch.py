@@ -6,7 +6,6 @@ to come from the disk, and long polls, are finished later.
 
 from __future__ import annotations
 
-import logging
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -15,8 +14,8 @@ from typing import ClassVar, Final, cast
 
 import anyio
 
-from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
-from kclient.gateway.access import Access, AclOperation
+from kclient.errors import KafkaError
+from kclient.gateway.access import Access
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import RequestContext
@@ -24,12 +23,11 @@ from kclient.gateway.discarding import emptied, in_slices
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionCache, Key, Wanted
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchReader, put_error, put_state
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.partition import Partition, State, Waiter
+from kclient.gateway.partition import Waiter
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.shields import Shields
-from kclient.htp.errors import HtpError, PositionError
-from kclient.htp.port import Place, Pulled
 from kclient.net.fair_queue import Flow, Pace
 from kclient.net.garbage import HoldOff
 from kclient.net.memory_budget import Share
@@ -40,101 +38,14 @@ from kclient.protocol.messages.fetch import (
     FetchResponsePartitionData,
 )
 from kclient.protocol.registry import ApiKey
-from kclient.records import read_header
-
-logger: logging.Logger = logging.getLogger("kclient.gateway.fetch")
 
 TOPIC_IDS_SINCE = 13
-READ_COMMITTED = 1
-_MOST_AT_ONCE: Final = 4 << 20
-"""Bytes of one partition that are read at once, so that nobody waits for long; one batch comes, however large."""
-_AT_A_TIME: Final = 1 << 20
-"""Bytes that are read before others have their turn."""
 _PATIENCE: Final = 13.0
 """Seconds beyond `max_wait_ms` that a fetch waits for memory to read a batch into that is there: longer than
 clients may stall that keep it (`ServerSettings.stall_timeout`)."""
 _MANY: Final = 5_000
-_REMEMBERED: Final = 1_000
-"""Batches that are larger than all the memory there is, so that they are read, and logged, once."""
 _SESSIONS_SHARE: Final = 8
 """One part in so many of the memory for clients may be taken by fetch sessions."""
-
-
-class _Fetch:
-    """One request under way: what it wants, and what of that has been read."""
-
-    __slots__ = (
-        "by_id",
-        "context",
-        "errors",
-        "full",
-        "hurried",
-        "lacking",
-        "least",
-        "plan",
-        "request",
-        "rows",
-        "size",
-        "waiter",
-    )
-
-    def __init__(self, request: FetchRequest, context: RequestContext, plan: FetchPlan, by_id: bool) -> None:
-        self.request = request
-        self.context = context
-        self.plan = plan
-        self.by_id = by_id
-        self.rows: dict[int, FetchResponsePartitionData] = {}
-        """The partitions that have records, by their numbers in the plan; for the others their state will do."""
-        self.errors: dict[int, int] = {}
-        """The codes of those that cannot be read."""
-        self.lacking = False
-        """Whether some are not there at all."""
-        self.size = 0
-        self.full = False
-        """Whether there is more of a partition that the client would take, and no room for it in this answer."""
-        self.least = 0
-        """Bytes of memory without which nothing can be read: those of a large batch."""
-        self.hurried = False
-        """Whether it was told to wait no longer."""
-        self.waiter: Waiter | None = None
-
-    def clear(self) -> None:
-        """What was read is not needed: it is read again when there is more."""
-        self.rows, self.errors = {}, {}
-        self.lacking = self.full = False
-        self.size = 0
-
-    def add(self, number: int, partition: Partition, pulled: Pulled, most: int) -> None:
-        """What was read of a partition, at most so many bytes, if it fits."""
-        if pulled.last >= partition.log.high_watermark:
-            pulled = _below(pulled, partition.log.high_watermark)
-        size = len(pulled.data)
-        fits = size <= most or not self.size
-        if (not fits or pulled.last + 1 < partition.log.high_watermark) and most < self.plan.wanted[number].max_bytes:
-            self.full = True
-        # One message is always pulled, however large; only the response's first records may exceed a limit (KIP-74).
-        if not size or not fits:
-            return
-        answer = self.rows[number] = FetchResponsePartitionData(partition_index=partition.index)
-        _put_state(answer, partition)
-        answer.records = pulled.data
-        self.size += size
-
-    def fail(self, number: int, error: KafkaError) -> None:
-        """A partition cannot be read."""
-        if isinstance(error, HtpError) and not isinstance(error, PositionError):
-            logger.error("reading failed: %s", error)
-        self.errors[number] = code_of(error)
-
-    def hurry(self) -> None:
-        """Answer with what there is."""
-        self.hurried = True
-        self.wake()
-
-    def wake(self) -> None:
-        """Something has changed."""
-        if self.waiter is not None:
-            self.waiter.wake()
 
 
 class FetchHandler(Handler):
@@ -164,9 +75,7 @@ class FetchHandler(Handler):
         shields: Shields,
         flow: Flow,
     ) -> None:
-        self._access = access
-        self._partitions = partitions
-        self._config = config
+        self._reader = FetchReader(access, partitions, config)
         self._clock = clock
         self._shields = shields
         self.sessions: FetchSessionCache = FetchSessionCache(
@@ -175,11 +84,8 @@ class FetchHandler(Handler):
             self._discard,
         )
         self._flow = flow
-        self._parked: set[_Fetch] = set()
+        self._parked: set[Fetch] = set()
         self._draining = False
-        self._memory: int = config.get_int("connections.max.memory.bytes")
-        self._unreadable: dict[tuple[Place, int], int] = {}
-        """Where batches lie that are larger than all the memory there is, and their sizes."""
 
     def begin(self, request: FetchRequest, context: RequestContext) -> Begun:
         """Take the request's place in its session; answer what is at hand."""
@@ -215,11 +121,11 @@ class FetchHandler(Handler):
             )
             if plan.session is not None:
                 connection.when_gone(self._end_sessions_of(context))
-        fetch = _Fetch(request, context, plan, by_id)
+        fetch = Fetch(request, context, plan, by_id)
         if not context.place.is_next:
             return partial(self._finish, fetch)
-        limit = min(self._limit(fetch), _room(connection.share))
-        number = self._read_some(fetch, 0, limit)
+        limit = min(self._reader.limit(fetch), _room(connection.share))
+        number = self._reader.read_some(fetch, 0, limit)
         if number == len(plan.wanted):
             if (fetch.size <= limit or fetch.size <= connection.share.room) and self._enough(fetch):
                 return self._respond_small(fetch)
@@ -238,13 +144,13 @@ class FetchHandler(Handler):
         )
         if plan.session is not None:
             context.connection.when_gone(self._end_sessions_of(context))
-        fetch = _Fetch(request, context, plan, by_id)
+        fetch = Fetch(request, context, plan, by_id)
         if not context.place.is_next:
             return partial(self._finish, fetch)
-        limit = min(self._limit(fetch), _room(owner))
-        return (yield from self._begin_to_read(fetch, self._read_some(fetch, 0, limit), limit))
+        limit = min(self._reader.limit(fetch), _room(owner))
+        return (yield from self._begin_to_read(fetch, self._reader.read_some(fetch, 0, limit), limit))
 
-    def _begin_to_read(self, fetch: _Fetch, number: int | None, limit: int) -> Work:
+    def _begin_to_read(self, fetch: Fetch, number: int | None, limit: int) -> Work:
         """Go on reading at a partition, None if one has to be waited for; answer if that is enough."""
         if (yield from self._read_now(fetch, number, limit)) and self._enough(fetch):
             fetch.context.place.give_back(but=fetch.size)
@@ -281,7 +187,7 @@ class FetchHandler(Handler):
 
     # Reading
 
-    def _read_now(self, fetch: _Fetch, number: int | None, limit: int) -> Work:
+    def _read_now(self, fetch: Fetch, number: int | None, limit: int) -> Work:
         """Go on reading without waiting; False where something has to come from the disk, or memory, first."""
         paused = False
         while number is not None and number < len(fetch.plan.wanted):
@@ -289,108 +195,22 @@ class FetchHandler(Handler):
                 return False  # others would read into the same memory meanwhile
             paused = True
             yield None
-            number = self._read_some(fetch, number, limit)
+            number = self._reader.read_some(fetch, number, limit)
         if number is None:
             return False
         if not paused:
             return fetch.size <= fetch.context.connection.share.room
         if fetch.size <= limit:
             return True
-        return fetch.size <= self._memory and fetch.context.place.take(fetch.size - limit, whole=True)
-
-    def _read_some(self, fetch: _Fetch, number: int, limit: int) -> int | None:
-        """Read partitions from a number on, until others should have their turn.
-
-        Returns:
-            The number to go on at; None if there is one that has to be waited for.
-        """
-        wanted = fetch.plan.wanted
-        last = min(number + FEW, len(wanted))
-        enough = fetch.size + _AT_A_TIME
-        while number < last and fetch.size <= enough:
-            item = wanted[number]
-            partition = self._find(fetch, item.key)
-            if partition is None:
-                fetch.lacking = True
-            elif partition.state is not State.OPEN or partition.direct is None:
-                return None
-            else:
-                try:
-                    most = self._most(partition, item, limit - fetch.size, first=not fetch.size)
-                    if most < 0:
-                        fetch.full = fetch.full or item.offset < partition.log.high_watermark
-                    else:
-                        pulled = partition.direct.pull_nowait(item.offset, max_bytes=most)
-                        if pulled is None:
-                            return None
-                        fetch.add(number, partition, pulled, most)
-                except KafkaError as error:
-                    fetch.fail(number, error)
-            number += 1
-        return number
-
-    async def _read(self, fetch: _Fetch, pace: Pace, limit: int) -> None:
-        """Read up to so many bytes, but one batch at least."""
-        for number, wanted in enumerate(fetch.plan.wanted):
-            if pace.over:
-                await pace.pause()
-                if fetch.context.connection.gone:
-                    return
-            partition = self._find(fetch, wanted.key)
-            if partition is None:
-                fetch.lacking = True
-                continue
-            try:
-                if partition.state is not State.OPEN:
-                    await partition.ready()
-                most = self._most(partition, wanted, limit - fetch.size, first=not fetch.size)
-                if most < 0:
-                    fetch.full = fetch.full or wanted.offset < partition.log.high_watermark
-                else:
-                    fetch.add(number, partition, await self._pull(partition, wanted.offset, most), most)
-            except KafkaError as error:
-                fetch.fail(number, error)
-
-    def _most(self, partition: Partition, wanted: Wanted, left: int, *, first: bool) -> int:
-        """How many bytes to read; -1 for nothing at all. Raises when nothing can be read from there."""
-        most = _check(partition, wanted, left, first=first)
-        if self._unreadable and most >= 0 and (partition.place, wanted.offset) in self._unreadable:
-            # consumers wait, and read other partitions meanwhile
-            raise UnknownServerError(f"{partition}: the batch at offset {wanted.offset} is larger than all memory")
-        return most
-
-    async def _pull(self, partition: Partition, offset: int, size: int) -> Pulled:
-        if partition.direct is not None:
-            pulled = partition.direct.pull_nowait(offset, max_bytes=size)
-            if pulled is not None:
-                return pulled
-        return await partition.pull(offset, max_bytes=size)
-
-    def _limit(self, fetch: _Fetch) -> int:
-        return max(0, min(fetch.request.max_bytes, self._config.get_int("fetch.max.bytes")))
-
-    def _least(self, fetch: _Fetch) -> int:
-        """Bytes that are waited for: as many as the client asks for, but no more than an answer may hold."""
-        return min(fetch.request.min_bytes, self._limit(fetch), _MOST_AT_ONCE * len(fetch.plan.wanted))
-
-    def _find(self, fetch: _Fetch, key: Key) -> Partition | None:
-        topic_id = key.topic_id if fetch.by_id else None
-        record = self._access.find(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
-        return None if record is None else self._partitions.of(record, key.partition)
-
-    def _why_not(self, fetch: _Fetch, key: Key) -> int:
-        """The code of a partition that is not found."""
-        try:
-            topic_id = key.topic_id if fetch.by_id else None
-            record = self._access.topic(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
-            self._partitions.check(record, key.partition)
-        except KafkaError as error:
-            return code_of(error)
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is there now, and was not when it was to be read
+        return fetch.size <= self._reader.memory and fetch.context.place.take(fetch.size - limit, whole=True)
 
     # Waiting
 
-    def _enough(self, fetch: _Fetch) -> bool:
+    def _least(self, fetch: Fetch) -> int:
+        """Bytes that are waited for: as many as the client asks for, but no more than an answer may hold."""
+        return min(fetch.request.min_bytes, self._reader.limit(fetch), MOST_AT_ONCE * len(fetch.plan.wanted))
+
+    def _enough(self, fetch: Fetch) -> bool:
         request = fetch.request
         return (
             fetch.size >= request.min_bytes
@@ -405,7 +225,7 @@ class FetchHandler(Handler):
             or self._draining
         )
 
-    async def _finish(self, fetch: _Fetch) -> FetchResponse | None:
+    async def _finish(self, fetch: Fetch) -> FetchResponse | None:
         """Wait for the request's turn to be answered, for enough to answer with, and for memory to read it into."""
         connection = fetch.context.connection
         pace = Pace(connection.flow)
@@ -428,12 +248,12 @@ class FetchHandler(Handler):
         connection.discard(emptied(fetch.plan.wanted))
         return None
 
-    async def _until_enough(self, fetch: _Fetch, pace: Pace) -> None:
+    async def _until_enough(self, fetch: Fetch, pace: Pace) -> None:
         connection, place = fetch.context.connection, fetch.context.place
         deadline = anyio.current_time() + max(0, fetch.request.max_wait_ms) / 1000
         place.when_next(fetch.wake)
         while not connection.gone:
-            waiter = fetch.waiter = Waiter(self._least(fetch))
+            waiter = fetch.waiter = Waiter(self._least(fetch), committed=fetch.committed)
             try:
                 if not place.is_next:  # no answer could leave
                     await waiter.wait()
@@ -452,7 +272,7 @@ class FetchHandler(Handler):
                 elif now >= deadline or self._enough(fetch):
                     return
                 else:
-                    waiter.arrived(fetch.size)
+                    waiter.arrived(fetch.size, fetch.size)
                     fetch.clear()
                     place.give_back()
                 with anyio.move_on_after(until - now):
@@ -462,20 +282,20 @@ class FetchHandler(Handler):
                 fetch.waiter = None
             await pace.turn()
 
-    async def _read_into_memory(self, fetch: _Fetch, pace: Pace) -> bool:
+    async def _read_into_memory(self, fetch: Fetch, pace: Pace) -> bool:
         """Read, if there is memory for it; else its coming wakes the fetch."""
         place = fetch.context.place
         if place.taken:  # it was waited for
             room = place.taken
         else:
-            room = max(min(self._limit(fetch), _room(fetch.context.connection.share)), fetch.least)
+            room = max(min(self._reader.limit(fetch), _room(fetch.context.connection.share)), fetch.least)
             if room and not place.take(room, whole=fetch.least > 0):
                 return False
         with self._shields.shield():
-            await self._read(fetch, pace, room)
-            while fetch.size > self._memory:
-                self._refuse(fetch)
-                await self._read(fetch, pace, room)
+            await self._reader.read(fetch, pace, room)
+            while fetch.size > self._reader.memory:
+                self._reader.refuse(fetch)
+                await self._reader.read(fetch, pace, room)
         if fetch.size > room and not place.take(fetch.size - room, whole=True):
             fetch.least = fetch.size
             fetch.clear()
@@ -484,34 +304,17 @@ class FetchHandler(Handler):
         place.give_back(but=fetch.size)
         return True
 
-    def _refuse(self, fetch: _Fetch) -> None:
-        """The one batch that was read is larger than all the memory there is: the others are read without it."""
-        number, size = next(iter(fetch.rows)), fetch.size
-        wanted = fetch.plan.wanted[number]
-        partition = self._find(fetch, wanted.key)
-        fetch.clear()
-        if partition is None:
-            return
-        if len(self._unreadable) >= _REMEMBERED:
-            self._unreadable.clear()
-        self._unreadable[partition.place, wanted.offset] = size
-        logger.error(
-            "%s: the batch at offset %d takes %d bytes, more than connections.max.memory.bytes=%d: it cannot be "
-            "fetched. Start the gateway with a higher setting, or let consumers seek beyond it",
-            partition, wanted.offset, size, self._memory,
-        )  # fmt: skip
-
-    async def _wait_for(self, fetch: _Fetch, waiter: Waiter, pace: Pace) -> None:
+    async def _wait_for(self, fetch: Fetch, waiter: Waiter, pace: Pace) -> None:
         for wanted in fetch.plan.wanted:
             if pace.over:
                 await pace.pause()
-            partition = self._find(fetch, wanted.key)
+            partition = self._reader.find(fetch, wanted.key)
             if partition is not None:
                 waiter.add(partition)
 
     # Answering
 
-    def _respond(self, fetch: _Fetch) -> Work:
+    def _respond(self, fetch: Fetch) -> Work:
         """The response; of many partitions it is made while it is encoded."""
         plan = fetch.plan
         response = FetchResponse(session_id=plan.session_id)
@@ -530,7 +333,7 @@ class FetchHandler(Handler):
             self.sessions.answered(plan.session, served)
         return response
 
-    def _respond_small(self, fetch: _Fetch) -> FetchResponse:
+    def _respond_small(self, fetch: Fetch) -> FetchResponse:
         """The same, of few partitions."""
         plan = fetch.plan
         session = plan.session
@@ -549,7 +352,7 @@ class FetchHandler(Handler):
             self.sessions.answered(session, [plan.wanted[number].key for number in fetch.rows])
         return response
 
-    def _rows(self, fetch: _Fetch, numbers: array[int]) -> Iterator[FetchResponsePartitionData]:
+    def _rows(self, fetch: Fetch, numbers: array[int]) -> Iterator[FetchResponsePartitionData]:
         wanted: list[Wanted | None] = fetch.plan.wanted  # type: ignore[assignment]
         alone = fetch.plan.session is None
         for number in numbers:
@@ -557,27 +360,27 @@ class FetchHandler(Handler):
             if alone:
                 wanted[number] = None  # very many are not given up in one go
 
-    def _is_news(self, fetch: _Fetch, number: int, wanted: Wanted) -> bool:
+    def _is_news(self, fetch: Fetch, number: int, wanted: Wanted) -> bool:
         """Whether a session's client has to be told of a partition; remembers that it is."""
         answer = self._row(fetch, number)
         size = len(answer.records or b"")
         return wanted.is_news(answer.error_code, answer.high_watermark, answer.log_start_offset, size)
 
-    def _row(self, fetch: _Fetch, number: int) -> FetchResponsePartitionData:
+    def _row(self, fetch: Fetch, number: int) -> FetchResponsePartitionData:
         """What is answered of a partition: what was read of it, or else its state."""
         answer = fetch.rows.get(number)
         if answer is None:
             key = fetch.plan.wanted[number].key
             answer = FetchResponsePartitionData(partition_index=key.partition)
-            partition = self._find(fetch, key)
+            partition = self._reader.find(fetch, key)
             if partition is None:
-                _put_error(answer, self._why_not(fetch, key))
+                put_error(answer, self._reader.why_not(fetch, key))
             elif number in fetch.errors:
-                _put_error(answer, fetch.errors[number])
+                put_error(answer, fetch.errors[number])
             else:
-                _put_state(answer, partition)
-        answer.last_stable_offset = answer.high_watermark  # without transactions everything visible is stable
-        answer.aborted_transactions = [] if fetch.request.isolation_level == READ_COMMITTED else None
+                put_state(answer, partition)
+        if not fetch.committed:
+            answer.aborted_transactions = None
         return answer
 
 
@@ -585,18 +388,6 @@ def _room(share: Share) -> int:
     """Bytes that may be read; what is left is for the rows that go with them."""
     room = share.room
     return room - room // 8
-
-
-def _is_small(request: FetchRequest) -> bool:
-    """Whether a request names few partitions."""
-    count = len(request.topics) + len(request.forgotten_topics_data)
-    if count > FEW:
-        return False
-    for topic in request.topics:
-        count += len(topic.partitions)
-    for forgotten in request.forgotten_topics_data:
-        count += len(forgotten.partitions)
-    return count <= FEW
 
 
 def _wanted(request: FetchRequest) -> Work:
@@ -623,40 +414,13 @@ def _forgotten(request: FetchRequest) -> Work:
     return keys
 
 
-def _check(partition: Partition, wanted: Wanted, left: int, *, first: bool) -> int:
-    """How many bytes to read; -1 for nothing at all. Raises when the offset or the leader epoch is wrong."""
-    log = partition.log
-    log.check_epoch(wanted.leader_epoch)
-    if not log.start_offset <= wanted.offset <= log.next_offset:
-        raise OffsetOutOfRangeError(
-            f"{partition}: offset {wanted.offset} is not between {log.start_offset} and {log.next_offset}"
-        )
-    if wanted.offset >= log.high_watermark:
-        return -1
-    size = max(0, min(wanted.max_bytes, left, _MOST_AT_ONCE))
-    return size if size or first else -1
-
-
-def _below(pulled: Pulled, end: int) -> Pulled:
-    """What was read, without the batches from `end`, a high watermark, on.
-
-    A store may show a message before it has answered the call that sent it. Were such a one given out, the next answer
-    would have a lower high watermark than this one.
-    """
-    data = memoryview(pulled.data)
-    place = 0
-    while place < len(data) and (header := read_header(data, place)).base_offset < end:
-        place += header.length
-    return Pulled(data[:place], pulled.first, end - 1)
-
-
-def _put_state(answer: FetchResponsePartitionData, partition: Partition) -> None:
-    answer.high_watermark = partition.log.high_watermark
-    answer.log_start_offset = partition.log.start_offset
-    answer.records = b""
-
-
-def _put_error(answer: FetchResponsePartitionData, code: int) -> None:
-    answer.error_code = code
-    answer.high_watermark = answer.log_start_offset = -1
-    answer.records = b""
+def _is_small(request: FetchRequest) -> bool:
+    """Whether a request names few partitions."""
+    count = len(request.topics) + len(request.forgotten_topics_data)
+    if count > FEW:
+        return False
+    for topic in request.topics:
+        count += len(topic.partitions)
+    for forgotten in request.forgotten_topics_data:
+        count += len(forgotten.partitions)
+    return count <= FEW

@@ -15,7 +15,7 @@ from kclient.errors import (
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers._work import READ_COMMITTED, counted
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition
 from kclient.gateway.partitions import PartitionTable
@@ -99,8 +99,10 @@ class ListOffsetsHandler(Handler):
                         return None
                 row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
                 answer.partitions.append(row)
+                committed = request.isolation_level == READ_COMMITTED
                 try:
-                    await self._look_up(partitions.find(context, topic.name, wanted.partition_index), wanted, row)
+                    partition = partitions.find(context, topic.name, wanted.partition_index)
+                    await self._look_up(partition, wanted, row, committed=committed)
                 except KafkaError as error:
                     row.error_code = code_of(error)
                 if version < _WITH_LEADER_EPOCH:
@@ -108,27 +110,33 @@ class ListOffsetsHandler(Handler):
         return response
 
     async def _look_up(
-        self, partition: Partition, wanted: ListOffsetsPartition, row: ListOffsetsPartitionResponse
+        self,
+        partition: Partition,
+        wanted: ListOffsetsPartition,
+        row: ListOffsetsPartitionResponse,
+        *,
+        committed: bool,
     ) -> None:
         await partition.ready()
         log = partition.log
         log.check_epoch(wanted.current_leader_epoch)
+        end = log.last_stable_offset if committed else log.high_watermark
         if wanted.timestamp == LATEST:
-            row.offset, row.leader_epoch = log.high_watermark, log.leader_epoch
+            row.offset, row.leader_epoch = end, log.leader_epoch
         elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
             row.offset, row.leader_epoch = log.start_offset, log.epoch_of(log.start_offset)
         elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return  # nothing is tiered: offset -1
         elif wanted.timestamp == MAX_TIMESTAMP:
-            self._put(row, partition, await self._search.greatest(partition))
+            self._put(row, partition, await self._search.greatest(partition), end)
         elif wanted.timestamp >= 0:
-            self._put(row, partition, await self._search.find(partition, wanted.timestamp))
+            self._put(row, partition, await self._search.find(partition, wanted.timestamp), end)
         else:
             raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")
 
     @staticmethod
-    def _put(row: ListOffsetsPartitionResponse, partition: Partition, found: tuple[int, int] | None) -> None:
-        if found is not None:
+    def _put(row: ListOffsetsPartitionResponse, partition: Partition, found: tuple[int, int] | None, end: int) -> None:
+        if found is not None and found[0] < end:  # what is not decided yet, nobody finds who wants what is committed
             row.offset, row.timestamp = found
             row.leader_epoch = partition.log.epoch_of(row.offset)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final, cast
 
@@ -18,22 +19,24 @@ from kclient.concurrency import Completion
 from kclient.errors import (
     ErrorCode,
     InvalidRequiredAcksError,
-    InvalidTxnStateError,
     KafkaError,
     RecordTooLargeError,
+    TransactionalIdAuthorizationError,
     UnsupportedVersionError,
 )
-from kclient.gateway.access import Access, AclOperation
+from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.contents import AT_ONCE, ContentCheck, Recompression, RejectedRecordsError, look_through
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
+from kclient.gateway.handlers._verification import Verifications
 from kclient.gateway.handlers._work import Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition, writable
 from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.peers import PartitionId, Peers
 from kclient.gateway.validation import check_produced
 from kclient.gateway.workers import Workers
 from kclient.net.answers import CloseConnectionError
@@ -54,6 +57,7 @@ from kclient.types import Buffer, TimestampType
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 
 _WITH_TOPIC_IDS: Final = 13  # Produce names topics by id from this version on
+_ADDS_PARTITIONS_SINCE: Final = 12  # and adds partitions to its producer's transaction from this one on (KIP-890)
 
 OLDEST_WITH_BATCHES = 3
 _RECORD_ERRORS_SINCE: Final = 8
@@ -71,7 +75,9 @@ _LONGEST_NAME: Final = 300
 _LOG_APPEND_TIME: Final = 0x08
 _CODEC_AT: Final = 22
 """Where the codec stands in a batch v2."""
-_CODEC_BITS: Final = 0x07
+_TRANSACTIONAL: Final = 0x10
+_TAKES_LONG: Final = 0x07 | _TRANSACTIONAL
+"""Bits of that byte: its codec, and whether its coordinator has to be asked."""
 _AS_IT_IS: Final = frozenset({"producer", "uncompressed"})
 """The `compression.type` that leaves batches without compression as they are."""
 _LARGE: Final = 16 << 20
@@ -89,6 +95,7 @@ class ProduceHandler(Handler):
         partitions: Their partitions.
         workers: Threads for checksums, decompression and compression.
         clock: What time it is.
+        peers: Know the coordinators of transactions.
         spawn: Starts a task of the gateway.
     """
 
@@ -104,12 +111,14 @@ class ProduceHandler(Handler):
         partitions: PartitionTable,
         workers: Workers,
         clock: Clock,
+        peers: Peers,
         spawn: Callable[..., object],
     ) -> None:
         self._access = access
         self._partitions = partitions
         self._workers = workers
         self._clock = clock
+        self._peers = peers
         self._spawn = spawn
         self._waiting: set[_Waiting] = set()
         self._expiring = False
@@ -133,7 +142,7 @@ class ProduceHandler(Handler):
     ) -> Partition | None:
         """The partition of a batch that can be looked through and appended in one go."""
         records = data.records
-        if records is None or not HEADER_SIZE <= len(records) <= AT_ONCE or records[_CODEC_AT] & _CODEC_BITS:
+        if records is None or not HEADER_SIZE <= len(records) <= AT_ONCE or records[_CODEC_AT] & _TAKES_LONG:
             return None
         topic_id = topic.topic_id if context.api_version >= _WITH_TOPIC_IDS else None
         record = self._access.find(context.connection, AclOperation.WRITE, topic.name, topic_id)
@@ -154,8 +163,6 @@ class ProduceHandler(Handler):
         )
         try:
             header = check_produced(data.records, context.api_version, partition.config)
-            if header.is_transactional:
-                raise InvalidTxnStateError("transactions are not supported yet")
             append = partition.append(*self._looked_through(partition, data, header))
         except KafkaError as error:
             _put_error(row, error, context.api_version)
@@ -169,6 +176,45 @@ class ProduceHandler(Handler):
         return self._answer(waiting, request)
 
     def _begin(self, request: ProduceRequest, context: RequestContext, wanted: AppendState) -> Work:
+        if request.transactional_id is None:
+            return (yield from self._append_all(request, context, wanted, None))
+        verifications = Verifications(
+            self._peers, request.transactional_id, add=context.api_version >= _ADDS_PARTITIONS_SINCE
+        )
+        try:
+            yield from self._verify(verifications, request, context)
+            return (yield from self._append_all(request, context, wanted, verifications))
+        finally:
+            verifications.close()
+
+    def _verify(self, verifications: Verifications, request: ProduceRequest, context: RequestContext) -> Work:
+        """Ask about the partitions of a transaction; of those that are not there the answer will say so."""
+        allowed = False
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                if not _is_transactional(data.records):
+                    continue
+                if not allowed:
+                    name = verifications.transactional_id
+                    self._access.check(context.connection, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+                    allowed = True
+                with suppress(KafkaError):
+                    key, partition = self._partition(topic, data.index, context)
+                    assert data.records is not None
+                    verifications.add(key, partition, data.records)
+            yield None
+        if not allowed:
+            return
+        self._spawn(verifications.ask, name="verify a transaction")
+        yield verifications.done
+
+    def _append_all(
+        self,
+        request: ProduceRequest,
+        context: RequestContext,
+        wanted: AppendState,
+        verifications: Verifications | None,
+    ) -> Work:
         response = ProduceResponse()
         waiting = _Waiting(response, request.acks == 0)
         count = size = 0
@@ -184,25 +230,26 @@ class ProduceHandler(Handler):
                     yield count * (_PER_ROW + min(len(topic.name), _LONGEST_NAME))
                     count = size = 0
                 try:
-                    partition = self._partition(topic, data.index, context)
+                    key, partition = self._partition(topic, data.index, context)
                     if len(data.records or b"") <= _LARGE:
                         header = check_produced(data.records, context.api_version, partition.config)
                     else:
                         header = yield from self._check_large(partition, data, context.api_version)
-                    if header.is_transactional:
-                        raise InvalidTxnStateError("transactions are not supported yet")
+                    if header.is_transactional and verifications is None:
+                        raise TransactionalIdAuthorizationError("a transaction's request names no transactional.id")
                     if header.compression is CompressionType.NONE and header.length <= AT_ONCE:
                         batch, header = self._looked_through(partition, data, header)
                         inside = header.length - HEADER_SIZE
                     else:
                         batch, header, inside = yield from self._look_through(partition, data, header, context)
-                        partition = self._partition(topic, data.index, context)  # it may be another now
+                        key, partition = self._partition(topic, data.index, context)  # it may be another now
                     anew = Recompression.asked_for(header, partition.config)
                     if anew:
                         made = Recompression(batch, header, partition.config, inside)
                         batch, header = yield from self._made_anew(made, context, waiting)
-                        partition = self._partition(topic, data.index, context)
-                    append = partition.append(batch, header)
+                        key, partition = self._partition(topic, data.index, context)
+                    verified = None if verifications is None else verifications.of(key, partition)
+                    append = partition.append(batch, header, verified)
                     if anew:
                         waiting.hold(append, wanted, header.length)
                 except KafkaError as error:
@@ -301,10 +348,10 @@ class ProduceHandler(Handler):
         yield len(batch) - held
         return batch, header
 
-    def _partition(self, topic: TopicProduceData, index: int, context: RequestContext) -> Partition:
+    def _partition(self, topic: TopicProduceData, index: int, context: RequestContext) -> tuple[PartitionId, Partition]:
         topic_id = topic.topic_id if context.api_version >= _WITH_TOPIC_IDS else None
         record = self._access.topic(context.connection, AclOperation.WRITE, topic.name, topic_id)
-        return self._partitions.check(record, index)
+        return PartitionId(record.topic_id, index), self._partitions.check(record, index)
 
     def _expire_at(self, waiting: _Waiting, deadline: float) -> None:
         waiting.deadline = deadline
@@ -424,11 +471,11 @@ def _refusal(request: ProduceRequest, version: int) -> KafkaError | None:
         return UnsupportedVersionError(
             f"Produce version {version} carries message formats v0 and v1, which are not supported yet"
         )
-    if request.transactional_id is not None:
-        return InvalidTxnStateError(
-            f"transactions are not supported yet (transactional.id {request.transactional_id!r})"
-        )
     return None
+
+
+def _is_transactional(records: Buffer | None) -> bool:
+    return records is not None and len(records) >= HEADER_SIZE and bool(records[_CODEC_AT] & _TRANSACTIONAL)
 
 
 def _stamped(batch: Buffer, header: BatchHeader, config: TopicConfig, greatest: int) -> tuple[Buffer, BatchHeader]:

@@ -9,6 +9,7 @@ key                            row                                              
 `kafka/log-start/ID/N`         where a trimmed partition starts, a `numbers.NumberRow`        `gateway.partitions`
 `kafka/extents/ID/N`           the extents of a partition, `extents.encode_extents`           `gateway.extents`
 `kafka/extents/ID/N/chunks`    where some of its offsets lie, `extents.encode_chunks`         `gateway.extents`
+`kafka/aborted/ID/N/CHUNK`     aborted transactions of a partition, `aborted.encode_chunk`    `gateway.partitions`
 `kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`
 `kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
 `kafka/leader-epoch`           the last gateway's leader epoch, a `numbers.NumberRow`         `gateway.ownership`

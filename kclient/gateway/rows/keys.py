@@ -19,6 +19,8 @@ LOG_STARTS: Final = "kafka/log-start/"
 """The log start of a partition that was trimmed, by topic id and number, in case its checkpoint is damaged."""
 EXTENTS: Final = "kafka/extents/"
 """Where a partition lies that does not lie in one piece, by topic id and number; and where some of its offsets do."""
+ABORTED: Final = "kafka/aborted/"
+"""Aborted transactions of a partition, by topic id and number, and the number of the chunk."""
 GROUPS: Final = "group/"
 """A group with its members; one that only commits offsets has no row."""
 OFFSETS: Final = "group-offset/"
@@ -67,9 +69,14 @@ def chunks_key(topic_id: bytes, partition: int) -> str:
     return f"{EXTENTS}{topic_id.hex()}/{partition}/chunks"
 
 
+def aborted_key(topic_id: bytes, partition: int, chunk: int) -> str:
+    """The key of a chunk of a partition's aborted transactions."""
+    return f"{ABORTED}{topic_id.hex()}/{partition}/{chunk}"
+
+
 def of_topic(topic_id: bytes) -> tuple[str, ...]:
     """The prefixes of all rows of a topic's partitions."""
-    return tuple(f"{kind}{topic_id.hex()}/" for kind in (CHECKPOINTS, LOG_STARTS, EXTENTS))
+    return tuple(f"{kind}{topic_id.hex()}/" for kind in (CHECKPOINTS, LOG_STARTS, EXTENTS, ABORTED))
 
 
 def group_key(group_id: str) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+from kclient.gateway.aborted import ChunkBounds
 from kclient.gateway.log import Checkpoint
-from kclient.gateway.producer_windows import ProducerWindow, Remembered
+from kclient.gateway.producer_windows import NO_TRANSACTION, ProducerWindow, Remembered
 from kclient.htp.rows import check_format, dump, parse_object, sealed_in_steps, unsealed, whole
 from kclient.records.bounds import INT16_MAX, INT32_MAX, INT64_MAX, INT64_MIN
 
-_FORMAT: Final = 2
-"""The first called it `v`."""
+_FORMAT: Final = 3
+"""The first called it `v`; before the third none knew of transactions."""
 _AT_ONCE: Final = 250
 """Producers in one piece."""
 
@@ -33,15 +34,22 @@ def _pieces(checkpoint: Checkpoint) -> Iterator[bytes]:
         "next": checkpoint.next_offset,
         "start": checkpoint.start_offset,
         "epochs": checkpoint.epochs,
+        "aborted": checkpoint.aborted,
     }
     yield dump(fields)[:-1] + b',"producers":['
     separator = b""
     producers = iter(checkpoint.windows.items())
     while some := list(islice(producers, _AT_ONCE)):
-        rows = [[producer_id, window.epoch, window.seen_ms, window.batches] for producer_id, window in some]
-        yield separator + dump(rows)[1:-1]
+        yield separator + dump([_producer(producer_id, window) for producer_id, window in some])[1:-1]
         separator = b","
     yield b"]}"
+
+
+def _producer(producer_id: int, window: ProducerWindow) -> list[Any]:
+    row: list[Any] = [producer_id, window.epoch, window.seen_ms, window.batches]
+    if (window.transaction_start, window.coordinator_epoch) != (NO_TRANSACTION, -1):
+        row += (window.transaction_start, window.coordinator_epoch)
+    return row
 
 
 def decode_checkpoint(row: bytes) -> Checkpoint:
@@ -49,18 +57,22 @@ def decode_checkpoint(row: bytes) -> Checkpoint:
     try:
         fields = parse_object(unsealed(row))
         check_format(fields["format"] if "format" in fields else fields["v"], _FORMAT)
-        windows = {
-            whole(producer_id, 0, INT64_MAX): ProducerWindow(
-                whole(epoch, ~INT16_MAX, INT16_MAX),
-                tuple(_remembered(*batch) for batch in batches),
-                whole(seen_ms),
-            )
-            for producer_id, epoch, seen_ms, batches in fields["producers"]
-        }
+        windows = dict(_parse_producer(*row) for row in fields["producers"])
         epochs = tuple((whole(epoch, -1, INT32_MAX), whole(start)) for epoch, start in fields["epochs"])
-        return Checkpoint(whole(fields["next"]), whole(fields["start"], 0, fields["next"]), windows, epochs)
+        aborted = tuple(ChunkBounds(*map(whole, chunk)) for chunk in fields.get("aborted", ()))
+        return Checkpoint(whole(fields["next"]), whole(fields["start"], 0, fields["next"]), windows, epochs, aborted)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{row[:200]!r}: {error!r}") from error
+
+
+def _parse_producer(
+    producer_id: Any, epoch: Any, seen_ms: Any, batches: Any, start: Any = NO_TRANSACTION, coordinator_epoch: Any = -1
+) -> tuple[int, ProducerWindow]:
+    window = ProducerWindow(
+        whole(epoch, ~INT16_MAX, INT16_MAX), tuple(_remembered(*batch) for batch in batches), whole(seen_ms),
+        whole(start, NO_TRANSACTION), whole(coordinator_epoch, -1, INT32_MAX),
+    )  # fmt: skip
+    return whole(producer_id, 0, INT64_MAX), window
 
 
 def _remembered(first_sequence: Any, last_sequence: Any, base_offset: Any, timestamp: Any) -> Remembered:

@@ -79,6 +79,11 @@ def produce(topic_id: bytes, version: int) -> ApiMessage:
     return request
 
 
+def produce_in_a_transaction() -> ApiMessage:
+    batch = batch_of(b"b", transactional=True, producer_id=1, producer_epoch=0, sequence=0)
+    return produce_request("t", batch, transactional_id="x")
+
+
 def fetch(topic_id: bytes) -> ApiMessage:
     request = fetch_request("t", 0)
     request.topics[0].topic_id = topic_id
@@ -89,6 +94,9 @@ ON_GROUP = (O.READ, *GROUP)
 CASES: dict[str, Case] = {
     "produce": Case(lambda topic_id: produce(topic_id, 9), 9, ((O.WRITE, *TOPIC),)),
     "produce by id": Case(lambda topic_id: produce(topic_id, 13), 13, ((O.WRITE, *TOPIC),)),
+    "produce in a transaction": Case(
+        lambda _: produce_in_a_transaction(), 9, ((O.WRITE, *TOPIC), (O.WRITE, R.TRANSACTIONAL_ID, "x"))
+    ),
     "fetch": Case(fetch, 12, ((O.READ, *TOPIC),)),
     "fetch by id": Case(fetch, 16, ((O.READ, *TOPIC),)),
     "list offsets": Case(

@@ -36,6 +36,7 @@ class Batch(NamedTuple):
     partition_leader_epoch: int = 0
     max_timestamp: int = 1
     is_control: bool = False
+    is_transactional: bool = False
 
     @property
     def length(self) -> int:
@@ -67,9 +68,9 @@ def test_offsets_follow_each_other_and_the_high_watermark_follows_durability() -
     log = PartitionLog()
     first, second = append(log, Batch(3)), append(log, Batch(2))
     assert (first.base_offset, second.base_offset, log.next_offset, log.high_watermark) == (0, 3, 5, 0)
-    done, size = log.durable(4)  # a sync that ends inside the second batch makes only the first durable
+    done, size, _ = log.durable(4)  # a sync that ends inside the second batch makes only the first durable
     assert (done, size, log.high_watermark) == ([first], first.length, 3)
-    done, _ = log.durable(5)
+    done, _, _ = log.durable(5)
     assert (done, log.high_watermark) == ([second], 5)
     assert second.state is AppendState.DURABLE
 
@@ -346,7 +347,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def sync(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.log.pending) - 1))
-        done, _ = self.log.durable(self.log.pending[index].next_offset)
+        done = self.log.durable(self.log.pending[index].next_offset)[0]
         for append in done:
             self.acknowledged[append.base_offset] = (append.base_offset, append.next_offset)
 

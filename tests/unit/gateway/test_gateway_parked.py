@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from kclient.gateway import Gateway
-from kclient.gateway.handlers.fetch import _Fetch
+from kclient.gateway.handlers.fetch_reading import Fetch
 from kclient.net.server_connection import ServerConnection
 from kclient.protocol.framing import encode_response
 from kclient.protocol.message import ApiMessage
@@ -227,7 +227,7 @@ async def test_nothing_of_a_fetch_waits_for_the_collector() -> None:
     """It may not run for minutes: what was read would be held long after it counts no more."""
 
     def fetches() -> int:
-        return sum(type(each) is _Fetch for each in gc.get_objects())
+        return sum(type(each) is Fetch for each in gc.get_objects())
 
     async with running() as (gateway, wire):
         await wire.create("t")

@@ -108,7 +108,12 @@ def broken(batch: bytearray) -> bytearray:
         (lambda: batch_of(b"a", timestamp=1), ErrorCode.INVALID_TIMESTAMP, 9),
         (lambda: batch_of(b"a", timestamp=1 << 50), ErrorCode.INVALID_TIMESTAMP, 9),
         (lambda: batch_of(b"a", producer_id=1, producer_epoch=0, sequence=-1), ErrorCode.INVALID_RECORD, 9),
-        (lambda: batch_of(b"a", transactional=True), ErrorCode.INVALID_TXN_STATE, 9),
+        (lambda: batch_of(b"a", transactional=True), ErrorCode.INVALID_RECORD, 9),
+        (
+            lambda: batch_of(b"a", transactional=True, producer_id=1, producer_epoch=0, sequence=0),
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            9,
+        ),
         (lambda: batch_of(b"a", compression=CompressionType.ZSTD), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, 6),
         (lambda: batch_of(b"a", compression=CompressionType.ZSTD), ErrorCode.NONE, 7),
     ],
@@ -125,7 +130,8 @@ async def test_batches_are_checked(made: Callable[[], bytes], error: ErrorCode, 
 async def test_a_transactional_id_gets_a_clear_error() -> None:
     async with running() as (_, wire):
         await wire.create("t")
-        response = await wire(produce_request("t", batch_of(b"a"), transactional_id="x"), 9)
+        batch = batch_of(b"a", transactional=True, producer_id=1, producer_epoch=0, sequence=0)
+        response = await wire(produce_request("t", batch, transactional_id="x"), 9)
         row = response.responses[0].partition_responses[0]
         assert row.error_code == ErrorCode.INVALID_TXN_STATE
         assert "not supported yet" in row.error_message

@@ -1,0 +1,311 @@
+"""What a fetch has read: whole batches of partitions, from an offset on, as far as its client may see and take them.
+
+It is read at once where HTP has it at hand (`FetchReader.read_some`), and else by a task (`FetchReader.read`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
+from kclient.gateway.aborted import AbortedTransaction as Aborted
+from kclient.gateway.access import Access, AclOperation
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.contexts import RequestContext
+from kclient.gateway.error_codes import code_of
+from kclient.gateway.fetch_sessions import FetchPlan, Key, Wanted
+from kclient.gateway.handlers._work import FEW, READ_COMMITTED, lazily
+from kclient.gateway.log import PartitionLog
+from kclient.gateway.partition import Partition, State, Waiter
+from kclient.gateway.partitions import PartitionTable
+from kclient.htp.errors import HtpError, PositionError
+from kclient.htp.port import Place, Pulled
+from kclient.net.fair_queue import Pace
+from kclient.protocol.messages.fetch import AbortedTransaction, FetchRequest, FetchResponsePartitionData
+from kclient.records import read_header
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.fetch")
+
+MOST_AT_ONCE: Final = 4 << 20
+"""Bytes of one partition that are read at once, so that nobody waits for long; one batch comes, however large."""
+_AT_A_TIME: Final = 1 << 20
+"""Bytes that are read before others have their turn."""
+_REMEMBERED: Final = 1_000
+"""Batches that are larger than all the memory there is, so that they are read, and logged, once."""
+
+
+class Fetch:
+    """One request under way: what it wants, and what of that has been read."""
+
+    __slots__ = (
+        "by_id",
+        "committed",
+        "context",
+        "errors",
+        "full",
+        "hurried",
+        "lacking",
+        "least",
+        "plan",
+        "request",
+        "rows",
+        "size",
+        "waiter",
+    )
+
+    def __init__(self, request: FetchRequest, context: RequestContext, plan: FetchPlan, by_id: bool) -> None:
+        self.request = request
+        self.context = context
+        self.plan = plan
+        self.by_id = by_id
+        self.committed: bool = request.isolation_level == READ_COMMITTED
+        """Whether only committed records are wanted."""
+        self.rows: dict[int, FetchResponsePartitionData] = {}
+        """The partitions that have records, by their numbers in the plan; for the others their state will do."""
+        self.errors: dict[int, int] = {}
+        """The codes of those that cannot be read."""
+        self.lacking = False
+        """Whether some are not there at all."""
+        self.size = 0
+        self.full = False
+        """Whether there is more of a partition that the client would take, and no room for it in this answer."""
+        self.least = 0
+        """Bytes of memory without which nothing can be read: those of a large batch."""
+        self.hurried = False
+        """Whether it was told to wait no longer."""
+        self.waiter: Waiter | None = None
+
+    def clear(self) -> None:
+        """What was read is not needed: it is read again when there is more."""
+        self.rows, self.errors = {}, {}
+        self.lacking = self.full = False
+        self.size = 0
+
+    def end_of(self, log: PartitionLog) -> int:
+        """Where a log ends for this client."""
+        return log.last_stable_offset if self.committed else log.high_watermark
+
+    def visible(self, partition: Partition, pulled: Pulled) -> Pulled:
+        """What was read of a partition, as far as this client may see it now."""
+        end = self.end_of(partition.log)
+        return _below(pulled, end) if pulled.last >= end else pulled
+
+    def add(
+        self, number: int, partition: Partition, pulled: Pulled, most: int, aborted: list[Aborted] | None = None
+    ) -> None:
+        """What was read of a partition and is visible, at most so many bytes, if it fits.
+
+        Args:
+            number: Of the partition in the plan.
+            partition: The partition.
+            pulled: What was read.
+            most: As many bytes as were to be read.
+            aborted: What of it a client that wants committed records is to leave out.
+        """
+        size = len(pulled.data)
+        fits = size <= most or not self.size
+        if (not fits or pulled.last + 1 < self.end_of(partition.log)) and most < self.plan.wanted[number].max_bytes:
+            self.full = True
+        # One message is always pulled, however large; only the response's first records may exceed a limit (KIP-74).
+        if not size or not fits:
+            return
+        answer = self.rows[number] = FetchResponsePartitionData(partition_index=partition.index)
+        put_state(answer, partition)
+        answer.records = pulled.data
+        if aborted:
+            rows = (
+                AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset) for each in aborted
+            )
+            answer.aborted_transactions = list(rows) if len(aborted) <= FEW else lazily(len(aborted), rows)
+        self.size += size
+
+    def fail(self, number: int, error: KafkaError) -> None:
+        """A partition cannot be read."""
+        if isinstance(error, HtpError) and not isinstance(error, PositionError):
+            logger.error("reading failed: %s", error)
+        self.errors[number] = code_of(error)
+
+    def hurry(self) -> None:
+        """Answer with what there is."""
+        self.hurried = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has changed."""
+        if self.waiter is not None:
+            self.waiter.wake()
+
+
+class FetchReader:
+    """Reads partitions for fetches.
+
+    Args:
+        access: Who finds which topics.
+        partitions: Their partitions.
+        config: The broker's settings.
+    """
+
+    def __init__(self, access: Access, partitions: PartitionTable, config: BrokerConfig) -> None:
+        self._access = access
+        self._partitions = partitions
+        self._config = config
+        self.memory: int = config.get_int("connections.max.memory.bytes")
+        """Bytes that all clients may hold together."""
+        self._unreadable: dict[tuple[Place, int], int] = {}
+        """Where batches lie that are larger than all the memory there is, and their sizes."""
+
+    def read_some(self, fetch: Fetch, number: int, limit: int) -> int | None:
+        """Read partitions from a number on, until others should have their turn.
+
+        Returns:
+            The number to go on at; None if there is one that has to be waited for.
+        """
+        wanted = fetch.plan.wanted
+        last = min(number + FEW, len(wanted))
+        enough = fetch.size + _AT_A_TIME
+        while number < last and fetch.size <= enough:
+            item = wanted[number]
+            partition = self.find(fetch, item.key)
+            if partition is None:
+                fetch.lacking = True
+            elif partition.state is not State.OPEN or partition.direct is None:
+                return None
+            else:
+                try:
+                    most = self._most(fetch, partition, item, limit - fetch.size)
+                    if most < 0:
+                        fetch.full = fetch.full or item.offset < fetch.end_of(partition.log)
+                    else:
+                        pulled = partition.direct.pull_nowait(item.offset, max_bytes=most)
+                        if pulled is None:
+                            return None
+                        pulled, aborted = fetch.visible(partition, pulled), None
+                        if fetch.committed:
+                            aborted = partition.aborted_nowait(pulled.first, pulled.last + 1)
+                            if aborted is None:
+                                return None
+                        fetch.add(number, partition, pulled, most, aborted)
+                except KafkaError as error:
+                    fetch.fail(number, error)
+            number += 1
+        return number
+
+    async def read(self, fetch: Fetch, pace: Pace, limit: int) -> None:
+        """Read up to so many bytes, but one batch at least."""
+        for number, wanted in enumerate(fetch.plan.wanted):
+            if pace.over:
+                await pace.pause()
+                if fetch.context.connection.gone:
+                    return
+            partition = self.find(fetch, wanted.key)
+            if partition is None:
+                fetch.lacking = True
+                continue
+            try:
+                if partition.state is not State.OPEN:
+                    await partition.ready()
+                most = self._most(fetch, partition, wanted, limit - fetch.size)
+                if most < 0:
+                    fetch.full = fetch.full or wanted.offset < fetch.end_of(partition.log)
+                else:
+                    pulled = fetch.visible(partition, await self._pull(partition, wanted.offset, most))
+                    # of what is visible now: what is decided meanwhile is for the next answer
+                    aborted = await partition.aborted(pulled.first, pulled.last + 1) if fetch.committed else None
+                    fetch.add(number, partition, pulled, most, aborted)
+            except KafkaError as error:
+                fetch.fail(number, error)
+
+    def _most(self, fetch: Fetch, partition: Partition, wanted: Wanted, left: int) -> int:
+        """How many bytes to read; -1 for nothing at all. Raises when nothing can be read from there."""
+        most = _check(partition, wanted, left, fetch.end_of(partition.log), first=not fetch.size)
+        if self._unreadable and most >= 0 and (partition.place, wanted.offset) in self._unreadable:
+            # consumers wait, and read other partitions meanwhile
+            raise UnknownServerError(f"{partition}: the batch at offset {wanted.offset} is larger than all memory")
+        return most
+
+    async def _pull(self, partition: Partition, offset: int, size: int) -> Pulled:
+        if partition.direct is not None:
+            pulled = partition.direct.pull_nowait(offset, max_bytes=size)
+            if pulled is not None:
+                return pulled
+        return await partition.pull(offset, max_bytes=size)
+
+    def limit(self, fetch: Fetch) -> int:
+        """Bytes that an answer may hold."""
+        return max(0, min(fetch.request.max_bytes, self._config.get_int("fetch.max.bytes")))
+
+    def find(self, fetch: Fetch, key: Key) -> Partition | None:
+        """The partition, if it is there, led here, and the client may read it."""
+        topic_id = key.topic_id if fetch.by_id else None
+        record = self._access.find(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
+        return None if record is None else self._partitions.of(record, key.partition)
+
+    def why_not(self, fetch: Fetch, key: Key) -> int:
+        """The code of a partition that is not found."""
+        try:
+            topic_id = key.topic_id if fetch.by_id else None
+            record = self._access.topic(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
+            self._partitions.check(record, key.partition)
+        except KafkaError as error:
+            return code_of(error)
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is there now, and was not when it was to be read
+
+    def refuse(self, fetch: Fetch) -> None:
+        """The one batch that was read is larger than all the memory there is: the others are read without it."""
+        number, size = next(iter(fetch.rows)), fetch.size
+        wanted = fetch.plan.wanted[number]
+        partition = self.find(fetch, wanted.key)
+        fetch.clear()
+        if partition is None:
+            return
+        if len(self._unreadable) >= _REMEMBERED:
+            self._unreadable.clear()
+        self._unreadable[partition.place, wanted.offset] = size
+        logger.error(
+            "%s: the batch at offset %d takes %d bytes, more than connections.max.memory.bytes=%d: it cannot be "
+            "fetched. Start the gateway with a higher setting, or let consumers seek beyond it",
+            partition, wanted.offset, size, self.memory,
+        )  # fmt: skip
+
+
+def _check(partition: Partition, wanted: Wanted, left: int, end: int, *, first: bool) -> int:
+    """How many bytes to read; -1 for nothing at all. Raises when the offset or the leader epoch is wrong."""
+    log = partition.log
+    log.check_epoch(wanted.leader_epoch)
+    if not log.start_offset <= wanted.offset <= log.next_offset:
+        raise OffsetOutOfRangeError(
+            f"{partition}: offset {wanted.offset} is not between {log.start_offset} and {log.next_offset}"
+        )
+    if wanted.offset >= end:
+        return -1
+    size = max(0, min(wanted.max_bytes, left, MOST_AT_ONCE))
+    return size if size or first else -1
+
+
+def _below(pulled: Pulled, end: int) -> Pulled:
+    """What was read, without the batches from `end` on, a high watermark or last stable offset.
+
+    A store may show a message before it has answered the call that sent it. Were such a one given out, the next answer
+    would have a lower high watermark than this one.
+    """
+    data = memoryview(pulled.data)
+    place = 0
+    while place < len(data) and (header := read_header(data, place)).base_offset < end:
+        place += header.length
+    return Pulled(data[:place], pulled.first, end - 1)
+
+
+def put_state(answer: FetchResponsePartitionData, partition: Partition) -> None:
+    """Say where a partition begins and ends."""
+    answer.high_watermark = partition.log.high_watermark
+    answer.last_stable_offset = partition.log.last_stable_offset
+    answer.log_start_offset = partition.log.start_offset
+    answer.records = b""
+
+
+def put_error(answer: FetchResponsePartitionData, code: int) -> None:
+    """Say why a partition cannot be read."""
+    answer.error_code = code
+    answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
+    answer.records = b""

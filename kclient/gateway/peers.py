@@ -1,0 +1,136 @@
+"""What the gateways of a cluster ask of one another: leaders of partitions, and coordinators of transactions.
+
+Each of them leads some partitions and coordinates some transactions, so a transaction's coordinator and the leaders
+of its partitions may be different gateways. Whoever needs another one asks `Peers`, which knows where it is. Today one
+gateway is all there is, and `LocalPeers` makes the calls in the process. Partitions are named by the ids of their
+topics: one that was deleted and made anew is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kclient.concurrency import Completion
+from kclient.errors import ErrorCode, InvalidTxnStateError, KafkaError
+from kclient.gateway.append import AppendState
+from kclient.gateway.error_codes import code_of
+from kclient.records import EndMarker
+
+if TYPE_CHECKING:
+    from kclient.gateway.append import Append
+    from kclient.gateway.partitions import PartitionTable
+    from kclient.gateway.topic_table import TopicTable
+
+
+class PartitionId(NamedTuple):
+    """A partition of one incarnation of a topic."""
+
+    topic_id: bytes
+    partition: int
+
+
+class TransactionOf(NamedTuple):
+    """A producer's transaction, as it is named to its coordinator."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class EndOfTransaction(NamedTuple):
+    """What its coordinator has decided of a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    """The one that the producer goes on with; it may be greater than that of the transaction (KIP-890)."""
+    marker: EndMarker
+    partitions: Collection[PartitionId]
+
+
+Outcomes = Mapping[PartitionId, int]
+"""Kafka's error code for each partition."""
+
+
+class Peers(Protocol):
+    """The other gateways, and this one."""
+
+    async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
+        """Ask a transaction's coordinator whether partitions are in it, before the first batch is appended.
+
+        Args:
+            transaction: The transaction.
+            partitions: Led by whoever asks.
+            add: Whether the coordinator is to add those that are not (KIP-890, Produce version 12 and newer).
+        """
+        ...
+
+    async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
+        """Have the leaders of partitions append the ends of transactions; each answers when that is durable.
+
+        What it tells of a partition that is not led where it was looked for, or cannot be written, can be tried again.
+        """
+        ...
+
+
+class TransactionCoordinator(Protocol):
+    """Coordinates transactions: what leaders of partitions ask of it."""
+
+    async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
+        """As `Peers.verify`, of a transaction that is coordinated here."""
+        ...
+
+
+class NoTransactions:
+    """The coordinator of a gateway that has none: no partition is in any transaction."""
+
+    async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
+        """Raises `InvalidTxnStateError`."""
+        raise InvalidTxnStateError(
+            f"transactions are not supported yet (transactional.id {transaction.transactional_id!r})"
+        )
+
+
+class LocalPeers:
+    """The only gateway.
+
+    Args:
+        topics: All topics.
+        partitions: Their partitions.
+        coordinator: Of all transactions.
+    """
+
+    def __init__(self, topics: TopicTable, partitions: PartitionTable, coordinator: TransactionCoordinator) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._coordinator = coordinator
+
+    async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
+        """Asks the coordinator here."""
+        return await self._coordinator.verify(transaction, partitions, add=add)
+
+    async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
+        """Appends all of them, then waits for each."""
+        appending = [[(each, await self._append(end, each)) for each in end.partitions] for end in ends]
+        return [{each: await _durable(append) for each, append in appends} for appends in appending]
+
+    async def _append(self, end: EndOfTransaction, wanted: PartitionId) -> Append | int:
+        try:
+            record = self._topics.by_id(wanted.topic_id)
+            if record is None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            partition = self._partitions.check(record, wanted.partition)
+            await partition.ready()
+            return partition.append_end(end.producer_id, end.producer_epoch, end.marker)
+        except KafkaError as error:
+            return code_of(error)
+
+
+async def _durable(append: Append | int) -> int:
+    if isinstance(append, int):
+        return append
+    if append.state < AppendState.DURABLE:
+        done: Completion[None] = Completion()
+        append.watch(AppendState.DURABLE, lambda: done.set_result(None))
+        await done.wait()
+    return ErrorCode.NONE if append.error is None else code_of(append.error)

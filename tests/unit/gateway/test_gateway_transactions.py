@@ -1,0 +1,311 @@
+"""Partitions that hold transactions, seen by clients: with a small coordinator, which gateways do not have yet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import kclient
+from kclient import TopicPartition
+from kclient.errors import ErrorCode
+from kclient.gateway import Gateway, aborted, assembly
+from kclient.gateway.peers import PartitionId
+from kclient.gateway.rows.keys import ABORTED
+from kclient.records import decode_records, iter_headers
+from tests.all_rows import scan_all
+from tests.gateway_wire import Wire, connect, fetch_request, names, running
+from tests.small_transactions import COMMITTED, FarPeers, SmallCoordinator, Transactor, coordinated, local_peers
+
+pytestmark = pytest.mark.anyio
+
+LATEST, MAX_TIMESTAMP = -1, -3
+CHUNK = 16
+"""Aborted transactions of a row, in these tests."""
+
+
+@asynccontextmanager
+async def transacting(
+    monkeypatch: pytest.MonkeyPatch, htp: str | None = None
+) -> AsyncIterator[tuple[Gateway, Wire, SmallCoordinator, Transactor]]:
+    coordinator = coordinated(monkeypatch)
+    async with running(htp) as (gateway, wire):
+        yield gateway, wire, coordinator, Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+
+
+async def committed_values(wire: Wire, topic: str, offset: int = 0, partition: int = 0) -> list[bytes]:
+    """What a consumer with `isolation.level=read_committed` reads."""
+    found: list[bytes] = []
+    while True:
+        answer = await wire.fetch(topic, offset, partition, isolation_level=COMMITTED, partition_max_bytes=1 << 16)
+        assert not answer.error_code
+        assert answer.aborted_transactions is not None
+        if not answer.records:
+            assert offset == answer.last_stable_offset
+            return found
+        hidden = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions]
+        records = decode_records(answer.records, topic, partition, start_offset=offset, aborted=hidden)
+        found += [record.value for record in records]
+        offset = max(header.next_offset for _, header in iter_headers(answer.records))
+
+
+async def test_committed_records_are_seen_when_their_transaction_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (_, wire, _, transactor):
+        await wire.create("t")
+        transactor.begin()
+        assert await transactor.send("t", b"a", b"b") == ErrorCode.NONE
+        assert await wire.values("t") == [b"a", b"b"]
+        assert await committed_values(wire, "t") == []
+        answer = await wire.fetch("t", 0)
+        assert (answer.high_watermark, answer.last_stable_offset, answer.aborted_transactions) == (2, 0, None)
+        assert (await wire.offset("t", LATEST)).offset == 2
+        assert (await wire.offset("t", LATEST, isolation_level=COMMITTED)).offset == 0
+        assert (await wire.offset("t", MAX_TIMESTAMP)).offset == 0
+        assert (await wire.offset("t", MAX_TIMESTAMP, isolation_level=COMMITTED)).offset == -1
+        assert (await wire.offset("t", 1)).offset == 0
+        assert (await wire.offset("t", 1, isolation_level=COMMITTED)).offset == -1
+        assert list((await transactor.end(committed=True)).values()) == [ErrorCode.NONE]
+        assert await committed_values(wire, "t") == [b"a", b"b"]
+        assert (await wire.offset("t", LATEST, isolation_level=COMMITTED)).offset == 3
+
+
+async def test_aborted_records_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (gateway, wire, coordinator, transactor):
+        other = Transactor(wire, coordinator, local_peers(gateway, coordinator), "other")
+        await wire.create("t")
+        transactor.begin()
+        other.begin()
+        await transactor.send("t", b"no")
+        await other.send("t", b"yes")
+        await transactor.send("t", b"nor this")
+        await other.end(committed=True)
+        assert await committed_values(wire, "t") == []
+        await transactor.end(committed=False)
+        assert await committed_values(wire, "t") == [b"yes"]
+        assert await wire.values("t") == [b"no", b"yes", b"nor this"]
+
+
+async def test_our_consumer_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = coordinated(monkeypatch)
+    async with Gateway(f"memory:{next(names)}", listen="127.0.0.1:0") as gateway:
+        wire = connect(gateway)
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        await wire.create("t")
+        for number in range(20):
+            transactor.begin()
+            await transactor.send("t", b"%d" % number)
+            await transactor.end(committed=number % 3 > 0)
+        transactor.begin()
+        await transactor.send("t", b"open")
+        async with kclient.Consumer(
+            bootstrap_servers=gateway.bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            assert (await consumer.end_offsets([TopicPartition("t", 0)])) == {TopicPartition("t", 0): 40}
+            found: list[bytes] = []
+            with anyio.fail_after(20):
+                while len(found) < 13:
+                    found += [record.value for record in await consumer.poll(timeout=1.0)]
+            assert found == [b"%d" % number for number in range(20) if number % 3]
+            assert await consumer.position(TopicPartition("t", 0)) == 40
+        await wire.aclose()
+
+
+async def test_who_waits_for_committed_records_is_woken_by_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (gateway, wire, _, transactor):
+        await wire.create("t")
+        transactor.begin()
+        await transactor.send("t", b"a")
+        reader = connect(gateway)
+        request = fetch_request("t", 0, max_wait_ms=60_000, isolation_level=COMMITTED)
+        await reader.send(request, 11)
+        await anyio.wait_all_tasks_blocked()
+        await transactor.send("t", b"b")  # visible, and not committed
+        with anyio.move_on_after(0.05) as waited:
+            await reader.frame()
+        assert waited.cancelled_caught
+        await transactor.end(committed=True)
+        with anyio.fail_after(20):
+            answer = await reader.read(request, 11)
+        row = answer.responses[0].partitions[0]
+        assert [record.value for record in decode_records(row.records, "t", 0)] == [b"a", b"b"]
+        await reader.aclose()
+
+
+async def test_a_batch_outside_of_the_transaction_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (_, wire, coordinator, transactor):
+        await wire.create("t", 2)
+        assert await transactor.send("t", b"a") == ErrorCode.INVALID_TXN_STATE  # none has begun
+        transactor.begin()
+        assert await transactor.send("t", b"a", version=11) == ErrorCode.INVALID_TXN_STATE  # which adds nothing
+        assert await transactor.send("t", b"a", version=12) == ErrorCode.NONE
+        assert [add for _, _, add in coordinator.asked] == [True, False, True]
+        assert await transactor.send("t", b"b", version=11) == ErrorCode.NONE  # it is open: nobody is asked
+        assert len(coordinator.asked) == 3
+        assert await wire.values("t") == [b"a", b"b"]
+
+
+async def test_a_batch_that_was_delayed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (gateway, wire, coordinator, transactor):
+        topic_id = await wire.create("t")
+        transactor.begin()
+        go_on = anyio.Event()
+        coordinator.before_answer = go_on.wait
+        async with anyio.create_task_group() as tasks:
+            codes: list[int] = []
+
+            async def send() -> None:
+                codes.append(await transactor.send("t", b"late"))
+
+            tasks.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            coordinator.transactions["x"].partitions.add(PartitionId(topic_id.topic_id, 0))
+            assert list((await transactor.end(committed=False)).values()) == [ErrorCode.NONE]
+            go_on.set()
+        assert codes == [ErrorCode.INVALID_TXN_STATE]
+        assert await wire.values("t") == []
+        assert (await wire.fetch("t", 0)).last_stable_offset == 1
+        assert not gateway.parts.partitions.get("t", 0).log.transactions._verifications  # type: ignore[union-attr]
+
+
+async def test_a_client_that_goes_away_while_it_is_verified_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (gateway, wire, coordinator, transactor):
+        await wire.create("t")
+        transactor.begin()
+        go_on = anyio.Event()
+        coordinator.before_answer = go_on.wait
+        gone = connect(gateway)
+        sender = Transactor(gone, coordinator, local_peers(gateway, coordinator), "x")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sender.send, "t", b"a")
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        await gone.aclose()
+        await anyio.wait_all_tasks_blocked()
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        assert partition.log.transactions._verifications
+        go_on.set()
+        with anyio.fail_after(20):
+            while partition.log.transactions._verifications:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_ends_are_fenced_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (_, wire, coordinator, transactor):
+        await wire.create("t")
+        transactor.begin()
+        await transactor.send("t", b"a")
+        assert list((await transactor.end(committed=True, bump=True, coordinator_epoch=2)).values()) == [0]
+        transactor.begin()
+        assert await transactor.send("t", b"b") == ErrorCode.NONE  # its sequences begin anew with the epoch
+        transaction = coordinator.transactions["x"]
+        old = list((await transactor.end(committed=False, coordinator_epoch=1)).values())
+        assert old == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+        coordinator.transactions["x"] = transaction
+        assert list((await transactor.end(committed=False, coordinator_epoch=2)).values()) == [ErrorCode.NONE]
+        assert await committed_values(wire, "t") == [b"a"]
+
+
+async def test_a_deleted_topics_transactions_are_not_its_namesakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (_, wire, _, transactor):
+        await wire.create("t")
+        transactor.begin()
+        await transactor.send("t", b"a")
+        assert await wire.delete("t") == 0
+        await wire.create("t")
+        assert (await wire.fetch("t", 0)).last_stable_offset == 0
+        assert list((await transactor.end(committed=True)).values()) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert (await wire.fetch("t", 0)).high_watermark == 0
+
+
+async def _no_checkpoint(_: object) -> None:
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+async def test_transactions_outlive_the_gateway(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str) -> None:
+    htp = f"embedded:{tmp_path}/data"
+    coordinator = coordinated(monkeypatch)
+    if how == "killed":
+        monkeypatch.setattr(assembly.PartitionTable, "checkpoint", _no_checkpoint)
+    async with running(htp) as (gateway, wire):
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        await wire.create("t")
+        for committed in (True, False):
+            transactor.begin()
+            await transactor.send("t", b"%d" % committed)
+            await transactor.end(committed=committed)
+        transactor.begin()
+        await transactor.send("t", b"open")
+    async with running(htp) as (gateway, wire):
+        transactor._wire, transactor._peers = wire, local_peers(gateway, coordinator)
+        assert await committed_values(wire, "t") == [b"1"]
+        answer = await wire.fetch("t", 0)
+        assert (answer.high_watermark, answer.last_stable_offset) == (5, 4)
+        assert await transactor.send("t", b"still") == ErrorCode.NONE
+        asked = len(coordinator.asked)
+        assert await transactor.end(committed=True)
+        assert len(coordinator.asked) == asked
+        assert await committed_values(wire, "t") == [b"1", b"open", b"still"]
+
+
+async def test_very_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They are kept in rows, read again when somebody needs them, and from the log where a row is damaged."""
+    htp = f"embedded:{tmp_path}/data"
+    coordinator = coordinated(monkeypatch)
+    monkeypatch.setattr(aborted, "CHUNK", CHUNK)
+    count = 2 * CHUNK + 5
+    async with running(htp, durability="written") as (gateway, wire):
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        await wire.create("t")
+        for number in range(count):
+            transactor.begin()
+            assert await transactor.send("t", b"%d" % number) == ErrorCode.NONE
+            await transactor.end(committed=number % CHUNK == 1)
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        await partition.checkpoint()
+        assert len(await scan_all(gateway.parts.manager, ABORTED)) == 3
+        expected = [b"1", b"%d" % (CHUNK + 1), b"%d" % (2 * CHUNK + 1)]
+        assert await committed_values(wire, "t") == expected
+    async with running(htp, durability="written") as (gateway, wire):
+        assert await committed_values(wire, "t") == expected
+        rows = await scan_all(gateway.parts.manager, ABORTED)
+        await gateway.parts.manager.commit(dict.fromkeys(rows, b"damaged"))
+    async with running(htp, durability="written") as (gateway, wire):
+        assert await committed_values(wire, "t") == expected
+        begin = 2 * CHUNK + 8
+        assert (await wire.delete_records("t", begin)).error_code == 0
+        assert await committed_values(wire, "t", begin) == expected[2:]
+        assert len(await scan_all(gateway.parts.manager, ABORTED)) == 2
+        assert await wire.delete("t") == 0
+        await anyio.wait_all_tasks_blocked()
+        assert await scan_all(gateway.parts.manager, ABORTED) == {}
+
+
+async def test_the_coordinator_may_be_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two gateways lead a topic each; what they say to one another, and to the coordinator, goes through `Peers`."""
+    coordinator = SmallCoordinator()
+    peers = FarPeers(coordinator)
+    monkeypatch.setattr(assembly, "LocalPeers", lambda *_: peers)
+    async with running() as (one, one_wire), running() as (two, two_wire):
+        for gateway, wire, topic in ((one, one_wire, "one"), (two, two_wire, "two")):
+            topic_id = (await wire.create(topic)).topic_id
+            peers.leaders[topic_id] = local_peers(gateway, coordinator)
+        on_one, on_two = (Transactor(wire, coordinator, peers, "x") for wire in (one_wire, two_wire))
+        on_one.begin()
+        assert await on_one.send("one", b"1") == ErrorCode.NONE
+        assert await on_two.send("two", b"2") == ErrorCode.NONE
+        assert await committed_values(one_wire, "one") == await committed_values(two_wire, "two") == []
+        assert list((await on_one.end(committed=True)).values()) == [ErrorCode.NONE] * 2
+        assert await committed_values(one_wire, "one") == [b"1"]
+        assert await committed_values(two_wire, "two") == [b"2"]
+        on_one.begin()
+        assert await on_one.send("one", b"3") == ErrorCode.NONE
+        peers.leaders.clear()
+        assert list((await on_one.end(committed=True)).values()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
