@@ -26,7 +26,7 @@ from kclient.records.bounds import INT32_MAX, INT64_MAX
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
 from kclient.records.control import AbortedFilter, EndMarker, check_aborted, decode_control_type, decode_end_marker
 from kclient.records.corruption import deserialization_error
-from kclient.records.headers import next_header, read_header
+from kclient.records.headers import check_batch, next_header
 from kclient.records.message_set import MessageRuns, OpenBatch, Rows
 from kclient.types import Buffer
 
@@ -269,17 +269,23 @@ class RecordReader:
         return records, None, size
 
     def read_end_marker(self, batch: Buffer, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED) -> EndMarker | None:
-        """How the transaction ended that a control batch is of; None where it ends none.
+        """How the transaction ended that a control batch is of; None for any other batch.
 
         Args:
-            batch: One whole control batch.
+            batch: One whole batch.
             max_decompressed: Greatest size in bytes of its record after decompression.
 
         Raises:
             CorruptRecordError: It is damaged.
+            RecordTooLargeError: It is larger than `max_decompressed` when decompressed.
+            TypeError: The batch holds no bytes.
+            ConfigError: The size is of a wrong type, or not positive.
         """
-        with memoryview(batch) as view:
-            header = read_header(view)
+        max_decompressed = check_max_decompressed(max_decompressed)
+        with as_view(batch, "batch") as view:
+            header = check_batch(view)
+            if not header.is_control:
+                return None
             payload = read_payload(view, 0, header, max_decompressed)
             records = _control_records(payload, header, 0, self._implementation)
         return decode_end_marker(records[0].key, records[0].value) if records else None

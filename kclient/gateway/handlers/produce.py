@@ -6,9 +6,7 @@ threads, a piece at a time; the request keeps its place meanwhile, and the conne
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final, cast
@@ -17,7 +15,6 @@ import anyio
 
 from kclient.concurrency import Completion
 from kclient.errors import (
-    ErrorCode,
     InvalidRequiredAcksError,
     KafkaError,
     RecordTooLargeError,
@@ -25,12 +22,12 @@ from kclient.errors import (
     UnsupportedVersionError,
 )
 from kclient.gateway.access import Access, AclOperation, ResourceType
-from kclient.gateway.append import Append, AppendState
+from kclient.gateway.append import AppendState
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import TopicConfig
-from kclient.gateway.contents import AT_ONCE, ContentCheck, Recompression, RejectedRecordsError, look_through
+from kclient.gateway.contents import AT_ONCE, ContentCheck, Recompression, look_through
 from kclient.gateway.contexts import RequestContext
-from kclient.gateway.error_codes import code_of
+from kclient.gateway.handlers._produce_reply import PendingReply, put, put_error, told
 from kclient.gateway.handlers._verification import Verifications
 from kclient.gateway.handlers._work import Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
@@ -41,7 +38,6 @@ from kclient.gateway.validation import check_produced
 from kclient.gateway.workers import Workers
 from kclient.net.answers import CloseConnectionError
 from kclient.protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -54,13 +50,10 @@ from kclient.records import HEADER_SIZE, BatchHeader, CompressionType, read_head
 from kclient.records.batch_header import write_header
 from kclient.types import Buffer, TimestampType
 
-logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
-
 _WITH_TOPIC_IDS: Final = 13  # Produce names topics by id from this version on
 _ADDS_PARTITIONS_SINCE: Final = 12  # and adds partitions to its producer's transaction from this one on (KIP-890)
 
 OLDEST_WITH_BATCHES = 3
-_RECORD_ERRORS_SINCE: Final = 8
 
 _TIMEOUT_STEP_S = 1.0
 """How often timeouts are looked at: a sync that takes long is rare, and clients wait longer than they ask for."""
@@ -120,7 +113,7 @@ class ProduceHandler(Handler):
         self._clock = clock
         self._peers = peers
         self._spawn = spawn
-        self._waiting: set[_Waiting] = set()
+        self._waiting: set[PendingReply] = set()
         self._expiring = False
 
     def begin(self, request: ProduceRequest, context: RequestContext) -> Begun:
@@ -165,13 +158,13 @@ class ProduceHandler(Handler):
             header = check_produced(data.records, context.api_version, partition.config)
             append = partition.append(*self._looked_through(partition, data, header))
         except KafkaError as error:
-            _put_error(row, error, context.api_version)
-            return _told(response, request.acks == 0)
+            put_error(row, error, context.api_version)
+            return told(response, request.acks == 0)
         row.log_start_offset = partition.log.start_offset
         if append.state >= wanted:
-            _put(row, append)
-            return _told(response, request.acks == 0)
-        waiting = _Waiting(response, request.acks == 0)
+            put(row, append)
+            return told(response, request.acks == 0)
+        waiting = PendingReply(response, request.acks == 0)
         waiting.add(row, append, wanted)
         return self._answer(waiting, request)
 
@@ -216,7 +209,7 @@ class ProduceHandler(Handler):
         verifications: Verifications | None,
     ) -> Work:
         response = ProduceResponse()
-        waiting = _Waiting(response, request.acks == 0)
+        waiting = PendingReply(response, request.acks == 0)
         count = size = 0
         for topic in request.topic_data:
             answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
@@ -253,16 +246,16 @@ class ProduceHandler(Handler):
                     if anew:
                         waiting.hold(append, wanted, header.length)
                 except KafkaError as error:
-                    _put_error(row, error, context.api_version)
+                    put_error(row, error, context.api_version)
                     continue
                 if append.state >= wanted:
-                    _put(row, append)
+                    put(row, append)
                 else:
                     waiting.add(row, append, wanted)
                 row.log_start_offset = partition.log.start_offset
         return self._answer(waiting, request)
 
-    def _answer(self, waiting: _Waiting, request: ProduceRequest) -> Completion[Any] | ProduceResponse | None:
+    def _answer(self, waiting: PendingReply, request: ProduceRequest) -> Completion[Any] | ProduceResponse | None:
         """The answer, or what becomes it, once all batches were appended."""
         if waiting.is_over():
             return waiting.response()
@@ -279,7 +272,7 @@ class ProduceHandler(Handler):
             answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
             for data in topic.partition_data:
                 row = PartitionProduceResponse(index=data.index)
-                _put_error(row, error, context.api_version)
+                put_error(row, error, context.api_version)
                 answer.partition_responses.append(row)
             response.responses.append(answer)
         return response
@@ -325,7 +318,7 @@ class ProduceHandler(Handler):
         greatest = check.conclude(self._clock.wall_ms(), partition)
         return *_stamped(batch, header, config, greatest), check.size
 
-    def _made_anew(self, made: Recompression, context: RequestContext, waiting: _Waiting) -> Work:
+    def _made_anew(self, made: Recompression, context: RequestContext, waiting: PendingReply) -> Work:
         """The batch in the codec of its topic, and its header. What it takes is held until the request is answered."""
         place, most = context.place, context.connection.share.most
         while place.held + made.room > most and (freed := waiting.freed()) is not None:
@@ -353,7 +346,7 @@ class ProduceHandler(Handler):
         record = self._access.topic(context.connection, AclOperation.WRITE, topic.name, topic_id)
         return PartitionId(record.topic_id, index), self._partitions.check(record, index)
 
-    def _expire_at(self, waiting: _Waiting, deadline: float) -> None:
+    def _expire_at(self, waiting: PendingReply, deadline: float) -> None:
         waiting.deadline = deadline
         self._waiting.add(waiting)
         waiting.on_done(self._waiting.discard)
@@ -373,79 +366,6 @@ class ProduceHandler(Handler):
             self._expiring = False
 
 
-class _Waiting(Completion[ProduceResponse | None]):
-    """The answer of a request whose batches are on their way: it comes with the last of them, or by its timeout."""
-
-    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "deadline")
-
-    def __init__(self, response: ProduceResponse, silent: bool) -> None:
-        super().__init__()
-        self.deadline: float = float("inf")
-        self._response = response
-        self._rows: dict[int, PartitionProduceResponse] = {}
-        self._silent = silent
-        self._begun = False
-        self._made: deque[tuple[Append, AppendState, int]] = deque()
-        self._next: Completion[None] | None = None
-
-    def add(self, row: PartitionProduceResponse, append: Append, wanted: AppendState) -> None:
-        """Wait for one more batch."""
-        key = id(row)
-        self._rows[key] = row
-        append.watch(wanted, lambda: self._settled(key, append))
-
-    def hold(self, append: Append, wanted: AppendState, size: int) -> None:
-        """A batch that was made anew takes so many bytes until it has come far enough."""
-        self._made.append((append, wanted, size))
-
-    def freed(self) -> Completion[None] | int | None:
-        """What comes free of batches that were made anew, as bytes below 0; else what to wait for before it is asked
-        again; None if there is none of them."""
-        if not self._made:
-            return None
-        append, wanted, size = self._made[0]
-        if append.state >= wanted:
-            self._made.popleft()
-            return -size
-        self._next = Completion()
-        return self._next
-
-    def is_over(self) -> bool:
-        """No more are added: whether there is nothing to wait for."""
-        self._begun = True
-        return not self._rows
-
-    def _settled(self, key: int, append: Append) -> None:
-        row = self._rows.pop(key, None)
-        if row is None:
-            return  # the time was over before
-        _put(row, append)
-        following, self._next = self._next, None
-        if following is not None:
-            following.set_result(None)
-        if not self._rows and self._begun:
-            self._complete()
-
-    def give_up(self) -> None:
-        """Answer with what is known."""
-        for row in self._rows.values():
-            row.error_code = ErrorCode.REQUEST_TIMED_OUT
-            row.error_message = "not durable within the request's timeout"
-            row.base_offset = -1
-        self._rows.clear()
-        self._complete()
-
-    def _complete(self) -> None:
-        try:
-            self.set_result(self.response())
-        except CloseConnectionError as error:
-            self.set_error(error)
-
-    def response(self) -> ProduceResponse | None:
-        """The answer, if there is to be one."""
-        return _told(self._response, self._silent)
-
-
 def _check_memory(context: RequestContext, size: int, what: str) -> None:
     """Refuse a batch that needs more memory than its connection may hold: it could not be fetched either."""
     held, most = context.place.held, context.connection.share.most
@@ -454,16 +374,6 @@ def _check_memory(context: RequestContext, size: int, what: str) -> None:
             f"The record batch takes too much memory: {what} {size} bytes beside {held} of its request, and one "
             f"connection may hold {most}, a quarter of connections.max.memory.bytes."
         )
-
-
-def _told(response: ProduceResponse, silent: bool) -> ProduceResponse | None:
-    """The answer. With acks=0 there is none, so that a closed connection has to tell of errors, as in Kafka."""
-    if not silent:
-        return response
-    for row in _rows(response):
-        if row.error_code:
-            raise CloseConnectionError(f"a batch produced with acks=0 was refused: {row.error_message}")
-    return None
 
 
 def _refusal(request: ProduceRequest, version: int) -> KafkaError | None:
@@ -499,28 +409,3 @@ def _stamped(batch: Buffer, header: BatchHeader, config: TopicConfig, greatest: 
         count=header.count,
     )
     return place, read_header(place)
-
-
-def _put(row: PartitionProduceResponse, append: Append) -> None:
-    if append.error is not None:
-        _put_error(row, append.error)
-        return
-    row.base_offset = append.base_offset
-    row.log_append_time_ms = append.timestamp
-
-
-def _put_error(row: PartitionProduceResponse, error: KafkaError, version: int = 0) -> None:
-    row.error_code = code_of(error)
-    row.error_message = error.message
-    row.base_offset = -1
-    if isinstance(error, RejectedRecordsError) and version >= _RECORD_ERRORS_SINCE:
-        row.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=text)
-            for number, text in error.records
-        ]
-    logger.debug("a batch for partition %d is refused: %s", row.index, error)
-
-
-def _rows(response: ProduceResponse) -> Iterator[PartitionProduceResponse]:
-    for topic in response.responses:
-        yield from topic.partition_responses

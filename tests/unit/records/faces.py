@@ -26,6 +26,7 @@ class Face:
         self.decode_records = reader.decode_records
         self.decode_some = reader.decode_some
         self.iter_batches = reader.iter_batches
+        self.read_end_marker = reader.read_end_marker
         columns = ArrowDecoder(self.module)
         self.decode_arrow = columns.decode_arrow
         self.decode_arrow_some = columns.decode_arrow_some

@@ -190,6 +190,10 @@ OF_IMPLEMENTATIONS: dict[str, Call] = {
     "decode_records": (lambda face, **a: repr(face.decode_records(**a)), READING),
     "decode_some": (lambda face, **a: repr(face.decode_some(**a)), {**READING, "enough": 1}),
     "iter_batches": (lambda face, **a: repr(list(face.iter_batches(**a))), READING),
+    "read_end_marker": (
+        lambda face, batch, max_decompressed: face.read_end_marker(batch, max_decompressed),
+        {"batch": BATCH, "max_decompressed": 1000},
+    ),
     "decode_arrow": (
         lambda face, chunks, max_decompressed: face.decode_arrow(chunks, True, max_decompressed=max_decompressed),
         {"chunks": [("t", 0, BATCH)], "max_decompressed": 1000},
@@ -254,6 +258,7 @@ WRITTEN_ONCE: dict[str, Call] = {
     "check_level": (public.check_level, {"compression": CompressionType.GZIP, "level": 3}),
     "crc32c": (public.crc32c, {"data": BATCH, "value": 0}),
     "decode_control_type": (public.decode_control_type, {"key": bytes(4)}),
+    "decode_end_marker": (public.decode_end_marker, {"key": bytes(4), "value": bytes(6)}),
     "encode_end_marker": (lambda **a: public.encode_end_marker(commit=True, **a), {"coordinator_epoch": 3}),
     "record_columns": (lambda **a: list(public.record_columns(**a)), {"data": TABLE, "timestamp": 1}),
     "restamp": (
@@ -270,7 +275,8 @@ WRITTEN_ONCE: dict[str, Call] = {
 
 NO_FUNCTIONS = {
     "ABORT", "Appended", "COMMIT", "CURRENT_MAGIC", "DEFAULT_MAX_DECOMPRESSED", "HEADER_SIZE", "IMPLEMENTATION",
-    "MAX_BATCH_SIZE", "BatchHeader", "BatchInfo", "CompressionType", "Deserialize", "Magic", "arrow_schema",
+    "MAX_BATCH_SIZE", "BatchHeader", "BatchInfo", "CompressionType", "Deserialize", "EndMarker", "Magic",
+    "arrow_schema",
 }  # fmt: skip
 """Constants, types, tuples that hold whatever they are given, and a function of one flag."""
 

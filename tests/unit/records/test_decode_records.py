@@ -12,6 +12,7 @@ from hypothesis import given
 from kclient.errors import CorruptRecordError, RecordDeserializationError
 from kclient.records import (
     CompressionType,
+    EndMarker,
     check_batch,
     encode_end_marker,
     iter_headers,
@@ -224,6 +225,21 @@ def transactional(face: Face, offset: int, producer_id: int, count: int = 1) -> 
     for n in range(offset, offset + count):
         builder.append(1, None, b"%d" % n)
     return bytes(builder.build(offset, producer_id, 0, 0))
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_end_of_a_transaction_is_read(face: Face, commit: bool) -> None:
+    builder = face.BatchBuilder(limit=1000, is_transactional=True, is_control=True, compression=CompressionType.GZIP)
+    builder.append(1, *encode_end_marker(commit=commit, coordinator_epoch=9))
+    assert face.read_end_marker(builder.build(5, 7, 0)) == EndMarker(commit, 9)
+    assert face.read_end_marker(transactional(face, 0, 1)) is None
+    other = face.BatchBuilder(limit=1000, is_control=True)
+    other.append(1, b"\x00\x00\x00\x02", b"")  # of a controller
+    assert face.read_end_marker(other.build()) is None
+    damaged = face.BatchBuilder(limit=1000, is_control=True)
+    damaged.append(1, b"\x00\x00\x00\x01", b"\x00\x00")
+    with pytest.raises(CorruptRecordError, match="no valid value"):
+        face.read_end_marker(damaged.build())
 
 
 def test_aborted_transactions_are_hidden(face: Face) -> None:

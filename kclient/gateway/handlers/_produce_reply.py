@@ -1,0 +1,130 @@
+"""The answer to Produce: made while batches are appended, and sent when they have come as far as `acks` asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from kclient.concurrency import Completion
+from kclient.errors import ErrorCode, KafkaError
+from kclient.gateway.append import Append, AppendState
+from kclient.gateway.contents import RejectedRecordsError
+from kclient.gateway.error_codes import code_of
+from kclient.net.answers import CloseConnectionError
+from kclient.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
+
+_RECORD_ERRORS_SINCE: Final = 8
+
+
+class PendingReply(Completion[ProduceResponse | None]):
+    """The answer of a request whose batches are on their way: it comes with the last of them, or by its timeout."""
+
+    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "deadline")
+
+    def __init__(self, response: ProduceResponse, silent: bool) -> None:
+        super().__init__()
+        self.deadline: float = float("inf")
+        self._response = response
+        self._rows: dict[int, PartitionProduceResponse] = {}
+        self._silent = silent
+        self._begun = False
+        self._made: deque[tuple[Append, AppendState, int]] = deque()
+        self._next: Completion[None] | None = None
+
+    def add(self, row: PartitionProduceResponse, append: Append, wanted: AppendState) -> None:
+        """Wait for one more batch."""
+        key = id(row)
+        self._rows[key] = row
+        append.watch(wanted, lambda: self._settled(key, append))
+
+    def hold(self, append: Append, wanted: AppendState, size: int) -> None:
+        """A batch that was made anew takes so many bytes until it has come far enough."""
+        self._made.append((append, wanted, size))
+
+    def freed(self) -> Completion[None] | int | None:
+        """What comes free of batches that were made anew, as bytes below 0; else what to wait for before it is asked
+        again; None if there is none of them."""
+        if not self._made:
+            return None
+        append, wanted, size = self._made[0]
+        if append.state >= wanted:
+            self._made.popleft()
+            return -size
+        self._next = Completion()
+        return self._next
+
+    def is_over(self) -> bool:
+        """No more are added: whether there is nothing to wait for."""
+        self._begun = True
+        return not self._rows
+
+    def _settled(self, key: int, append: Append) -> None:
+        row = self._rows.pop(key, None)
+        if row is None:
+            return  # the time was over before
+        put(row, append)
+        following, self._next = self._next, None
+        if following is not None:
+            following.set_result(None)
+        if not self._rows and self._begun:
+            self._complete()
+
+    def give_up(self) -> None:
+        """Answer with what is known."""
+        for row in self._rows.values():
+            row.error_code = ErrorCode.REQUEST_TIMED_OUT
+            row.error_message = "not durable within the request's timeout"
+            row.base_offset = -1
+        self._rows.clear()
+        self._complete()
+
+    def _complete(self) -> None:
+        try:
+            self.set_result(self.response())
+        except CloseConnectionError as error:
+            self.set_error(error)
+
+    def response(self) -> ProduceResponse | None:
+        """The answer, if there is to be one."""
+        return told(self._response, self._silent)
+
+
+def told(response: ProduceResponse, silent: bool) -> ProduceResponse | None:
+    """The answer. With acks=0 there is none, so that a closed connection has to tell of errors, as in Kafka."""
+    if not silent:
+        return response
+    for row in _rows(response):
+        if row.error_code:
+            raise CloseConnectionError(f"a batch produced with acks=0 was refused: {row.error_message}")
+    return None
+
+
+def put(row: PartitionProduceResponse, append: Append) -> None:
+    """Say what has become of a batch."""
+    if append.error is not None:
+        put_error(row, append.error)
+        return
+    row.base_offset = append.base_offset
+    row.log_append_time_ms = append.timestamp
+
+
+def put_error(row: PartitionProduceResponse, error: KafkaError, version: int = 0) -> None:
+    """Say why a batch is refused; which of its records were at fault from version 8 on (KIP-467)."""
+    row.error_code = code_of(error)
+    row.error_message = error.message
+    row.base_offset = -1
+    if isinstance(error, RejectedRecordsError) and version >= _RECORD_ERRORS_SINCE:
+        row.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=text)
+            for number, text in error.records
+        ]
+    logger.debug("a batch for partition %d is refused: %s", row.index, error)
+
+
+def _rows(response: ProduceResponse) -> Iterator[PartitionProduceResponse]:
+    for topic in response.responses:
+        yield from topic.partition_responses
