@@ -127,7 +127,7 @@ async def assemble(
         manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, spawn=spawn,
     )  # fmt: skip
     catalogue = TopicCatalogue(
-        topics, groups, mapping, config,
+        topics, groups.committed, mapping, config,
         manager=manager, broker=broker, lease=lease, shields=shields, spawn=spawn, flow=queue.flow(),
     )  # fmt: skip
     store = partition_store(manager, broker, lease, clock.wall_ms)
@@ -189,14 +189,14 @@ def group_handlers(leadership: Leadership, access: Access, groups: GroupCoordina
     """Who answers what is asked of consumer groups."""
     return [
         FindCoordinatorHandler(leadership, access),
-        JoinGroupHandler(access, groups),
-        SyncGroupHandler(access, groups),
-        HeartbeatHandler(access, groups),
-        LeaveGroupHandler(access, groups),
-        ListGroupsHandler(access, groups),
-        DescribeGroupsHandler(access, groups),
-        DeleteGroupsHandler(access, groups),
-        OffsetCommitHandler(access, groups, clock),
-        OffsetFetchHandler(access, groups),
-        OffsetDeleteHandler(access, groups),
+        JoinGroupHandler(access, groups.membership),
+        SyncGroupHandler(access, groups.membership),
+        HeartbeatHandler(access, groups.membership),
+        LeaveGroupHandler(access, groups.membership),
+        ListGroupsHandler(access, groups.table),
+        DescribeGroupsHandler(access, groups.table),
+        DeleteGroupsHandler(access, groups.deletion),
+        OffsetCommitHandler(access, groups.committed, clock),
+        OffsetFetchHandler(access, groups.committed),
+        OffsetDeleteHandler(access, groups.committed),
     ]

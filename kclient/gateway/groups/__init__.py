@@ -1,6 +1,6 @@
 """Consumer groups: the state machine of a group, committed offsets, and the coordinator that runs them.
 
-`ClassicGroup` decides, `GroupCoordinator` waits and stores. See `docs/internals/groups.md`.
+`ClassicGroup` decides; `GroupCoordinator` puts together who waits and stores. See `docs/internals/groups.md`.
 """
 
 from kclient.gateway.groups.classic import ClassicGroup

@@ -8,14 +8,16 @@ when `advance` must be called.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
+from typing import Final
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import (
     UNKNOWN_MEMBER,
     Action,
     AssignmentStored,
+    GroupSettings,
     Join,
     Leave,
     ReplacementStored,
@@ -26,17 +28,51 @@ from kclient.gateway.groups.events import (
     Ticket,
     Token,
 )
+from kclient.gateway.groups.group import CLASSIC
 from kclient.gateway.groups.members import Member, member_of
+from kclient.gateway.groups.offsets import Expiry
 from kclient.gateway.groups.rebalance import Rebalancing, answer_parked, named, refuse
 from kclient.gateway.groups.states import GroupState
+from kclient.gateway.groups.subscriptions import CONSUMER, Subscriptions
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
+_MEMBER: Final = 2_000
+"""About how many bytes of memory a member takes beside its metadata."""
+_PENDING: Final = 600
+"""The same of an id that waits for its owner."""
+
 
 class ClassicGroup(Rebalancing):
-    """One group of the classic protocol: takes its requests."""
+    """One group of the classic protocol: takes its requests.
 
-    protocol_type: str | None
+    Args:
+        group_id: The name of the group.
+        settings: The broker settings for groups.
+        new_member_id: Makes a member id from a prefix (the client id, or the group instance id).
+    """
+
+    type: str = CLASSIC
+
+    def __init__(self, group_id: str, settings: GroupSettings, new_member_id: Callable[[str], str]) -> None:
+        super().__init__(group_id, settings, new_member_id)
+        self._subscriptions = Subscriptions()
+
+    @property
+    def shown_state(self) -> str:
+        """The name of its state."""
+        return self.state.value
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is in it and nobody is expected."""
+        return self.state is GroupState.EMPTY and not self.members.pending_joins
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory its members take, and the ids that wait for their owners."""
+        members = self.members
+        return members.size + _MEMBER * len(members) + _PENDING * len(members.pending_joins)
 
     # ---- JoinGroup ----------------------------------------------------------------------------------------
 
@@ -259,6 +295,37 @@ class ClassicGroup(Rebalancing):
         if not error and generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         return error
+
+    # ---- committed offsets --------------------------------------------------------------------------------
+
+    def subscribed(self) -> Generator[None, None, frozenset[str] | None]:
+        """The topics that a group of consumers reads, found out in steps.
+
+        None for other types, and if what a member says cannot be read or changes meanwhile.
+        """
+        if self.protocol_type != CONSUMER:
+            return None
+        return (yield from self._subscriptions.of(self.members, lambda: self.protocol_name))
+
+    def offsets_in_use(self) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
+        """Why no offset may be deleted now, or else the topics whose offsets may not; None for all."""
+        if self.state is GroupState.EMPTY:
+            return ErrorCode.NONE, ()
+        if self.protocol_type != CONSUMER:
+            return ErrorCode.NON_EMPTY_GROUP, None
+        # while it rebalances, or if its metadata cannot be read, all of it may be in use
+        return ErrorCode.NONE, (yield from self.subscribed())
+
+    def expiry(self, since_ms: int, retention_ms: int, *, unread: bool) -> Generator[None, None, Expiry | None]:
+        """When its offsets may be forgotten (KIP-211); None if they may not now."""
+        if self.protocol_type is None and not unread:
+            return Expiry(retention_ms, None, frozenset())
+        if self.state is GroupState.EMPTY:
+            return Expiry(retention_ms, since_ms, frozenset())
+        topics = None
+        if self.state is GroupState.STABLE:
+            topics = yield from self.subscribed()
+        return None if topics is None else Expiry(retention_ms, None, topics)
 
     # ---- leaving ------------------------------------------------------------------------------------------
 

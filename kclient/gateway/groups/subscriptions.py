@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ProtocolError
 from kclient.protocol.embedded import decode_embedded
 from kclient.protocol.messages import ConsumerProtocolSubscription
+
+if TYPE_CHECKING:
+    from kclient.gateway.groups.members import Roster
 
 CONSUMER = "consumer"
 """The protocol type of consumers; others (Connect) are opaque throughout."""
@@ -17,6 +20,41 @@ CONSUMER = "consumer"
 _LONG: Final = 16 * 1024
 """Bytes of metadata that are read in one go."""
 _AT_ONCE: Final = 500
+
+
+class Subscriptions:
+    """The topics that the members of a group of consumers read, found out anew when these change."""
+
+    __slots__ = ("_read", "_topics")
+
+    def __init__(self) -> None:
+        self._topics: frozenset[str] | None = None
+        self._read: tuple[int, str | None] | None = None
+        """Of which members `_topics` was found out."""
+
+    def of(self, members: Roster, protocol: Callable[[], str | None]) -> Generator[None, None, frozenset[str] | None]:
+        """The topics of these members, in steps; None if what one says cannot be read, or changes meanwhile.
+
+        Args:
+            members: The members.
+            protocol: Tells the group's protocol, as it is then.
+        """
+        name = protocol()
+        now = members.changes, name
+        if self._read != now:
+            topics: set[str] | None = set()
+            for member in members:
+                found = yield from subscribed_topics(member.metadata(name or member.protocols[0][0]))
+                if topics is None or found is None:
+                    topics = None
+                else:
+                    topics |= found
+                yield
+            if now != (members.changes, protocol()):
+                return None
+            self._read = now
+            self._topics = None if topics is None else frozenset(topics)
+        return self._topics
 
 
 def subscribed_topics(metadata: bytes) -> Generator[None, None, set[str] | None]:

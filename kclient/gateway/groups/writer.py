@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from kclient.concurrency import Completion, Wakeup
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.error_codes import Role, code_of
+from kclient.htp.errors import ConflictError
 from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ class Parts(Protocol):
 
 
 Rows: TypeAlias = "Mapping[str, Row] | Parts"
+
+
+class Claims(Protocol):
+    """What says that this gateway coordinates a group, where several gateways serve a store."""
+
+    def of(self, group_id: str) -> Mapping[str, int]:
+        """Rows and their versions: whoever takes the group over changes one, and nothing is written for it here."""
+        ...
 
 
 class Write(Completion[ErrorCode]):
@@ -84,12 +93,14 @@ class GroupWriter:
         manager: Where they are stored.
         lease: Under which.
         flow: In whose turns large rows are made.
+        claims: What else has to hold for each group; None where the lease alone has to.
     """
 
-    def __init__(self, manager: Manager, lease: HeldLease, flow: Flow) -> None:
+    def __init__(self, manager: Manager, lease: HeldLease, flow: Flow, claims: Claims | None = None) -> None:
         self._manager = manager
         self._lease = lease
         self._flow = flow
+        self._claims = claims
         self._queue: deque[Write] = deque()
         self._large: deque[Write] = deque()
         """Large writes, whose turn has come or that wait for one another: the first is under way."""
@@ -182,6 +193,9 @@ class GroupWriter:
         try:
             ended = await work
             error = ErrorCode.NONE
+        except ConflictError as conflict:
+            error = ErrorCode.NOT_COORDINATOR
+            logger.warning("another gateway coordinates %s: %s", writes[0].group_id[:300], conflict)
         except KafkaError as failure:
             error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
             logger.error("groups and offsets could not be stored: %s", failure)
@@ -200,26 +214,49 @@ class GroupWriter:
                     await pace.pause()
 
     async def _commit(self, batch: list[Write]) -> bool:
-        """Make the rows of small writes and store them."""
-        await self._commit_rows(_merged(batch), Pace(self._flow))
+        """Make the rows of small writes and store them; without those of groups that another gateway has taken over."""
+        while batch:
+            try:
+                await self._commit_rows(_merged(batch), self._claimed(batch), Pace(self._flow))
+            except ConflictError as conflict:
+                lost = [write for write in batch if conflict.key in self._claimed([write])]
+                if not lost:
+                    raise
+                batch[:] = [write for write in batch if write not in lost]
+                await self._lose(lost, conflict)
+            else:
+                break
         return True
+
+    async def _lose(self, writes: list[Write], conflict: ConflictError) -> None:
+        names = sorted({write.group_id[:300] for write in writes})
+        logger.warning("another gateway coordinates %s: %s", ", ".join(names), conflict)
+        await self._finish([write.finish(ErrorCode.NOT_COORDINATOR) for write in writes])
+
+    def _claimed(self, writes: Iterable[Write]) -> dict[str, int]:
+        """What rows have to have which versions so that these groups are coordinated here."""
+        claims, found = self._claims, dict[str, int]()
+        if claims is not None:
+            for write in writes:
+                found.update(claims.of(write.group_id))
+        return found
 
     async def _commit_part(self, write: Write) -> bool:
         """Make rows of a large write and store them, a commit's worth; whether there are no more."""
         pace = Pace(self._flow)
-        count = await self._commit_rows(islice(write.steps, MAX_ROWS), pace)
+        count = await self._commit_rows(islice(write.steps, MAX_ROWS), self._claimed([write]), pace)
         if not isinstance(write.rows, Mapping):
             await to_the_end(iter(write.rows.stored()), pace)  # cancelled or not: it is stored
         return count < MAX_ROWS
 
-    async def _commit_rows(self, rows: Iterable[tuple[str, Row]], pace: Pace) -> int:
+    async def _commit_rows(self, rows: Iterable[tuple[str, Row]], expect: Mapping[str, int], pace: Pace) -> int:
         made: dict[str, bytes | None] = {}
         for key, row in rows:
             if pace.over:
                 await pace.pause()
             made[key] = await self._made(row, pace) if callable(row) else row
         if made:
-            await self._manager.commit(made, lease=self._lease.current)
+            await self._manager.commit(made, expect, lease=self._lease.current)
         return len(made)
 
     @staticmethod

@@ -35,7 +35,8 @@ from kclient.protocol.registry import ApiKey
 if TYPE_CHECKING:
     from kclient.gateway.access import Access
     from kclient.gateway.contexts import RequestContext
-    from kclient.gateway.groups.coordinator import GroupCoordinator, Parked
+    from kclient.gateway.groups.membership import ClassicMembership
+    from kclient.gateway.groups.table import Parked
     from kclient.gateway.leadership import Leadership
 
 
@@ -104,7 +105,7 @@ class JoinGroupHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 9)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: ClassicMembership) -> None:
         self._access = access
         self._groups = groups
 
@@ -126,7 +127,7 @@ class JoinGroupHandler(Handler):
         return _join_response(JoinResult(ErrorCode(code_of(error, self.ROLE)), request.member_id), context.api_version)
 
 
-def _forsake_with(context: RequestContext, groups: GroupCoordinator, group_id: str, parked: Parked[Any]) -> None:
+def _forsake_with(context: RequestContext, groups: ClassicMembership, group_id: str, parked: Parked[Any]) -> None:
     """What is parked ends when its client is gone, and until then waits for other clients."""
     if parked.done:
         return
@@ -184,7 +185,7 @@ class SyncGroupHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: ClassicMembership) -> None:
         self._access = access
         self._groups = groups
 
@@ -228,7 +229,7 @@ class HeartbeatHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 4)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: ClassicMembership) -> None:
         self._access = access
         self._groups = groups
 
@@ -248,7 +249,7 @@ class LeaveGroupHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: ClassicMembership) -> None:
         self._access = access
         self._groups = groups
 

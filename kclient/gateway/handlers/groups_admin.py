@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
+from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.writer import Write
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
@@ -29,12 +30,12 @@ from kclient.protocol.registry import ApiKey
 if TYPE_CHECKING:
     from kclient.gateway.access import Access
     from kclient.gateway.contexts import ConnectionContext, RequestContext
-    from kclient.gateway.groups.classic import ClassicGroup
-    from kclient.gateway.groups.coordinator import GroupCoordinator
+    from kclient.gateway.groups.deletion import GroupDeletion
+    from kclient.gateway.groups.group import Group
     from kclient.gateway.groups.members import Member
+    from kclient.gateway.groups.table import GroupTable
 
 
-_CLASSIC = "classic"
 _WITH_ERROR_MESSAGE = 6  # DescribeGroups says what went wrong from this version on
 _WITH_GROUP_ID_NOT_FOUND = 6  # DescribeGroups: older versions show an unknown group as Dead (KIP-1043)
 
@@ -47,9 +48,9 @@ class ListGroupsHandler(Handler):
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, table: GroupTable) -> None:
         self._access = access
-        self._groups = groups
+        self._table = table
 
     def begin(self, request: ListGroupsRequest, context: RequestContext) -> Begun:
         """List those that pass the filters (their case does not matter)."""
@@ -58,25 +59,25 @@ class ListGroupsHandler(Handler):
     def _begin(self, request: ListGroupsRequest, client: ConnectionContext) -> Work:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        if types and _CLASSIC not in types:
-            return ListGroupsResponse()
-        listed, access = [], self._access
+        listed: list[Group] = []
+        access = self._access
         every = access.allows(client, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
-        for count, managed in enumerate(list(self._groups.groups.values())):
-            shown = every or access.allows(client, AclOperation.DESCRIBE, ResourceType.GROUP, managed.group.group_id)
-            if shown and (not states or managed.group.state.value.lower() in states):
-                listed.append(managed.group)
+        for count, managed in enumerate(list(self._table.groups.values())):
+            group = managed.group
+            wanted = (not types or group.type.lower() in types) and (not states or group.shown_state.lower() in states)
+            if wanted and (every or access.allows(client, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)):
+                listed.append(group)
             if count % FEW == FEW - 1:
                 yield 8 * FEW
         return ListGroupsResponse(groups=lazily(len(listed), map(_listed, listed)))
 
 
-def _listed(group: ClassicGroup) -> ListedGroup:
+def _listed(group: Group) -> ListedGroup:
     return ListedGroup(
         group_id=group.group_id,
         protocol_type=group.protocol_type or "",
-        group_state=group.state.value,
-        group_type=_CLASSIC,
+        group_state=group.shown_state,
+        group_type=group.type,
     )
 
 
@@ -88,18 +89,19 @@ class DescribeGroupsHandler(Handler):
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, table: GroupTable) -> None:
         self._access = access
-        self._groups = groups
+        self._table = table
 
     def begin(self, request: DescribeGroupsRequest, context: RequestContext) -> Begun:
         """Describe each group that is named."""
         return cast("Begun", started(self._begin(request, context)))
 
     def _begin(self, request: DescribeGroupsRequest, context: RequestContext) -> Work:
-        groups = self._groups.groups
+        groups = self._table.groups
         few = request.groups[:FEW]
-        members = sum(len(groups[name].group.members) for name in few if name in groups)
+        found = [groups[name].group for name in few if name in groups]
+        members = sum(len(group.members) for group in found if isinstance(group, ClassicGroup))
         if len(request.groups) > FEW or members > FEW:
             yield None
         rows = (self._described(name, request, context) for name in request.groups)
@@ -118,20 +120,22 @@ class DescribeGroupsHandler(Handler):
             if context.api_version >= _WITH_ERROR_MESSAGE:
                 refused.error_message = error.message
             return refused
-        managed = self._groups.groups.get(group_id)
+        managed = self._table.groups.get(group_id)
         if managed is None:
-            return _missing(group_id, context.api_version)
+            return _missing(group_id, f"Group {group_id} not found.", context.api_version)
+        if not isinstance(managed.group, ClassicGroup):
+            return _missing(group_id, f"Group {group_id} is not a classic group.", context.api_version)
         described = _describe(managed.group)
         if operations is not None:
             described.authorized_operations = operations
         return described
 
 
-def _missing(group_id: str, version: int) -> DescribedGroup:
+def _missing(group_id: str, message: str, version: int) -> DescribedGroup:
     described = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value, protocol_type="", protocol_data="")
     if version >= _WITH_GROUP_ID_NOT_FOUND:
         described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        described.error_message = f"Group {group_id} not found."
+        described.error_message = message
     return described
 
 
@@ -166,9 +170,9 @@ class DeleteGroupsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 2)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, deletion: GroupDeletion) -> None:
         self._access = access
-        self._groups = groups
+        self._deletion = deletion
 
     def begin(self, request: DeleteGroupsRequest, context: RequestContext) -> Begun:
         """Delete each group that is named."""
@@ -191,7 +195,7 @@ class DeleteGroupsHandler(Handler):
             except KafkaError as error:
                 result.error_code = code_of(error, self.ROLE)
                 continue
-            deleted = self._groups.delete(group_id)
+            deleted = self._deletion.delete(group_id)
             if isinstance(deleted, Write):
                 writes.append((result, deleted))
             else:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kclient.gateway.access import Access
     from kclient.gateway.clock import Clock
     from kclient.gateway.contexts import ConnectionContext, RequestContext
-    from kclient.gateway.groups.coordinator import GroupCoordinator
+    from kclient.gateway.groups.committed import CommittedOffsets
     from kclient.gateway.groups.writer import Write
     from kclient.gateway.topic_record import TopicRecord
 
@@ -128,7 +128,7 @@ class OffsetCommitHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (2, 10)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, groups: GroupCoordinator, clock: Clock) -> None:
+    def __init__(self, access: Access, groups: CommittedOffsets, clock: Clock) -> None:
         self._access = access
         self._groups = groups
         self._clock = clock
@@ -228,7 +228,7 @@ class OffsetFetchHandler(Handler):
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: CommittedOffsets) -> None:
         self._access = access
         self._groups = groups
 
@@ -256,7 +256,7 @@ class OffsetFetchHandler(Handler):
             rest = (self._group(group, context) for group in islice(request.groups, FEW, None))
             return OffsetFetchResponse(groups=lazily(len(request.groups), chain(answers, rest)))
         self._access.check_group(client, AclOperation.DESCRIBE, request.group_id)
-        offsets = self._groups.offsets(request.group_id)
+        offsets = self._groups.of(request.group_id)
         if request.topics is None:
             wanted = self._everything(offsets, client)
         else:
@@ -280,7 +280,7 @@ class OffsetFetchHandler(Handler):
         except KafkaError as error:
             response.error_code = code_of(error, self.ROLE)
             return response
-        offsets = self._groups.offsets(group.group_id)
+        offsets = self._groups.of(group.group_id)
         by_id = context.api_version >= _WITH_TOPIC_IDS
         if group.topics is None:
             for name, indexes in self._everything(offsets, client):
@@ -382,7 +382,7 @@ class OffsetDeleteHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 0)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, groups: GroupCoordinator) -> None:
+    def __init__(self, access: Access, groups: CommittedOffsets) -> None:
         self._access = access
         self._groups = groups
 
@@ -416,10 +416,10 @@ class OffsetDeleteHandler(Handler):
                 else:
                     row.error_code = missing
         # from its answer on in one turn
-        refused, subscribed = yield from groups.check_offset_delete(request.group_id)
+        refused, subscribed = yield from groups.check_delete(request.group_id)
         if refused:
             return OffsetDeleteResponse(error_code=refused)
         stored.withhold(subscribed, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
         if not stored.commit.size:
             return (yield from stored.nothing(ErrorCode.NONE))
-        return (yield from stored.answer(groups.delete_offsets(request.group_id, stored.commit)))
+        return (yield from stored.answer(groups.delete(request.group_id, stored.commit)))

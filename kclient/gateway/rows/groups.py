@@ -13,6 +13,7 @@ from kclient.htp.rows import (
     object_of_format,
     optional_string,
     parse_list,
+    parse_object,
     seal,
     string,
     unsealed,
@@ -21,6 +22,7 @@ from kclient.htp.rows import (
 from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 
 _FORMAT: Final = 1
+_CLASSIC: Final = "classic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def encode_group_steps(snapshot: GroupSnapshot, since_ms: int) -> Generator[None
     head = dump(
         {
             "format": _FORMAT,
+            "type": _CLASSIC,
             "group": snapshot.group_id,
             "generation": snapshot.generation,
             "protocol_type": snapshot.protocol_type,
@@ -92,6 +95,15 @@ def encode_group_steps(snapshot: GroupSnapshot, since_ms: int) -> Generator[None
         members.append(dump(_member(member)))
         yield
     return seal(b'%b,"members":[%b]}' % (head[:-1], b",".join(members)))
+
+
+def type_of_group(value: bytes) -> str:
+    """The type of the group that a row is of; the first versions knew one alone.
+
+    Raises:
+        ValueError: If it is no row of a group.
+    """
+    return string(parse_object(unsealed(value)).get("type", _CLASSIC))
 
 
 def decode_group(value: bytes, group_id: str) -> tuple[GroupSnapshot, int]:

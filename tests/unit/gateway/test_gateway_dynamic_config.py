@@ -124,12 +124,12 @@ async def test_the_settings_of_groups_apply_at_once_and_after_a_restart(url: str
         ]  # fmt: skip
         assert await wire.alter(BROKER, "", *changes) == 0
         await check_group_settings(wire)
-        settings = gateway.parts.groups.settings
-        assert gateway.parts.groups.groups["g"].group.settings is settings
+        settings = gateway.parts.groups.table.settings
+        assert gateway.parts.groups.table.groups["g"].group.settings is settings
         assert (settings.group_max_size, settings.offset_metadata_max_bytes) == (1, 3)
         assert (settings.group_initial_rebalance_delay_ms, settings.offsets_retention_minutes) == (0, 1)
     async with running(url) as (gateway, wire):
-        assert gateway.parts.groups.settings == settings
+        assert gateway.parts.groups.table.settings == settings
         await check_group_settings(wire)
         assert await wire.alter(BROKER, "", ("group.max.session.timeout.ms", DELETE, None)) == 0
         assert await join(wire, "g", 6000) == ErrorCode.MEMBER_ID_REQUIRED
@@ -140,7 +140,7 @@ async def test_offsets_expire_by_the_changed_time(url: str) -> None:
         await wire.create("t")
         assert await wire.commit("g", "t", 1) == 0
         checked = anyio.Event()
-        gateway.parts.groups.expire_offsets = checked.set  # type: ignore[method-assign]
+        gateway.parts.groups.expiry.expire = checked.set  # type: ignore[method-assign]
         assert await wire.alter(BROKER, "", ("offsets.retention.check.interval.ms", SET, "1")) == 0
         with anyio.fail_after(10):
             await checked.wait()

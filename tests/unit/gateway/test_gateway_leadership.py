@@ -149,7 +149,7 @@ async def test_what_another_gateway_coordinates_is_refused(name: str) -> None:
         await wire.create("t")
         assert codes(await wire(make("theirs"), version)) == {ErrorCode.NOT_COORDINATOR}
         assert await wire.commit("theirs", "t", 1) == ErrorCode.NOT_COORDINATOR
-        assert not gateway.parts.groups.groups
+        assert not gateway.parts.groups.table.groups
         assert ErrorCode.NOT_COORDINATOR not in codes(await wire(make("mine"), version))
         assert await wire.commit("mine too", "t", 1) == 0
 
@@ -167,7 +167,7 @@ async def test_groups_of_others_are_not_loaded_and_stay_stored(monkeypatch: pyte
         with monkeypatch.context() as patch:
             patch.setattr(gateway_module, "SoleLeader", Half)
             async with gateway_module.Gateway(store, listen=None) as gateway:
-                assert list(gateway.parts.groups.groups) == ["mine"]
+                assert list(gateway.parts.groups.table.groups) == ["mine"]
                 wire = connect(gateway)
                 assert await wire.committed("mine", "t") == 5
                 assert [each.group_id for each in (await wire(m.ListGroupsRequest(), 5)).groups] == ["mine"]

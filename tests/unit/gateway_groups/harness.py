@@ -18,8 +18,10 @@ from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
+from kclient.gateway.groups.group import GroupKind
+from kclient.gateway.groups.kinds import KINDS
 from kclient.gateway.groups.offsets import OffsetCommit
-from kclient.gateway.groups.writer import Write
+from kclient.gateway.groups.writer import Claims, Write
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import SoleLeader
@@ -82,7 +84,18 @@ class FakeTopics:
 class Harness:
     """Sends requests through the handlers, every message through its codec at the version asked for."""
 
-    def __init__(self, manager: Manager, lease: HeldLease, config: BrokerConfig, clock: Clock, spawn: Any) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        lease: HeldLease,
+        config: BrokerConfig,
+        clock: Clock,
+        spawn: Any,
+        kinds: Mapping[str, GroupKind] = KINDS,
+        claims: Claims | None = None,
+    ) -> None:
+        self.kinds = kinds
+        self.claims = claims
         self.manager = manager
         self.lease = lease
         self.config = config
@@ -113,6 +126,8 @@ class Harness:
             queue=self.queue,
             clock=self.clock,
             spawn=self.spawn,
+            kinds=self.kinds,
+            claims=self.claims,
         )
         access = Access(topics, leadership)
         self.table = HandlerTable(group_handlers(leadership, access, self.groups, self.clock))
@@ -142,7 +157,7 @@ class Harness:
             record = self.topics.get(partition.topic)
             assert record is not None
             commit.add(cast("TopicRecord", record), partition.partition, committed)
-        return self.groups.commit(group, commit)
+        return self.groups.committed.commit(group, commit)
 
     async def ask(self, request: ApiMessage, version: int | None = None) -> Any:
         """Send a request and wait for the answer."""
@@ -180,7 +195,7 @@ class Harness:
 
 def topics_of(box: Harness, group: str = "g") -> list[str]:
     """The topics of which offsets are committed."""
-    offsets = box.groups.offsets(group)
+    offsets = box.groups.committed.of(group)
     return sorted(offsets.topics()) if offsets is not None else []
 
 
@@ -225,12 +240,19 @@ def subscription(*topics: str) -> bytes:
 
 
 @asynccontextmanager
-async def coordinator(store: str, clock: Clock | None = None, **settings: Any) -> AsyncIterator[Harness]:
+async def coordinator(
+    store: str,
+    clock: Clock | None = None,
+    *,
+    kinds: Mapping[str, GroupKind] = KINDS,
+    claims: Claims | None = None,
+    **settings: Any,
+) -> AsyncIterator[Harness]:
     """A coordinator over the memory store of that name, started and closed."""
     config = BrokerConfig({"group_initial_rebalance_delay_ms": 0, **settings})
     async with open_store(f"memory:{store}") as opened, Supervisor("test") as supervisor:
         lease = await opened.manager.acquire("gateway", str(uuid.uuid4()), 30.0)
-        box = Harness(opened.manager, HeldLease(lease), config, clock or Clock(), supervisor.spawn)
+        box = Harness(opened.manager, HeldLease(lease), config, clock or Clock(), supervisor.spawn, kinds, claims)
         await box.groups.start()
         try:
             yield box

@@ -30,5 +30,5 @@ class Moments:
                     tasks.start_soon(act)
                 await anyio.lowlevel.checkpoint()
 
-        for module in ("writer", "coordinator", "deleted_topics"):
+        for module in ("writer", "committed", "deleted_topics"):
             monkeypatch.setattr(f"kclient.gateway.groups.{module}.Pace", EveryPace)

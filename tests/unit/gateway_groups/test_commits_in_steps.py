@@ -83,7 +83,7 @@ async def test_a_commit_is_that_of_the_topic_that_it_found(store: str) -> None:
     async with coordinator(store) as box:
         old, work = many(box)
         old.gone = True
-        await box.groups.topic_deleted("a")
+        await box.groups.committed.topic_deleted("a")
         again = box.topics.by_name["a"] = FakeTopic("a", b"b" * 16, MANY)  # type: ignore[attr-defined]
         assert await codes_of(work) == {ErrorCode.UNKNOWN_TOPIC_ID}
         assert topics_of(box) == []
@@ -97,10 +97,10 @@ async def test_a_commit_whose_topic_goes_while_it_is_stored(store: str) -> None:
         topic, work = many(box)
         work = until_it_waits(work)
         topic.gone = True
-        await box.groups.topic_deleted("a")
+        await box.groups.committed.topic_deleted("a")
         assert await codes_of(work) == {ErrorCode.UNKNOWN_TOPIC_ID}
         assert topics_of(box) == []
-        await box.groups.forget_topic("a")
+        await box.groups.committed.forget_topic("a")
         assert await stored(box) == []
 
 
@@ -110,12 +110,12 @@ async def test_a_commit_is_refused_whole_when_its_member_has_gone_meanwhile(stor
         old = await box.member()
         fields = {"member_id": old.member_id, "generation_id_or_member_epoch": old.generation_id}
         _, work = many(box, **fields)
-        assert box.groups.leave("g", [Leave(old.member_id, None)]) == (ErrorCode.NONE, [ErrorCode.NONE])
+        assert box.groups.membership.leave("g", [Leave(old.member_id, None)]) == (ErrorCode.NONE, [ErrorCode.NONE])
         new = await box.member()
         assert new.generation_id > old.generation_id
         await committed(box, "g", a=100)
         assert await codes_of(work) == {ErrorCode.UNKNOWN_MEMBER_ID}
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         assert offsets is not None
         assert [found.offset for _, found in offsets.items()] == [100]
 
@@ -128,11 +128,11 @@ async def test_a_commit_beside_the_deletion_of_its_group(store: str, *, submitte
         _, work = many(box)
         if submitted:
             work = until_it_waits(work)
-        deleted = box.groups.delete("g")
+        deleted = box.groups.deletion.delete("g")
         assert isinstance(deleted, Write)
         assert await codes_of(work) == {0}
         assert await deleted.wait() is ErrorCode.NONE
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         assert len(list(offsets.items()) if offsets else []) == len(await stored(box)) == (0 if submitted else MANY)
 
 
@@ -143,7 +143,7 @@ async def test_offsets_are_deleted_beside_the_deletion_of_their_group(store: str
         wanted = [OffsetDeleteRequestPartition(partition_index=index) for index in range(MANY)]
         request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="a", partitions=wanted)])
         work = begun(box, ApiKey.OFFSET_DELETE, request, 0)
-        deleted = box.groups.delete("g")
+        deleted = box.groups.deletion.delete("g")
         assert isinstance(deleted, Write)
         assert (await finished(work)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert await deleted.wait() is ErrorCode.NONE
@@ -167,7 +167,7 @@ def fails_from_part(box: Harness, monkeypatch: pytest.MonkeyPatch, number: int) 
 
 
 def shown(box: Harness) -> list[tuple[int, int]]:
-    offsets = box.groups.offsets("g")
+    offsets = box.groups.committed.of("g")
     return sorted((partition.partition, found.offset) for partition, found in offsets.items()) if offsets else []
 
 
@@ -187,7 +187,7 @@ async def test_a_commit_that_fails_half_way_is_shown_as_it_is_stored(
         assert live == [(index, 2 if index < 100 * parts else 1) for index in range(MANY)]
     async with coordinator(store) as box:
         box.topics.by_name["a"] = topic  # type: ignore[attr-defined]
-        box.groups._load_offsets(await scan_all(box.manager, "group-offset/"), (), Counter())
+        box.groups.loader.load_offsets(await scan_all(box.manager, "group-offset/"), (), Counter())
         assert shown(box) == live
 
 
@@ -200,7 +200,7 @@ async def test_a_group_whose_deletion_fails_half_way_keeps_what_is_stored(
         assert await codes_of(work) == {0}
         with monkeypatch.context() as patch:
             fails_from_part(box, patch, parts)
-            deleted = box.groups.delete("g")
+            deleted = box.groups.deletion.delete("g")
             assert isinstance(deleted, Write)
             assert await deleted.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert shown(box) == [(index, 1) for index in range(100 * parts, MANY)]

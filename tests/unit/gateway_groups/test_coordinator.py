@@ -59,14 +59,16 @@ def late() -> Clock:
 async def test_members_and_offsets_survive_a_restart(store: str) -> None:
     async with coordinator(store) as box:
         joined = await box.member()
-        assert box.groups.check_commit("g", joined.member_id, None, 1, missing=ErrorCode.ILLEGAL_GENERATION) == 0
+        assert (
+            box.groups.committed.check_commit("g", joined.member_id, None, 1, missing=ErrorCode.ILLEGAL_GENERATION) == 0
+        )
         await committed(box, "g", a=42)
     async with coordinator(store) as box:
-        assert box.groups.groups["g"].group.state is GroupState.STABLE
-        assert box.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.NONE
+        assert box.groups.table.groups["g"].group.state is GroupState.STABLE
+        assert box.groups.membership.heartbeat("g", joined.member_id, None, 1) is ErrorCode.NONE
         again = await box.sync(joined)
         assert again.assignment == b"mine"
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         assert offsets is not None
         found = offsets.get("a", 0)
         assert found is not None
@@ -76,9 +78,9 @@ async def test_members_and_offsets_survive_a_restart(store: str) -> None:
 async def test_generation_of_an_empty_group_survives_a_restart(store: str) -> None:
     async with coordinator(store) as box:
         joined = await box.member()
-        assert box.groups.leave("g", [Leave(joined.member_id)]) == (ErrorCode.NONE, [ErrorCode.NONE])
+        assert box.groups.membership.leave("g", [Leave(joined.member_id)]) == (ErrorCode.NONE, [ErrorCode.NONE])
     async with coordinator(store) as box:
-        assert box.groups.groups["g"].group.state is GroupState.EMPTY
+        assert box.groups.table.groups["g"].group.state is GroupState.EMPTY
         assert (await box.join()).generation_id == 3
 
 
@@ -89,8 +91,8 @@ async def test_names_with_slashes_and_other_signs(store: str) -> None:
         await committed(box, group, a=1)
         await committed(box, group + "/a", a=2)
     async with coordinator(store) as box:
-        assert sorted(box.groups.groups) == [group, group + "/a"]
-        offsets = box.groups.offsets(group)
+        assert sorted(box.groups.table.groups) == [group, group + "/a"]
+        offsets = box.groups.committed.of(group)
         assert offsets is not None
         assert [(str(partition), value.offset) for partition, value in offsets.items()] == [("a-0", 1)]
 
@@ -99,11 +101,11 @@ async def test_sessions_end_by_themselves(store: str) -> None:
     async with coordinator(store, group_min_session_timeout_ms=10) as box:
         joined = await box.join(session_timeout_ms=50, rebalance_timeout_ms=50)
         await box.sync(joined)
-        group = box.groups.groups["g"].group
+        group = box.groups.table.groups["g"].group
         with anyio.fail_after(10):
             while group.state is not GroupState.EMPTY:
                 await anyio.sleep(0.005)
-        assert box.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert box.groups.membership.heartbeat("g", joined.member_id, None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_an_earlier_deadline_wakes_the_clock(store: str) -> None:
@@ -127,7 +129,7 @@ async def test_a_cancelled_wait_changes_nothing(store: str) -> None:
         with anyio.fail_after(10):
             second = await box.join()
         assert second.error_code == 0
-        assert len(box.groups.groups["g"].group.members) == 2
+        assert len(box.groups.table.groups["g"].group.members) == 2
 
 
 async def test_closing_answers_what_is_parked(store: str) -> None:
@@ -139,7 +141,7 @@ async def test_closing_answers_what_is_parked(store: str) -> None:
                 answers.append((await box.join()).error_code)
 
             tasks.start_soon(wait)
-            while "g" not in box.groups.groups:
+            while "g" not in box.groups.table.groups:
                 await anyio.sleep(0)
         assert (await box.join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert answers == [ErrorCode.NOT_COORDINATOR]
@@ -148,14 +150,14 @@ async def test_closing_answers_what_is_parked(store: str) -> None:
 async def test_commits_of_one_partition_keep_their_order(store: str) -> None:
     async with coordinator(store) as box:
         writes = [box.store_offsets("g", {A0: CommittedOffset(offset)}) for offset in range(100)]
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         assert offsets is not None
         assert offsets.get("a", 0) is None  # not visible before it is stored
         for write in writes:
             assert await write.wait() is ErrorCode.NONE
         assert offsets.get("a", 0) == CommittedOffset(99)
     async with coordinator(store) as box:
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         assert offsets is not None
         assert offsets.get("a", 0) == CommittedOffset(99)
 
@@ -183,12 +185,12 @@ async def test_a_failed_commit_is_not_visible(
         with monkeypatch.context() as patch:
             patch.setattr(type(box.manager), "commit", fail)
             assert await box.store_offsets("g", {A0: CommittedOffset(2)}).wait() is code
-            deleted = box.groups.delete("g")
+            deleted = box.groups.deletion.delete("g")
             assert isinstance(deleted, Write)
             assert await deleted.wait() is code
         told = [record.getMessage() for record in caplog.records if str(failure) in record.getMessage()]
         assert told == [f"groups and offsets could not be stored: {failure}"] * 2, "once for each write"
-        offsets = box.groups.offsets("g")  # the group is still there, as it is in the store
+        offsets = box.groups.committed.of("g")  # the group is still there, as it is in the store
         assert offsets is not None
         assert offsets.get("a", 0) is not None
         await committed(box, "g", a=3)
@@ -198,13 +200,13 @@ async def test_delete_takes_commits_along_that_are_under_way(store: str) -> None
     async with coordinator(store) as box:
         await committed(box, "g", a=1)
         late = box.store_offsets("g", {B0: CommittedOffset(5)})
-        deleted = box.groups.delete("g")
+        deleted = box.groups.deletion.delete("g")
         assert isinstance(deleted, Write)
         again = box.store_offsets("g", {A1: CommittedOffset(7)})
         for write in (late, deleted, again):
             assert await write.wait() is ErrorCode.NONE
     async with coordinator(store) as box:
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         assert offsets is not None
         assert [partition for partition, _ in offsets.items()] == [A1]
 
@@ -220,14 +222,14 @@ async def test_a_group_that_could_not_be_deleted_keeps_its_offsets(store: str, m
             raise StorageError("the disk is full")
 
         monkeypatch.setattr(type(box.manager), "commit", fail_once)
-        deleted = box.groups.delete("g")
+        deleted = box.groups.deletion.delete("g")
         assert isinstance(deleted, Write)
         late = box.store_offsets("g", {B0: CommittedOffset(20)})
-        await box.groups.topic_deleted("c")
+        await box.groups.committed.topic_deleted("c")
         assert await deleted.wait() is not ErrorCode.NONE
         assert await late.wait() is ErrorCode.NONE
-        await box.groups.forget_topic("c")
-        offsets = box.groups.offsets("g")
+        await box.groups.committed.forget_topic("c")
+        offsets = box.groups.committed.of("g")
         assert offsets is not None
         assert {partition.topic: found.offset for partition, found in offsets.items()} == {"a": 1, "b": 20}
         assert len(await stored(box)) == 2
@@ -269,9 +271,9 @@ async def test_offsets_of_a_deleted_topic_go(store: str) -> None:
         late = box.store_offsets("g", {A1: CommittedOffset(5)})
         topics: Any = box.topics
         topics.by_name["a"].gone = True  # before the groups are told: a commit that ends later looks at it
-        await box.groups.topic_deleted("a")
+        await box.groups.committed.topic_deleted("a")
         assert topics_of(box) == ["b"]
-        await box.groups.forget_topic("a")
+        await box.groups.committed.forget_topic("a")
         assert await late.wait() is ErrorCode.NONE
         assert await stored(box) == ["g/b/0"]
 
@@ -284,10 +286,10 @@ async def test_offsets_that_could_not_be_removed_are_removed_later(store: str, m
         await committed(box, "g", a=1, b=2)
         with monkeypatch.context() as patch:
             patch.setattr(type(box.manager), "commit", fail)
-            await box.groups.topic_deleted("a")
+            await box.groups.committed.topic_deleted("a")
             with pytest.raises(KafkaError, match="topic a"):
-                await box.groups.forget_topic("a")
-        await box.groups.forget_topic("a")
+                await box.groups.committed.forget_topic("a")
+        await box.groups.committed.forget_topic("a")
         assert await stored(box) == ["g/b/0"]
 
 
@@ -317,7 +319,7 @@ async def test_offsets_of_a_topic_whose_deletion_was_cut_off_go(store: str) -> N
         topics.left.add(("a", topics.by_name.pop("a").topic_id))
         fresh = await restarted(box)
         assert topics_of(box) == ["b"]
-        await fresh.forget_topic("a")
+        await fresh.committed.forget_topic("a")
         assert await stored(box) == ["g/b/0"]
 
 
@@ -360,10 +362,10 @@ async def test_offsets_of_a_topic_that_cannot_be_read_are_there_and_do_not_expir
         topics.damaged["a"] = "its row cannot be read"
         fresh = await restarted(box)
         assert topics_of(box) == ["a"]
-        fresh.expire_offsets()
+        fresh.expiry.expire()
         assert topics_of(box) == ["a"]
-        await fresh.topic_deleted("a")
-        await fresh.forget_topic("a")
+        await fresh.committed.topic_deleted("a")
+        await fresh.committed.forget_topic("a")
         assert await stored(box) == []
 
 
@@ -373,13 +375,13 @@ async def test_offsets_of_a_topic_that_cannot_be_read_are_there_and_do_not_expir
 async def test_offsets_of_simple_consumers_expire(store: str) -> None:
     async with coordinator(store) as box:
         await committed(box, "g", a=1)
-        box.groups.expire_offsets()
-        assert box.groups.offsets("g") is not None
+        box.groups.expiry.expire()
+        assert box.groups.committed.of("g") is not None
     async with coordinator(store, late()) as box:
-        box.groups.expire_offsets()
-        assert box.groups.offsets("g") is None
+        box.groups.expiry.expire()
+        assert box.groups.committed.of("g") is None
     async with coordinator(store) as box:
-        assert not box.groups.groups
+        assert not box.groups.table.groups
 
 
 async def test_offsets_of_an_empty_group_count_from_when_it_became_empty(store: str) -> None:
@@ -387,11 +389,11 @@ async def test_offsets_of_an_empty_group_count_from_when_it_became_empty(store: 
         joined = await box.member()
         await committed(box, "g", a=1)
     async with coordinator(store, late()) as box:
-        box.groups.expire_offsets()
-        assert box.groups.offsets("g")  # a member reads it
-        box.groups.leave("g", [Leave(joined.member_id)])
-        box.groups.expire_offsets()
-        assert box.groups.offsets("g")  # empty since now
+        box.groups.expiry.expire()
+        assert box.groups.committed.of("g")  # a member reads it
+        box.groups.membership.leave("g", [Leave(joined.member_id)])
+        box.groups.expiry.expire()
+        assert box.groups.committed.of("g")  # empty since now
 
 
 async def test_a_group_whose_row_cannot_be_read_counts_as_empty_since_the_start(store: str) -> None:
@@ -401,7 +403,7 @@ async def test_a_group_whose_row_cannot_be_read_counts_as_empty_since_the_start(
         await committed(box, "g", a=1)
         await box.manager.commit({"group/g": b"no row"})
     async with coordinator(store, late()) as box:
-        box.groups.expire_offsets()
+        box.groups.expiry.expire()
         assert topics_of(box) == ["a"]
 
 
@@ -410,10 +412,10 @@ async def test_nothing_expires_while_the_settings_cannot_be_read(store: str) -> 
         await committed(box, "g", a=1)
     async with coordinator(store, late()) as box:
         box.dynamic.unreadable = True
-        box.groups.expire_offsets()
+        box.groups.expiry.expire()
         assert topics_of(box) == ["a"]
         box.dynamic.unreadable = False
-        box.groups.expire_offsets()
+        box.groups.expiry.expire()
         assert topics_of(box) == []
 
 
@@ -422,9 +424,9 @@ async def test_offsets_of_topics_nobody_reads_expire_in_a_stable_group(store: st
         await box.member()
         await committed(box, "g", a=1, b=2)
     async with coordinator(store, late()) as box:
-        box.groups.expire_offsets()
+        box.groups.expiry.expire()
         await committed(box, "other", c=1)
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         assert offsets is not None
         assert [partition for partition, _ in offsets.items()] == [A0]
 
@@ -434,9 +436,9 @@ async def test_retention_that_the_client_asked_for(store: str) -> None:
         now = box.clock.wall_ms()
         values = {A0: CommittedOffset(1, commit_ms=now, expire_ms=now - 1), B0: CommittedOffset(2, commit_ms=now)}
         await box.store_offsets("g", values).wait()
-        box.groups.expire_offsets()
+        box.groups.expiry.expire()
         await committed(box, "other", c=1)
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         assert offsets is not None
         assert [partition for partition, _ in offsets.items()] == [B0]
 
@@ -445,12 +447,12 @@ async def test_groups_that_nothing_is_left_of_are_removed(store: str) -> None:
     async with coordinator(store) as box:
         joined = await box.join(version=4)
         assert joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
-        box.groups.expire_offsets()
-        assert "g" in box.groups.groups  # its member is expected
+        box.groups.expiry.expire()
+        assert "g" in box.groups.table.groups  # its member is expected
         await committed(box, "h", a=1)
-        box.groups.groups["g"].group.members.pending_joins.clear()
-        box.groups.expire_offsets()
-        assert list(box.groups.groups) == ["h"]
+        box.groups.table.groups["g"].group.members.pending_joins.clear()
+        box.groups.expiry.expire()
+        assert list(box.groups.table.groups) == ["h"]
 
 
 async def test_full_groups_are_told_to_the_log_once_a_minute(

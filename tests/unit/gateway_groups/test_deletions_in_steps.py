@@ -58,7 +58,7 @@ def fails_half_way(box: Harness, monkeypatch: pytest.MonkeyPatch, times: int = 1
 
 
 def deleted(box: Harness) -> Write:
-    write = box.groups.delete("g")
+    write = box.groups.deletion.delete("g")
     assert isinstance(write, Write)
     return write
 
@@ -67,8 +67,8 @@ async def topic_goes(box: Harness, name: str) -> None:
     """As it does when it is deleted, and another one of its name is made at once."""
     topics: Any = box.topics
     topics.by_name.pop(name).gone = True
-    await box.groups.topic_deleted(name)
-    await box.groups.forget_topic(name)
+    await box.groups.committed.topic_deleted(name)
+    await box.groups.committed.forget_topic(name)
     topics.by_name[name] = FakeTopic(name, b"again" + bytes(11))
 
 
@@ -113,7 +113,7 @@ async def test_a_group_that_comes_while_another_is_put_back_and_goes_too_takes_a
         assert await first.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await newer.wait() is ErrorCode.NONE
         assert await second.wait() is ErrorCode.NONE
-        assert box.groups.offsets("g") is None
+        assert box.groups.committed.of("g") is None
         assert await stored(box) == []
 
 
@@ -127,7 +127,7 @@ async def test_both_groups_of_a_name_are_put_back(store: str, monkeypatch: pytes
         assert await first.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await newer.wait() is ErrorCode.NONE
         assert await second.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        offsets = box.groups.offsets("g")
+        offsets = box.groups.committed.of("g")
         shown = [] if offsets is None else [f"g/{each.topic}/{each.partition}" for each, _ in offsets.items()]
         assert shown == sorted(await stored(box))
 
@@ -147,9 +147,9 @@ async def test_offsets_are_not_deleted_of_a_group_that_goes_while_its_members_ar
     """Nor of another one of its name."""
     async with coordinator(store) as box:
         member = await box.member()
-        steps = box.groups.check_offset_delete("g")
+        steps = box.groups.committed.check_delete("g")
         next(steps)
-        box.groups.leave("g", [Leave(member.member_id, None)])
+        box.groups.membership.leave("g", [Leave(member.member_id, None)])
         assert await deleted(box).wait() is ErrorCode.NONE
         await commits(box, "g", a=1)
         with pytest.raises(StopIteration) as end:

@@ -103,7 +103,7 @@ async def test_join_in_every_version(store: str, version: int) -> None:
         assert joined.member_id.startswith("client-")
         if version >= 7:
             assert joined.protocol_type == "consumer"
-        member = next(iter(box.groups.groups["g"].group.members))
+        member = next(iter(box.groups.table.groups["g"].group.members))
         assert member.rebalance_timeout_ms == (30_000 if version >= 1 else 10_000)
         assert member.client_host == "/127.0.0.1"
 
@@ -300,7 +300,7 @@ async def test_commit_in_a_group_that_is_not_there(store: str) -> None:
             request = commit_request(version, member_id="m", generation_id_or_member_epoch=3)
             answer = await box.ask(request, version)
             assert [partition.error_code for partition in answer.topics[0].partitions] == [code, code]
-        assert not box.groups.groups
+        assert not box.groups.table.groups
 
 
 async def test_metadata_that_is_too_long_refuses_only_its_partition(store: str) -> None:
@@ -442,9 +442,9 @@ async def test_delete_in_every_version(store: str, version: int) -> None:
             ("simple", 0),
             ("nobody's", ErrorCode.GROUP_ID_NOT_FOUND),
         ]
-        assert list(box.groups.groups) == ["stable"]
+        assert list(box.groups.table.groups) == ["stable"]
     async with coordinator(store) as box:
-        assert list(box.groups.groups) == ["stable"]
+        assert list(box.groups.table.groups) == ["stable"]
 
 
 # ---- what is advertised is served ------------------------------------------------------------------------

@@ -77,7 +77,7 @@ async def test_small_writes_of_others_go_between_the_parts_of_a_large_one(
         monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 100)
         if large == "deletion":
             assert await box.store_offsets("g", offsets("a", 1950)).wait() is ErrorCode.NONE
-            write = box.groups.delete("g")
+            write = box.groups.deletion.delete("g")
             assert isinstance(write, Write)
         else:
             write = box.store_offsets("g", offsets("a", 1950))
@@ -217,8 +217,8 @@ async def deleted(box: Harness, name: str) -> None:
     record = topics.by_name.pop(name)
     record.gone = True
     topics.left.add((name, record.topic_id))
-    await box.groups.topic_deleted(name)
-    await box.groups.forget_topic(name)
+    await box.groups.committed.topic_deleted(name)
+    await box.groups.committed.forget_topic(name)
     topics.left.discard((name, record.topic_id))
 
 
@@ -255,7 +255,7 @@ async def test_a_topic_is_looked_for_in_slices(store: str, monkeypatch: pytest.M
             moments = Moments(monkeypatch, tasks, -1, anyio.lowlevel.checkpoint)
             topics: Any = box.topics
             topics.by_name.pop("a").gone = True
-            await box.groups.topic_deleted("a")
+            await box.groups.committed.topic_deleted("a")
             assert moments.past >= 10
 
 
@@ -274,11 +274,11 @@ async def test_a_topic_is_forgotten_whole_where_its_deletion_is_cancelled(
             topics: Any = box.topics
             topics.by_name.pop("a").gone = True
             with anyio.CancelScope() as scope:
-                await box.groups.topic_deleted("a")
+                await box.groups.committed.topic_deleted("a")
             assert scope.cancelled_caught
-        await box.groups.forget_topic("a")
+        await box.groups.committed.forget_topic("a")
         assert await stored(box) == []
-        assert not any(managed.offsets for managed in box.groups.groups.values())
+        assert not any(managed.offsets for managed in box.groups.table.groups.values())
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -298,14 +298,14 @@ async def test_a_topic_whose_deletion_fails_half_way_is_forgotten_later(
             with pytest.raises(KafkaError, match="topic a"):
                 await deleted(box, "a")
         if not killed:
-            await box.groups.forget_topic("a")
+            await box.groups.committed.forget_topic("a")
             assert await stored(box) == ["g0/b/0", "g1/b/0", "g2/b/0"]
     async with coordinator(store) as box:
         topics: Any = box.topics
         topics.by_name.pop("a")
         topics.left = left.left
-        box.groups._load_offsets(await scan_all(box.manager, "group-offset/"), (), Counter())
-        await box.groups.forget_topic("a")
+        box.groups.loader.load_offsets(await scan_all(box.manager, "group-offset/"), (), Counter())
+        await box.groups.committed.forget_topic("a")
         assert await stored(box) == ["g0/b/0", "g1/b/0", "g2/b/0"]
 
 
@@ -323,7 +323,7 @@ async def test_a_topic_that_goes_while_offsets_are_committed_leaves_none(
         with monkeypatch.context() as patch:
             async with coordinator(store) as box:
                 patch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 4)
-                patch.setattr("kclient.gateway.groups.coordinator._MADE_AT_ONCE", 4)
+                patch.setattr("kclient.gateway.groups.committed._MADE_AT_ONCE", 4)
                 patch.setattr("kclient.gateway.groups.deleted_topics._PORTION", 3)
                 assert await box.store_offsets("h", offsets("a", others)).wait() is ErrorCode.NONE
                 for number in range(crowd):  # looked through before the others
@@ -350,7 +350,7 @@ async def test_a_topic_that_goes_while_offsets_are_committed_leaves_none(
                     assert ids["group-offset/h/a/0"][1] == namesake.topic_id
                 shown = [
                     f"group-offset/{group}/{each.topic}/{each.partition}"
-                    for group, managed in box.groups.groups.items()
+                    for group, managed in box.groups.table.groups.items()
                     for each, _ in managed.offsets.items()
                 ]
                 assert sorted(shown) == sorted(rows)
@@ -366,8 +366,8 @@ async def test_members_are_answered_while_offsets_expire(store: str, monkeypatch
         for number in range(20):
             assert await box.store_offsets(f"g{number}", offsets("a", 1)).wait() is ErrorCode.NONE
         answers = [box.begin(join_request(), 3) for _ in range(20)]
-        monkeypatch.setattr("kclient.gateway.groups.coordinator.SLICE", 0.0)
-        box.groups.expire_offsets()
+        monkeypatch.setattr("kclient.gateway.groups.expiry.SLICE", 0.0)
+        box.groups.expiry.expire()
         answers.append(box.begin(join_request(first.member_id), 3))
         with anyio.fail_after(20):
             for answer in answers:

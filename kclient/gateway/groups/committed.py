@@ -1,0 +1,135 @@
+"""The committed offsets of all groups: stored, told, deleted, and forgotten with their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from kclient.errors import ErrorCode
+from kclient.gateway.groups.parts import CommitParts
+from kclient.gateway.groups.writer import Write, to_the_end
+from kclient.net.fair_queue import Pace
+
+if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.groups.deleted_topics import DeletedTopics
+    from kclient.gateway.groups.events import GroupSettings
+    from kclient.gateway.groups.group import ManagedGroup
+    from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
+    from kclient.gateway.groups.table import GroupTable
+    from kclient.gateway.groups.writer import GroupWriter
+    from kclient.net.fair_queue import Flow
+
+_MADE_AT_ONCE: Final = 128
+"""Rows that are made when they are handed to the writer, so that many small commits go together."""
+
+
+class CommittedOffsets:
+    """What groups have committed. Its methods never wait; what must wait returns an object to wait on.
+
+    Args:
+        table: All groups.
+        writer: Stores offsets.
+        deleted_topics: Whose offsets the store still has.
+        clock: What time it is.
+        chores: In whose turns the offsets of deleted topics are dropped.
+    """
+
+    def __init__(
+        self, table: GroupTable, writer: GroupWriter, deleted_topics: DeletedTopics, clock: Clock, chores: Flow
+    ) -> None:
+        self._table = table
+        self._writer = writer
+        self._deleted_topics = deleted_topics
+        self._clock = clock
+        self._chores = chores
+
+    @property
+    def settings(self) -> GroupSettings:
+        """The broker settings for groups, as they are now."""
+        return self._table.settings
+
+    def check_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, *, missing: ErrorCode
+    ) -> ErrorCode:
+        """Whether a member may commit offsets now; `missing` is what to say of a group that commits none here."""
+        table = self._table
+        if table.closed:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        managed = table.groups.get(group_id)
+        if managed is None:
+            return ErrorCode.NONE if generation < 0 else missing
+        error = managed.group.check_commit(member_id, instance_id, generation, self._clock.now())
+        return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
+
+    def commit(self, group_id: str, commit: OffsetCommit) -> Write:
+        """Store offsets, at once after `check_commit`; they are visible when the write is done."""
+        managed = self._table.groups.get(group_id) or self._table.create(group_id)
+        managed.offsets.begin(commit)
+        return self._store(managed, commit, managed.offsets.end)
+
+    def _store(self, managed: ManagedGroup, commit: OffsetCommit, ended: Callable[[OffsetCommit], None]) -> Write:
+        group_id, offsets = managed.group.group_id, managed.offsets
+
+        def stored(error: ErrorCode) -> Iterator[None]:
+            try:
+                if few and not error:
+                    yield from parts.stored()
+            finally:
+                ended(commit)
+                self._deleted_topics.note_commit(group_id, commit)
+
+        parts = CommitParts(group_id, offsets, commit)
+        few = commit.size <= _MADE_AT_ONCE
+        return self._writer.submit(group_id, dict(parts) if few else parts, stored)
+
+    def of(self, group_id: str) -> GroupOffsets | None:
+        """The committed offsets of a group, whatever its state; None if there is no such group."""
+        managed = self._table.groups.get(group_id)
+        return None if managed is None else managed.offsets
+
+    def check_delete(self, group_id: str) -> Generator[None, None, tuple[ErrorCode, Iterable[str]]]:
+        """Whether offsets of a group may be deleted, and the topics whose offsets may not since members read them."""
+        table = self._table
+        if table.closed:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
+        managed = table.groups.get(group_id)
+        if managed is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND, ()
+        error, in_use = yield from managed.group.offsets_in_use()
+        if table.groups.get(group_id) is not managed:
+            return ErrorCode.GROUP_ID_NOT_FOUND, ()
+        return error, managed.offsets.topics() if in_use is None else in_use
+
+    def delete(self, group_id: str, gone: OffsetCommit) -> Write:
+        """Forget offsets, at once after `check_delete`."""
+        return self._store(self._table.groups[group_id], gone, lambda _commit: None)
+
+    # Deleted topics
+
+    async def topic_deleted(self, topic: str) -> None:
+        """A topic has gone: nobody sees its offsets any more when this returns; `forget_topic` removes them.
+
+        To be called in the turn in which it went; cancelled or not, it does all that it is there for.
+        """
+        self._deleted_topics.add(topic)
+        await to_the_end(self._drop_topic(topic), Pace(self._chores))
+
+    def _drop_topic(self, topic: str) -> Iterator[None]:
+        """Whatever comes to a group from now on is none of the topic: commits look at its record."""
+        table = self._table
+        for managed in [*table.groups.values(), *chain.from_iterable(table.leaving.values())]:
+            gone = managed.offsets.of_topic(topic)
+            if gone:
+                self._deleted_topics.note(topic, managed.group.group_id, gone)
+                managed.offsets.drop_topic(topic)
+            yield
+
+    async def forget_topic(self, topic: str) -> None:
+        """Remove the offsets of a deleted topic from the store, before another topic of that name can be made.
+
+        Raises:
+            KafkaError: If the store fails; it has to be called again.
+        """
+        await self._deleted_topics.remove(topic)

@@ -1,0 +1,133 @@
+"""What a group of any type is to its coordinator, and what is kept of it beside its state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from kclient.errors import ErrorCode
+from kclient.gateway.groups.events import Action, GroupSettings, Ticket
+from kclient.gateway.groups.offsets import Expiry, GroupOffsets
+
+CLASSIC: Final = "classic"
+"""The type of the groups whose members join by JoinGroup. The others of Kafka are `consumer` (KIP-848), `share`
+(KIP-932) and `streams` (KIP-1071)."""
+
+
+class Group(Protocol):
+    """One group as a state machine: it is told what happened and the time, and returns what is to be done.
+
+    It never waits, reads no clock and does no I/O. The requests of its type come to it by methods of its own; these
+    here are what the coordinator needs of every type.
+    """
+
+    group_id: str
+    settings: GroupSettings
+    """The broker settings for groups, as they are now."""
+
+    @property
+    def type(self) -> str:
+        """The name of its type, as ListGroups shows it."""
+        ...
+
+    @property
+    def protocol_type(self) -> str | None:
+        """What its members say they are: `consumer`, `connect` and so on; None while it has had none."""
+        ...
+
+    @property
+    def shown_state(self) -> str:
+        """The name of its state, as ListGroups shows it."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is in it and nobody is expected: when its offsets have gone, it goes."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory its members take."""
+        ...
+
+    # Time, and what was asked for
+
+    def next_deadline(self) -> float | None:
+        """When `advance` has to be called, or None."""
+        ...
+
+    def advance(self, now: float) -> Sequence[Action]:
+        """Do everything whose time has come."""
+        ...
+
+    def stored(self, ticket: Ticket, error: ErrorCode, now: float) -> Sequence[Action]:
+        """A snapshot was stored, or was not."""
+        ...
+
+    # Its row
+
+    def snapshot(self) -> Any:
+        """The group as it is stored."""
+        ...
+
+    def restore(self, snapshot: Any, now: float) -> Sequence[Action]:
+        """Be what was stored; members have one session to be heard of."""
+        ...
+
+    # The end
+
+    def unload(self) -> Sequence[Action]:
+        """The gateway closes: whoever waits is told to look for another coordinator."""
+        ...
+
+    def delete(self) -> ErrorCode:
+        """Remove the group if it has no members; NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
+        ...
+
+    # Its offsets
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
+        """Whether a member may commit offsets now; GROUP_ID_NOT_FOUND where groups of this type commit none."""
+        ...
+
+    def offsets_in_use(self) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
+        """Why no offset may be deleted now, or else the topics whose offsets may not; None for all. In steps."""
+        ...
+
+    def expiry(self, since_ms: int, retention_ms: int, *, unread: bool) -> Generator[None, None, Expiry | None]:
+        """When its offsets may be forgotten; None if they may not now. In steps.
+
+        Args:
+            since_ms: Since when it has been in this state, by the wall clock.
+            retention_ms: How long offsets are kept.
+            unread: Whether its row could not be read: nobody knows since when it has been without members.
+        """
+        ...
+
+
+class GroupKind(NamedTuple):
+    """A type of groups: how one is made, and how its row is written and read."""
+
+    name: str
+    make: Callable[[str, GroupSettings], Group]
+    """Of a group id and the settings."""
+    encode: Callable[[Any, int], Generator[None, None, bytes]]
+    """The row of a snapshot and of the time since when it is so, made in steps; it tells the type."""
+    decode: Callable[[bytes, str], tuple[Any, int]]
+    """The snapshot of a row, for a group id, and that time. Raises `ValueError` if it holds none."""
+
+
+class ManagedGroup:
+    """A group with its offsets."""
+
+    __slots__ = ("group", "held", "offsets", "since_ms", "unread")
+
+    def __init__(self, group: Group, since_ms: int) -> None:
+        self.group: Group = group
+        self.held: int = 0
+        """Bytes of memory that its members take, as they were counted last."""
+        self.offsets: GroupOffsets = GroupOffsets()
+        self.since_ms: int = since_ms
+        """Since when it has been in this state, by the wall clock; kept for groups without members."""
+        self.unread: bool = False
+        """Whether its row cannot be read: nobody knows since when it has been without members."""

@@ -1,0 +1,106 @@
+"""The types of groups that this gateway knows, and what becomes of a group of another one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final
+
+from kclient.errors import ErrorCode
+from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.events import Action, GroupSettings, Ticket
+from kclient.gateway.groups.group import CLASSIC, GroupKind
+from kclient.gateway.groups.offsets import Expiry
+from kclient.gateway.rows.groups import decode_group, encode_group_steps
+
+
+def _new_member_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4()}"
+
+
+def _make_classic(group_id: str, settings: GroupSettings) -> ClassicGroup:
+    return ClassicGroup(group_id, settings, _new_member_id)
+
+
+KINDS: Final[dict[str, GroupKind]] = {CLASSIC: GroupKind(CLASSIC, _make_classic, encode_group_steps, decode_group)}
+"""By name. A type that is added has its state machine beside `classic.py`, its row in `rows/groups.py`, and whoever
+takes its requests beside `membership.py`."""
+
+
+class ForeignGroup:
+    """A group of a type that this version does not know: a newer one wrote its row.
+
+    Its name is taken, its row and its offsets are left alone, and nobody can join it, commit to it or delete it here.
+
+    Args:
+        group_id: Its name.
+        settings: The broker settings for groups.
+        type_name: What its row calls its type.
+    """
+
+    def __init__(self, group_id: str, settings: GroupSettings, type_name: str) -> None:
+        self.group_id: str = group_id
+        self.settings: GroupSettings = settings
+        self.type: str = type_name
+
+    @property
+    def protocol_type(self) -> str | None:
+        """Nobody knows."""
+        return None
+
+    @property
+    def shown_state(self) -> str:
+        """As Kafka's clients call a state that they do not know."""
+        return "Unknown"
+
+    @property
+    def idle(self) -> bool:
+        """Nobody knows; so it stays."""
+        return False
+
+    @property
+    def size(self) -> int:
+        """Nothing of its row is kept."""
+        return 0
+
+    def next_deadline(self) -> float | None:
+        """There is none."""
+        return None
+
+    def advance(self, now: float) -> Sequence[Action]:
+        """Nothing to do."""
+        return ()
+
+    def stored(self, ticket: Ticket, error: ErrorCode, now: float) -> Sequence[Action]:
+        """Nothing is ever stored."""
+        return ()
+
+    def snapshot(self) -> Any:
+        """Nothing is known."""
+        return None
+
+    def restore(self, snapshot: Any, now: float) -> Sequence[Action]:
+        """Nothing to do."""
+        return ()
+
+    def unload(self) -> Sequence[Action]:
+        """Nobody waits."""
+        return ()
+
+    def delete(self) -> ErrorCode:
+        """It may have members."""
+        return ErrorCode.NON_EMPTY_GROUP
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
+        """Nobody may."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def offsets_in_use(self) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
+        """It may have members, that read any topic."""
+        yield from ()
+        return ErrorCode.NON_EMPTY_GROUP, None
+
+    def expiry(self, since_ms: int, retention_ms: int, *, unread: bool) -> Generator[None, None, Expiry | None]:
+        """They may be in use."""
+        yield from ()
+        return None

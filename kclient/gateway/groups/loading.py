@@ -1,0 +1,163 @@
+"""Reads groups and offsets from the store when the gateway starts."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING, Final
+
+from kclient.gateway.groups.kinds import ForeignGroup
+from kclient.gateway.rows import keys
+from kclient.gateway.rows.groups import decode_offset, type_of_group
+from kclient.htp.rows import scan_pages
+
+if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.dynamic_config import DynamicConfig
+    from kclient.gateway.groups.deleted_topics import DeletedTopics
+    from kclient.gateway.groups.group import ManagedGroup
+    from kclient.gateway.groups.table import GroupTable
+    from kclient.gateway.groups.writer import GroupWriter
+    from kclient.gateway.leadership import Leadership
+    from kclient.gateway.rows.groups import CommittedOffset
+    from kclient.gateway.topic_table import TopicTable
+    from kclient.htp.port import Manager, Versioned
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
+
+_NO_TOPIC: Final = bytes(16)
+"""Early versions recorded it of a topic that was deleted while an offset was committed."""
+
+
+class GroupLoader:
+    """Fills the table of groups.
+
+    Args:
+        table: Where the groups belong.
+        manager: Has their rows.
+        writer: Removes those that have outlived their time.
+        topics: Of which offsets were committed; they have been loaded before.
+        deleted_topics: Whose offsets the store still has.
+        leadership: Tells which groups are coordinated here.
+        dynamic: Tells whether the settings that say how long offsets are kept could be read.
+        clock: What time it is.
+    """
+
+    def __init__(
+        self,
+        table: GroupTable,
+        *,
+        manager: Manager,
+        writer: GroupWriter,
+        topics: TopicTable,
+        deleted_topics: DeletedTopics,
+        leadership: Leadership,
+        dynamic: DynamicConfig,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._manager = manager
+        self._writer = writer
+        self._topics = topics
+        self._deleted_topics = deleted_topics
+        self._leadership = leadership
+        self._dynamic = dynamic
+        self._clock = clock
+
+    async def load(self) -> None:
+        """Read everything. Members have one session timeout to be heard of."""
+        unread: set[str] = set()
+        async for page in scan_pages(self._manager, keys.GROUPS):
+            unread |= self._load_groups(page)
+        kept: Counter[str] = Counter()
+        async for page in scan_pages(self._manager, keys.OFFSETS):
+            self.load_offsets(page, unread, kept)
+        for name, count in kept.items():
+            logger.error(
+                "%d committed offsets of a topic %s count as not committed: they were made for one of another id, or "
+                "the topic is not there and nothing tells that it was deleted. They are kept until they have outlived "
+                "offsets.retention.minutes, in case that its row is restored",
+                count, name,
+            )  # fmt: skip
+
+    def _load_groups(self, found: Mapping[str, Versioned]) -> set[str]:
+        """Restore some groups; those whose rows cannot be read."""
+        unread = set()
+        for key, value in found.items():
+            group_id = keys.parse_group_key(key)
+            if not self._leadership.coordinates(group_id):
+                continue
+            try:
+                self._load_group(group_id, value.value)
+            except ValueError as error:
+                logger.error(
+                    "the row of group %s cannot be read: its members have to join again, which they do by themselves; "
+                    "its offsets are there (%s)",
+                    key.removeprefix(keys.GROUPS), error,
+                )  # fmt: skip
+                unread.add(group_id)
+        return unread
+
+    def _load_group(self, group_id: str, row: bytes) -> None:
+        table = self._table
+        type_name = type_of_group(row)
+        kind = table.kinds.get(type_name)
+        if kind is None:
+            logger.error(
+                "group %s is of type %s, which this version does not know: nobody can join it, commit to it or delete "
+                "it here, and nothing of it is changed. Start the version that wrote it",
+                group_id[:300], type_name[:300],
+            )  # fmt: skip
+            table.add(ForeignGroup(group_id, table.settings, type_name), self._clock.wall_ms())
+            return
+        snapshot, since_ms = kind.decode(row, group_id)
+        managed = table.create(group_id, since_ms, type_name)
+        table.perform(managed, managed.group.restore(snapshot, self._clock.now()))
+
+    def load_offsets(self, found: Mapping[str, Versioned], unread: Container[str], kept: Counter[str]) -> None:
+        """Restore some offsets.
+
+        Args:
+            found: Their rows.
+            unread: The groups whose rows cannot be read.
+            kept: Counts, by topic, those that belong to none that is there.
+        """
+        outlived: dict[str, dict[str, None]] = {}
+        for key, value in found.items():
+            try:
+                group_id, partition = keys.parse_offset_key(key)
+                committed, topic_id = decode_offset(value.value)
+            except ValueError as error:
+                logger.error(
+                    "the committed offset %s (group, topic, partition) cannot be read and counts as not committed: "
+                    "reset it, or its consumer begins where auto.offset.reset says (%s)",
+                    key.removeprefix(keys.OFFSETS), error,
+                )  # fmt: skip
+                continue
+            if not self._leadership.coordinates(group_id):
+                continue
+            topics, name = self._topics, partition.topic
+            record = topics.get(name)
+            if topics.deleted(name, topic_id):
+                self._deleted_topics.add(name)
+                self._deleted_topics.note(name, group_id, (partition.partition,))
+            elif name in topics.damaged or (record is not None and record.topic_id == topic_id):
+                self._owner(group_id, unread).offsets.put(partition, committed)
+            elif topic_id == _NO_TOPIC or self._outlived(committed):
+                outlived.setdefault(group_id, {})[key] = None
+            else:
+                kept[name] += 1
+        for group_id, gone in outlived.items():
+            self._writer.submit(group_id, gone, lambda _error: ())
+
+    def _owner(self, group_id: str, unread: Container[str]) -> ManagedGroup:
+        managed = self._table.groups.get(group_id) or self._table.create(group_id)
+        managed.unread = group_id in unread
+        return managed
+
+    def _outlived(self, committed: CommittedOffset) -> bool:
+        """Whether an offset that belongs to no topic has been kept for long enough."""
+        return not self._dynamic.unreadable and committed.outlived(
+            self._clock.wall_ms(), self._table.settings.offsets_retention_minutes * 60_000
+        )

@@ -1,0 +1,226 @@
+"""The groups of this gateway: does what their state machines ask for, and counts the memory that they take."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+
+from kclient.concurrency import Completion
+from kclient.errors import ErrorCode
+from kclient.gateway.groups.events import (
+    NOBODY,
+    Action,
+    EmptyStored,
+    GroupSettings,
+    JoinResult,
+    Reply,
+    StoreSnapshot,
+    SyncResult,
+    Token,
+)
+from kclient.gateway.groups.group import CLASSIC, GroupKind, ManagedGroup
+from kclient.gateway.rows import keys
+
+if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.groups.clockwork import Clockwork
+    from kclient.gateway.groups.group import Group
+    from kclient.gateway.groups.writer import GroupWriter
+    from kclient.net.fair_queue import FairQueue
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
+
+_Result = TypeVar("_Result")
+
+_FEW: Final = 16
+_GROUP: Final = 4_000
+"""About how many bytes of memory a group takes beside its members."""
+_TOLD_AGAIN_S: Final = 60.0
+"""Seconds between two lines of the log that say so."""
+
+
+class Parked(Completion[_Result], Token, Generic[_Result]):
+    """A request that may have to wait for the rest of its group."""
+
+    __slots__ = ()
+
+
+class GroupTable:
+    """All groups, by their names.
+
+    Args:
+        kinds: The types of groups that there are.
+        settings: The broker settings for groups.
+        most: Bytes of memory that all groups may take.
+        clock: What time it is.
+        writer: Stores what groups ask for.
+        clockwork: Calls `advance` when a group's next deadline has come.
+        queue: Shares the event loop with others.
+        log_fields: Who this is, for the log.
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[str, GroupKind],
+        settings: GroupSettings,
+        *,
+        most: int,
+        clock: Clock,
+        writer: GroupWriter,
+        clockwork: Clockwork[str | None],
+        queue: FairQueue,
+        log_fields: Mapping[str, object],
+    ) -> None:
+        self.settings: GroupSettings = settings
+        self.kinds: Mapping[str, GroupKind] = kinds
+        self.groups: dict[str, ManagedGroup] = {}
+        self.leaving: dict[str, deque[ManagedGroup]] = {}
+        """Groups that are deleted, and whose rows are still there, by name: the oldest first."""
+        self.closed: bool = False
+        """Whether nothing is taken any more."""
+        self._most = most
+        self._clock = clock
+        self._writer = writer
+        self._clockwork = clockwork
+        self._queue = queue
+        self._flow = queue.flow()
+        self._answers: deque[Reply] = deque()
+        self._held = 0
+        self._told_full = float("-inf")
+        """When the log was told last that they take all of it."""
+        self._log_fields = log_fields
+
+    def create(self, group_id: str, since_ms: int | None = None, kind: str = CLASSIC) -> ManagedGroup:
+        """Make a group without members.
+
+        Args:
+            group_id: Its name, under which there is none.
+            since_ms: Since when it is so, by the wall clock; now if None.
+            kind: Its type.
+        """
+        group = self.kinds[kind].make(group_id, self.settings)
+        return self.add(group, self._clock.wall_ms() if since_ms is None else since_ms)
+
+    def add(self, group: Group, since_ms: int) -> ManagedGroup:
+        """Take a group in."""
+        managed = self.groups[group.group_id] = ManagedGroup(group, since_ms)
+        return managed
+
+    def find(self, group_id: str) -> tuple[ErrorCode, ManagedGroup | None]:
+        """A group that a request of a member names, or why it cannot be used."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID, None
+        if self.closed:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+        return ErrorCode.UNKNOWN_MEMBER_ID, self.groups.get(group_id)
+
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """Take over changed settings."""
+        self.settings = settings
+        for managed in self.groups.values():
+            managed.group.settings = settings
+
+    def close(self) -> None:
+        """Answer everything that is parked, and take nothing any more."""
+        self.closed = True
+        for managed in self.groups.values():
+            self.perform(managed, managed.group.unload())
+        self._answer_some(float("inf"))
+
+    # What state machines ask for
+
+    def advance(self, group_id: str, now: float) -> None:
+        """A deadline of a group has passed."""
+        managed = self.groups.get(group_id)
+        if managed is not None:
+            self.perform(managed, managed.group.advance(now))
+
+    def perform(self, managed: ManagedGroup, actions: Iterable[Action]) -> None:
+        """Do what a group's state machine asks for, and heed its next deadline."""
+        for action in actions:
+            if not isinstance(action, Reply):
+                self._store(managed, action)
+            elif action.token is not NOBODY:
+                self._answers.append(action)
+        self._answer()
+        group_id = managed.group.group_id
+        if self.groups.get(group_id) is not managed:
+            return  # deleted; the name may stand for another group by now
+        self._count(managed, _GROUP + managed.group.size)
+        deadline = managed.group.next_deadline()
+        if deadline is None:
+            self._clockwork.cancel(group_id)
+        else:
+            self._clockwork.schedule(group_id, deadline)
+
+    def take_out(self, managed: ManagedGroup) -> None:
+        """A group that was deleted is none any more; its rows are still there."""
+        group_id = managed.group.group_id
+        del self.groups[group_id]
+        self.leaving.setdefault(group_id, deque()).append(managed)
+        self._count(managed, 0)
+        self._clockwork.cancel(group_id)
+
+    def _store(self, managed: ManagedGroup, store: StoreSnapshot) -> None:
+        group, now_ms = managed.group, self._clock.wall_ms()
+        if isinstance(store.ticket, EmptyStored):
+            managed.since_ms = now_ms
+        row = partial(self.kinds[group.type].encode, store.snapshot, now_ms)
+
+        def done(error: ErrorCode) -> Iterable[None]:
+            self.perform(managed, group.stored(store.ticket, error, self._clock.now()))
+            return ()
+
+        self._writer.submit(group.group_id, {keys.group_key(group.group_id): row}, done)
+
+    def _answer(self) -> None:
+        """Answer what was parked: a few at once, the members of a large group one after the other."""
+        if len(self._answers) <= _FEW:
+            while self._answers:
+                _give(self._answers.popleft())
+        elif not self._flow.queued:
+            self._flow.add(self._answer_some)
+
+    def _answer_some(self, until: float) -> bool:
+        clock = self._queue.clock
+        while self._answers:
+            _give(self._answers.popleft())
+            if clock() >= until:
+                break
+        return bool(self._answers)
+
+    # Memory
+
+    def _count(self, managed: ManagedGroup, held: int) -> None:
+        self._held += held - managed.held
+        managed.held = held
+
+    def has_room(self, size: int, group_id: str) -> bool:
+        """Whether groups may take so many bytes more; if not, the log says so."""
+        if self._held + size <= self._most:
+            return True
+        now = self._clock.now()
+        if now - self._told_full >= _TOLD_AGAIN_S:
+            self._told_full = now
+            logger.warning(
+                "the members of all groups take %d of %d bytes, a quarter of connections.max.memory.bytes: a member "
+                "that joins group %s is told to try again, and so is everyone until there is room. Set "
+                "connections.max.memory.bytes higher, or have fewer members or less metadata",
+                self._held, self._most, group_id[:300], extra=self._log_fields,
+            )  # fmt: skip
+        return False
+
+
+def _give(reply: Reply) -> None:
+    # the group answers a token with the kind of result that it was parked for
+    cast("Parked[JoinResult | SyncResult]", reply.token).set_result(reply.result)
+
+
+def groups_of(table: GroupTable) -> Iterator[ManagedGroup]:
+    """Every group that there is when its turn comes, of those there are now."""
+    for group_id, managed in list(table.groups.items()):
+        if table.groups.get(group_id) is managed:
+            yield managed
