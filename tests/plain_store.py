@@ -48,6 +48,7 @@ class _Info(NamedTuple):
 class _Placed:
     """Messages with their heads, as the memory backend sees them."""
 
+    name = "tests.placed"
     prefix = HEAD.size
 
     def measure(self, buffer: Buffer, position: int = 0, /) -> int:

@@ -10,6 +10,7 @@ __all__ = [
     "DomainExistsError",
     "FencedError",
     "FormatVersionError",
+    "FramingMismatchError",
     "HtpError",
     "LeaseHeldError",
     "LockedError",
@@ -20,6 +21,7 @@ __all__ = [
     "StoreClosedError",
     "TopicExistsError",
     "UnknownDomainError",
+    "UnknownFramingError",
     "UnknownTopicError",
 ]
 
@@ -79,6 +81,25 @@ class UnknownTopicError(HtpError):
 
 class TopicExistsError(HtpError):
     """There is a topic of that name already."""
+
+
+class UnknownFramingError(HtpError):
+    """No framing is registered by this name, or what is registered cannot be used."""
+
+
+class FramingMismatchError(HtpError):
+    """A topic was opened with another framing than its messages were written with: they would be taken for damage.
+
+    Args:
+        message: Which topic.
+        written: Name of the framing that its messages were written with.
+        given: Name of the one that it was opened with.
+    """
+
+    def __init__(self, message: str | None = None, *, written: str, given: str) -> None:
+        super().__init__(message)
+        self.written = written
+        self.given = given
 
 
 class OrderError(HtpError):

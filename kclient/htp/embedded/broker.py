@@ -20,6 +20,7 @@ from kclient.htp.embedded.services import Services, SyncedLog
 from kclient.htp.embedded.syncer import Syncer, SyncOutcome
 from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.errors import FencedError, StorageError, StoreClosedError, UnknownTopicError
+from kclient.htp.framings import check_framing
 from kclient.htp.loop import Signal, current_poster
 from kclient.htp.port import (
     CAP_EXCLUSIVE,
@@ -255,9 +256,9 @@ class EmbeddedBroker:
         if not self._keeps(place):
             raise UnknownTopicError(f"There is no topic {place}: this is {self._directory.shard}")
         async with self._locks.hold(place.topic):
-            sealed = await self._seal(place, epoch)
+            sealed = await self._seal(place, epoch, framing)
             if sealed is None:
-                sealed = await self._begin(place, epoch)
+                sealed = await self._begin(place, epoch, framing)
             topic = self._held.get(place.incarnation)
             if topic is None:
                 await self._end_namesake(place.topic)
@@ -279,8 +280,12 @@ class EmbeddedBroker:
                 await self._checkpoint(log)
             return topic
 
-    async def _seal(self, place: Place, epoch: int, *, new: bool = False) -> SyncCheckpoint | None:
-        """Refuse older epochs from now on, durably; the topic's checkpoint, None if it has none and is not `new`."""
+    async def _seal(self, place: Place, epoch: int, framing: Framing, *, new: bool = False) -> SyncCheckpoint | None:
+        """Refuse older epochs and other framings from now on, durably.
+
+        Returns:
+            The topic's checkpoint, None if it has none and is not `new`.
+        """
         found: SyncCheckpoint | None = None
 
         def change(row: bytes | None) -> bytes | None:
@@ -290,16 +295,17 @@ class EmbeddedBroker:
                 return None
             found = self._checkpoint_of(place, row)
             if found.fence > epoch:
-                raise FencedError(f"{place}: epoch {epoch} is older than {found.fence}", epoch=found.fence)
-            if found.fence == epoch:
+                raise _fenced(place, epoch, found.fence)
+            check_framing(place, found.framing or framing.name, framing.name)
+            if (found.fence, found.framing) == (epoch, framing.name):
                 return None
-            found.fence = epoch
+            found.fence, found.framing = epoch, framing.name
             return found.encode()
 
         await self._manager.change_of(place, self._key(place), change)
         return found
 
-    async def _begin(self, place: Place, epoch: int) -> SyncCheckpoint:
+    async def _begin(self, place: Place, epoch: int, framing: Framing) -> SyncCheckpoint:
         """Make the directory of a topic that was never opened, and only then its checkpoint.
 
         So whoever finds a checkpoint knows that a directory that is not there was lost.
@@ -309,7 +315,7 @@ class EmbeddedBroker:
             await thread_to_the_end(self._directory.make_topic, path)
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
-        sealed = await self._seal(place, epoch, new=True)
+        sealed = await self._seal(place, epoch, framing, new=True)
         assert sealed is not None
         return sealed
 

@@ -165,7 +165,8 @@ class TopicLog:
         place = self._synced
         start = max(self.start, self._trimmed)
         position = place.position if trusted else 0
-        return SyncCheckpoint(place.ordinal, place.segment.base, position, start, dict(self._limits), self.fence)
+        limits = dict(self._limits)
+        return SyncCheckpoint(place.ordinal, place.segment.base, position, start, limits, self.fence, self.framing.name)
 
     def indexes(self) -> list[tuple[str, bytes]]:
         """Path and content of the index file of the last synced segment, for the next opening to be fast."""

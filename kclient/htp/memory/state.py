@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kclient.errors import IllegalStateError
 from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError, UnknownTopicError
+from kclient.htp.framings import check_framing
 from kclient.htp.port import Found, Framing, Place, Pulled, SegmentInfo, Topic, TopicInfo, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
@@ -75,12 +76,16 @@ class MemoryState:
         Raises:
             UnknownTopicError: If there is no such topic, or another incarnation of it.
             FencedError: If a newer epoch has opened it.
+            FramingMismatchError: If it was opened with another framing before.
         """
         info = self.domains.get(place.topic.domain, {}).get(place.topic.name)
         if info is None or info.place != place:
             raise UnknownTopicError(f"There is no topic {place}")
         log = self.logs.get(place.incarnation)
-        if log is None:
+        if log is not None:
+            log.check(epoch)
+            check_framing(place, log.framing.name, framing.name)
+        else:
             log = self.logs[place.incarnation] = MemoryLog(place, framing, settings)
         before = self._newest.get(place.topic, place.incarnation)
         log.seal(epoch)

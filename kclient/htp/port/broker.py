@@ -88,6 +88,7 @@ class Broker(Protocol):
             UnknownTopicError: If the manager knows no such topic, or another incarnation of it; or another broker
                 keeps it.
             FencedError: If it was opened under a newer epoch before.
+            FramingMismatchError: If it was opened with a framing of another name before, as far as the backend knows.
             StorageError: If what is stored cannot be read.
         """
         ...
