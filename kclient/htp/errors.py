@@ -139,10 +139,10 @@ class ConflictError(HtpError):
 
 
 class LeaseHeldError(HtpError):
-    """Somebody else holds the lease, and it has not run out.
+    """Somebody else holds the lease, and is not known to have died.
 
     Args:
-        message: Which lease, and for how long.
+        message: Which lease.
         holder: Who holds it.
     """
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from anyio import get_cancelled_exc_class
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from kclient.concurrency import Completion, thread_to_the_end
-from kclient.htp.embedded.tables import counters, domains, entries, leases, topics
+from kclient.htp.embedded.leases import LeaseTable, check_epoch
+from kclient.htp.embedded.tables import counters, domains, entries, topics
 from kclient.htp.embedded.writer import DatabaseWriter, Job
 from kclient.htp.errors import (
     ConflictError,
     DomainExistsError,
-    FencedError,
     HtpError,
-    LeaseHeldError,
     StorageError,
     TopicExistsError,
     UnknownDomainError,
@@ -31,15 +27,12 @@ from kclient.htp.errors import (
 )
 from kclient.htp.loop import current_poster
 from kclient.htp.port import Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
-from kclient.htp.rows import GREATEST_EPOCH, prefix_end, whole
-
-logger: logging.Logger = logging.getLogger(__name__)
+from kclient.htp.rows import prefix_end
 
 T = TypeVar("T")
 
 _CHUNK: Final = 500
 """Keys in one statement, at most."""
-_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class SqliteManager:
@@ -48,11 +41,21 @@ class SqliteManager:
     Args:
         path: The database file; its directory exists.
         failed: Called in the event loop if nothing can be written any more.
+        exclusive: Whether nobody else opens the database while this is open, in this process or another.
+        clock: The monotonic clock by which leases are reckoned, in seconds; the system's if None.
     """
 
-    def __init__(self, path: str, failed: Callable[[StorageError], object]) -> None:
+    def __init__(
+        self,
+        path: str,
+        failed: Callable[[StorageError], object],
+        *,
+        exclusive: bool,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self._writer = DatabaseWriter(path, current_poster(), failed)
-        self._boot = _boot_id()
+        self._leases = LeaseTable(exclusive=exclusive)
+        self._clock = clock or time.monotonic
 
     async def start(self) -> None:
         """Open the database; whoever calls this calls `aclose` too, even if it raises."""
@@ -97,7 +100,7 @@ class SqliteManager:
 
         def work(connection: Connection) -> None:
             if lease is not None:
-                _check_epoch(connection, lease)
+                check_epoch(connection, lease)
             _check_domain(connection, domain)
             connection.execute(delete(topics).where(topics.c.domain == domain))
             connection.execute(delete(domains).where(domains.c.name == domain))
@@ -138,7 +141,7 @@ class SqliteManager:
 
         def work(connection: Connection) -> None:
             if lease is not None:
-                _check_epoch(connection, lease)
+                check_epoch(connection, lease)
             _check_topic(connection, topic)
             connection.execute(delete(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name))
 
@@ -213,32 +216,23 @@ class SqliteManager:
 
     # --- leases ---
 
-    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
-        """Take a lease that is free, has run out, or is one's own already."""
-        now = time.monotonic()
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None
+    ) -> Lease:
+        """Take a lease that is free, or is one's own already, or somebody's that is known to be over."""
+        expires = self._clock() + ttl
         taken: Lease | None = None
 
         def work(connection: Connection) -> Lease:
             nonlocal taken
             taken = None  # it may be done twice
-            row = connection.execute(select(leases).where(leases.c.name == name)).first()
-            known = None if row is None else self._lease_info(row)
-            if known is not None and known.holder != holder and known.remaining:
-                raise LeaseHeldError(
-                    f"{known.holder!r} holds {name!r} for another {known.remaining:.1f} s", holder=known.holder
-                )
-            epoch = max(above, 0 if known is None else known.epoch) + 1
-            values = {"holder": holder, "epoch": epoch, "expires": now + ttl, "boot": self._boot}
-            if row is None:
-                connection.execute(insert(leases).values(name=name, **values))
-            else:
-                connection.execute(update(leases).where(leases.c.name == name).values(**values))
-            taken = Lease(name, holder, epoch, ttl, now + ttl)
+            epoch = self._leases.acquire(connection, name, holder, above, ttl, over)
+            taken = Lease(name, holder, epoch, ttl, expires)
             return taken
 
         def give_back(connection: Connection) -> None:
             if taken is not None:
-                _release(connection, taken)
+                self._leases.release(connection, taken)
 
         try:
             return await self._do(work)
@@ -250,44 +244,17 @@ class SqliteManager:
 
     async def leases(self, prefix: str) -> list[LeaseInfo]:
         """The leases whose names begin with a prefix, by name."""
-
-        def work(connection: Connection) -> list[LeaseInfo]:
-            rows = connection.execute(select(leases).order_by(leases.c.name)).all()
-            infos = [self._lease_info(row) for row in rows if row.name.startswith(prefix)]
-            return [info for info in infos if info is not None]
-
-        return await self._do(work)
-
-    def _lease_info(self, row: Row[Any]) -> LeaseInfo | None:
-        """What a row says; None, and a line in the log, for one that is damaged: it counts as free."""
-        try:
-            remaining = row.expires - time.monotonic() if row.boot == self._boot else 0.0
-            if not math.isfinite(remaining):
-                raise ValueError(f"it never ends: {row.expires}")
-            return LeaseInfo(row.name, str(row.holder), whole(row.epoch, 0, GREATEST_EPOCH), max(0.0, remaining))
-        except (ValueError, TypeError) as error:
-            logger.error(
-                "the row of the lease %r is damaged (%s) and counts as free: it gets a new epoch when it is acquired",
-                row.name, error,
-            )  # fmt: skip
-            return None
+        return await self._do(partial(self._leases.all, prefix=prefix))
 
     async def renew(self, lease: Lease) -> Lease:
         """Have a lease last for another `ttl` seconds."""
-        expires = time.monotonic() + lease.ttl
-
-        def work(connection: Connection) -> Lease:
-            _check_epoch(connection, lease)
-            connection.execute(
-                update(leases).where(leases.c.name == lease.name).values(expires=expires, boot=self._boot)
-            )
-            return Lease(lease.name, lease.holder, lease.epoch, lease.ttl, expires)
-
-        return await self._do(work)
+        expires = self._clock() + lease.ttl
+        await self._do(partial(self._leases.renew, lease=lease))
+        return replace(lease, expires=expires)
 
     async def release(self, lease: Lease) -> None:
         """Give up a lease."""
-        await self._do(partial(_release, lease=lease))
+        await self._do(partial(self._leases.release, lease=lease))
 
 
 def _completing(completion: Completion[T], result: T, error: Exception | None) -> Callable[[], object]:
@@ -348,18 +315,6 @@ def _read_keys(connection: Connection, keys: Sequence[str]) -> dict[str, Version
     return found
 
 
-def _check_epoch(connection: Connection, lease: Lease) -> None:
-    epoch = connection.scalar(select(leases.c.epoch).where(leases.c.name == lease.name))
-    if epoch != lease.epoch:
-        raise FencedError(f"{lease.name!r} has epoch {epoch}, not {lease.epoch}", epoch=epoch)
-
-
-def _release(connection: Connection, lease: Lease) -> None:
-    connection.execute(
-        update(leases).where(leases.c.name == lease.name, leases.c.epoch == lease.epoch).values(expires=0.0)
-    )
-
-
 def _commit(
     connection: Connection,
     writes: Mapping[str, bytes | None],
@@ -367,7 +322,7 @@ def _commit(
     lease: Lease | None,
 ) -> int:
     if lease is not None:
-        _check_epoch(connection, lease)
+        check_epoch(connection, lease)
     for some in _chunks(list(expect)):
         query = select(entries.c.key, entries.c.version).where(entries.c.key.in_(some))
         versions = {row.key: row.version for row in connection.execute(query)}
@@ -383,12 +338,3 @@ def _commit(
     if rows:
         connection.execute(insert(entries), rows)
     return revision
-
-
-def _boot_id() -> str:
-    """Names this run of the machine: the monotonic clock begins anew with each."""
-    try:
-        return Path(_BOOT_ID).read_text(encoding="ascii").strip()
-    except OSError:
-        # no such thing here: leases of other processes then count as over, which only costs an epoch
-        return uuid.uuid4().hex

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Float, LargeBinary, MetaData, String, Table
+from sqlalchemy import BigInteger, Boolean, Column, Float, LargeBinary, MetaData, String, Table
 
 metadata: Final = MetaData()
 
@@ -34,10 +34,12 @@ leases: Final = Table(
     Column("name", String, primary_key=True),
     Column("holder", String, nullable=False),
     Column("epoch", BigInteger, nullable=False),
-    Column("expires", Float, nullable=False),
-    Column("boot", String, nullable=False),
+    Column("ttl", Float, nullable=False),
+    Column("held", Boolean, nullable=False),
+    Column("version", BigInteger, nullable=False),
 )
-"""`expires` is on the monotonic clock of the machine's run that `boot` names; a lease of another run is over."""
+"""The last holder of each lease; the row stays when it is given up, because epochs only grow. `version` counts its
+changes."""
 
 counters: Final = Table(
     "counters",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kclient.htp.errors import (
@@ -25,10 +26,16 @@ if TYPE_CHECKING:
 
 
 class MemoryManager:
-    """Implements `kclient.htp.port.Manager`."""
+    """Implements `kclient.htp.port.Manager`.
 
-    def __init__(self, state: MemoryState) -> None:
+    Args:
+        state: What is stored under the name.
+        clock: The monotonic clock by which leases are reckoned, in seconds; the system's if None.
+    """
+
+    def __init__(self, state: MemoryState, clock: Callable[[], float] | None = None) -> None:
         self._state = state
+        self._clock = clock or time.monotonic
 
     async def create_domain(self, domain: str) -> None:
         """Create a domain."""
@@ -134,27 +141,29 @@ class MemoryManager:
                     state.values[key] = Versioned(bytes(value), state.revision)
             return state.revision
 
-    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
-        """Take a lease that is free, has run out, or is one's own already."""
-        now = time.monotonic()
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None
+    ) -> Lease:
+        """Take a lease that is free, or is one's own already, or somebody's that is known to be over."""
+        expires = self._clock() + ttl
         with self._state.lock:
             self._state.check()
             row = self._state.leases.get(name)
-            if row is not None and row.holder != holder and row.expires > now:
-                raise LeaseHeldError(
-                    f"{row.holder!r} holds {name!r} for another {row.expires - now:.1f} s", holder=row.holder
-                )
+            if row is not None and row.held and row.holder != holder and row.info(name) != over:
+                raise LeaseHeldError(f"{row.holder!r} holds {name!r}", holder=row.holder)
             epoch = max(above, 0 if row is None else row.epoch) + 1
-            self._state.leases[name] = LeaseRow(holder, epoch, now + ttl)
-            return Lease(name, holder, epoch, ttl, now + ttl)
+            self._state.leases[name] = LeaseRow(holder, epoch, ttl, True, 1 if row is None else row.version + 1)
+            return Lease(name, holder, epoch, ttl, expires)
 
     async def renew(self, lease: Lease) -> Lease:
         """Have a lease last for another `ttl` seconds."""
-        now = time.monotonic()
+        expires = self._clock() + lease.ttl
         with self._state.lock:
             self._state.check()
-            self._check_epoch(lease).expires = now + lease.ttl
-            return Lease(lease.name, lease.holder, lease.epoch, lease.ttl, now + lease.ttl)
+            row = self._check_epoch(lease)
+            row.held = True
+            row.version += 1
+            return replace(lease, expires=expires)
 
     async def release(self, lease: Lease) -> None:
         """Give up a lease."""
@@ -162,19 +171,15 @@ class MemoryManager:
             self._state.check()
             row = self._state.leases.get(lease.name)
             if row is not None and row.epoch == lease.epoch:
-                row.expires = 0.0
+                row.held = False
+                row.version += 1
 
     async def leases(self, prefix: str) -> list[LeaseInfo]:
         """The leases whose names begin with a prefix, by name."""
-        now = time.monotonic()
         with self._state.lock:
             self._state.check()
             rows = self._state.leases
-            return [
-                LeaseInfo(name, rows[name].holder, rows[name].epoch, max(0.0, rows[name].expires - now))
-                for name in sorted(rows)
-                if name.startswith(prefix)
-            ]
+            return [rows[name].info(name) for name in sorted(rows) if name.startswith(prefix)]
 
     def _check_epoch(self, lease: Lease) -> LeaseRow:
         row = self._state.leases.get(lease.name)

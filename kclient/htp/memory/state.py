@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 from kclient.errors import IllegalStateError
 from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError, UnknownTopicError
 from kclient.htp.framings import check_framing
-from kclient.htp.port import Found, Framing, Place, Pulled, SegmentInfo, Topic, TopicInfo, TopicSettings, TopicStatus
+from kclient.htp.port import (
+    Found,
+    Framing,
+    LeaseInfo,
+    Place,
+    Pulled,
+    SegmentInfo,
+    Topic,
+    TopicInfo,
+    TopicSettings,
+    TopicStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +37,13 @@ class LeaseRow:
 
     holder: str
     epoch: int
-    expires: float
+    ttl: float
+    held: bool
+    version: int
+
+    def info(self, name: str) -> LeaseInfo:
+        """As anybody can see it."""
+        return LeaseInfo(name, self.holder, self.epoch, self.ttl, self.held, self.version)
 
 
 class MemoryState:

@@ -37,7 +37,8 @@ CAP_FIND_BY_TIMESTAMP = "find_by_timestamp"
 CAP_SEGMENTS = "segments"
 """`OpenTopic.segments` and `OpenTopic.roll` work, and `TopicSettings` are heeded."""
 CAP_EXCLUSIVE = "exclusive"
-"""While a store is open no other process has it, so a lease that cannot be renewed there goes to nobody elsewhere."""
+"""While a store is open no other process has it. So a lease that cannot be renewed there goes to nobody elsewhere, and
+those that are there when it is opened are free, whoever held them."""
 CAP_FENCED_SENDS = "fenced_sends"
 """`Broker.open` seals older epochs, durably: nothing is appended, trimmed or deleted under one afterwards."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -45,22 +44,22 @@ class Lease:
     ttl: float
     """Seconds that the lease is asked for."""
     expires: float
-    """On this process's monotonic clock, reckoned from before the lease was asked for."""
-
-    def remaining(self, now: float | None = None) -> float:
-        """Seconds that the lease still holds; 0 if it has run out."""
-        return max(0.0, self.expires - (time.monotonic() if now is None else now))
+    """On this process's monotonic clock, reckoned from before the lease, or its renewal, was asked for."""
 
 
 class LeaseInfo(NamedTuple):
-    """A lease as anybody can see it."""
+    """A lease as anybody can see it. When it ends only its holder knows."""
 
     name: str
     holder: str
     """Who holds it, or held it last."""
     epoch: int
-    remaining: float
-    """Seconds for which nobody else can take it; 0 if it is free."""
+    ttl: float
+    """Seconds that its holder has asked for."""
+    held: bool
+    """False once it was given up, or nobody can have it any more (capability `exclusive`)."""
+    version: int
+    """Another one whenever the lease was acquired, renewed or given up."""
 
 
 class Manager(Protocol):
@@ -169,16 +168,23 @@ class Manager(Protocol):
         """
         ...
 
-    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
-        """Take a lease that is free, has run out, or is one's own already; its epoch is a new one.
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None
+    ) -> Lease:
+        """Take a lease that is free, or is one's own already, or somebody's that is known to be over.
 
-        A call that is cancelled leaves no lease behind, or gives it back as soon as it has it.
+        Its epoch is a new one. A call that is cancelled leaves no lease behind, or gives it back as soon as it has it.
+
+        The store knows no time: whether a lease is over is found out by whoever wants it, which is what
+        `kclient.htp.leases` does.
 
         Args:
             name: Of the lease.
             holder: Who asks.
             ttl: Seconds that it is to last.
             above: Its epoch is greater than this, too.
+            over: The lease as `leases` has shown it for as long as it lasts: it is taken from its holder if it is
+                still like this.
 
         Raises:
             LeaseHeldError: If somebody else holds it.
@@ -186,7 +192,7 @@ class Manager(Protocol):
         ...
 
     async def renew(self, lease: Lease) -> Lease:
-        """Have a lease last for another `ttl` seconds, also one that ran out and that nobody else took.
+        """Have a lease last for another `ttl` seconds, also one that ran out and that nobody else has acquired.
 
         Raises:
             FencedError: If somebody acquired it since.
@@ -198,5 +204,5 @@ class Manager(Protocol):
         ...
 
     async def leases(self, prefix: str) -> list[LeaseInfo]:
-        """The leases whose names begin with `prefix`, by name, also those that have run out or were given up."""
+        """The leases whose names begin with `prefix`, by name, also those that were given up."""
         ...
