@@ -23,6 +23,7 @@ from kclient.htp.errors import (
     StorageError,
     StorageFullError,
     StoreClosedError,
+    TokenTooOldError,
     TopicExistsError,
     UnknownDomainError,
     UnknownFramingError,
@@ -31,6 +32,8 @@ from kclient.htp.errors import (
 from kclient.htp.framings import find_framing, register_framing
 from kclient.htp.port import (
     Broker,
+    Change,
+    ChangePage,
     DirectTopic,
     Found,
     Framing,
@@ -54,6 +57,8 @@ from kclient.htp.store import open_store
 
 __all__ = [
     "Broker",
+    "Change",
+    "ChangePage",
     "ConflictError",
     "DamagedError",
     "DirectTopic",
@@ -81,6 +86,7 @@ __all__ = [
     "StorageFullError",
     "Store",
     "StoreClosedError",
+    "TokenTooOldError",
     "Topic",
     "TopicExistsError",
     "TopicInfo",

@@ -19,6 +19,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StoreClosedError",
+    "TokenTooOldError",
     "TopicExistsError",
     "UnknownDomainError",
     "UnknownFramingError",
@@ -136,6 +137,10 @@ class ConflictError(HtpError):
         self.key = key
         self.expected = expected
         self.found = found
+
+
+class TokenTooOldError(HtpError):
+    """What has changed since a token was given is not known any more: take a new one and scan again."""
 
 
 class LeaseHeldError(HtpError):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from anyio import get_cancelled_exc_class
-from sqlalchemy import Connection, Row, delete, insert, select, update
+import anyio
+from sqlalchemy import Connection, Row, delete, insert, select
 
 from kclient.concurrency import Completion, thread_to_the_end
+from kclient.htp.change_tokens import check_prefixes, parse_token
+from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import LeaseTable, check_epoch
-from kclient.htp.embedded.tables import counters, domains, entries, topics
+from kclient.htp.embedded.tables import counter, domains, next_number, topics
+from kclient.htp.embedded.values import ValueTable
 from kclient.htp.embedded.writer import DatabaseWriter, Job
 from kclient.htp.errors import (
-    ConflictError,
     DomainExistsError,
     HtpError,
     StorageError,
@@ -25,14 +27,13 @@ from kclient.htp.errors import (
     UnknownDomainError,
     UnknownTopicError,
 )
-from kclient.htp.loop import current_poster
-from kclient.htp.port import Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
-from kclient.htp.rows import prefix_end
+from kclient.htp.loop import Signal, current_poster
+from kclient.htp.port import ChangePage, Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
 
 T = TypeVar("T")
 
-_CHUNK: Final = 500
-"""Keys in one statement, at most."""
+_LOOK_AGAIN_S: Final = 0.5
+"""Who waits for changes looks so often whether another process has made some."""
 
 
 class SqliteManager:
@@ -53,9 +54,16 @@ class SqliteManager:
         exclusive: bool,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._writer = DatabaseWriter(path, current_poster(), failed)
+        post = current_poster()
+        self._failed = failed
+        self._writer = DatabaseWriter(path, post, self._fail)
+        self._exclusive = exclusive
         self._leases = LeaseTable(exclusive=exclusive)
+        self._log = ChangeLog(Signal(self._tell, post).fire, exclusive=exclusive)
+        self._values = ValueTable(self._log)
         self._clock = clock or time.monotonic
+        self._news = anyio.Event()
+        """Is set when a change is recorded, or there will be none any more."""
 
     async def start(self) -> None:
         """Open the database; whoever calls this calls `aclose` too, even if it raises."""
@@ -63,7 +71,14 @@ class SqliteManager:
 
     async def aclose(self) -> None:
         """Finish what waits, and close the database; a cancellation waits, since nobody else would end the thread."""
-        await thread_to_the_end(self._writer.stop)
+        try:
+            await thread_to_the_end(self._writer.stop)
+        finally:
+            self._tell()
+
+    def _fail(self, error: StorageError) -> None:
+        self._tell()
+        self._failed(error)
 
     @property
     def transactions(self) -> int:
@@ -114,7 +129,7 @@ class SqliteManager:
             _check_domain(connection, topic.domain)
             if _find_topic(connection, topic) is not None:
                 raise TopicExistsError(f"Topic {topic} exists already")
-            incarnation = _count(connection, "incarnation")
+            incarnation = next_number(connection, "incarnation")
             connection.execute(
                 insert(topics).values(domain=topic.domain, name=topic.name, broker=broker, incarnation=incarnation)
             )
@@ -151,9 +166,9 @@ class SqliteManager:
         """The incarnations of all topics there are, and the last one that was ever given."""
 
         def work(connection: Connection) -> tuple[set[int], int]:
-            last = connection.scalar(select(counters.c.value).where(counters.c.name == "incarnation"))
+            last = counter(connection, "incarnation")
             # whole rows: the column alone would be read from its index, and the rows are what counts
-            return {row.incarnation for row in connection.execute(select(topics))}, last or 0
+            return {row.incarnation for row in connection.execute(select(topics))}, last
 
         return await self._do(work)
 
@@ -173,10 +188,10 @@ class SqliteManager:
         def work(connection: Connection) -> None:
             if _check_topic(connection, place.topic).incarnation != place.incarnation:
                 raise UnknownTopicError(f"There is no topic {place}: it was deleted and created again")
-            found = _read_keys(connection, [key]).get(key)
+            found = self._values.read(connection, [key]).get(key)
             value = change(None if found is None else found.value)
             if value is not None:
-                _commit(connection, {key: value}, {}, None)
+                self._values.commit(connection, {key: value})
 
         await self._do(work)
 
@@ -184,20 +199,11 @@ class SqliteManager:
 
     async def get(self, keys: Iterable[str]) -> dict[str, Versioned]:
         """The values of those keys that exist."""
-        return await self._do(partial(_read_keys, keys=list(keys)))
+        return await self._do(partial(self._values.read, keys=list(keys)))
 
     async def scan(self, prefix: str, *, after: str = "", limit: int) -> dict[str, Versioned]:
         """A page of the keys that begin with a prefix, sorted."""
-
-        def work(connection: Connection) -> dict[str, Versioned]:
-            query = select(entries).order_by(entries.c.key).where(entries.c.key > after).limit(limit)
-            if prefix:
-                query = query.where(entries.c.key >= prefix)
-            if (after_all := prefix_end(prefix)) is not None:
-                query = query.where(entries.c.key < after_all)
-            return {row.key: Versioned(row.value, row.version) for row in connection.execute(query)}
-
-        return await self._do(work)
+        return await self._do(partial(self._values.scan, prefix=prefix, after=after, limit=limit))
 
     async def commit(
         self,
@@ -207,12 +213,34 @@ class SqliteManager:
         lease: Lease | None = None,
     ) -> int:
         """Write several values, all or none."""
-        return await self._do(partial(_commit, writes=dict(writes), expect=dict(expect or {}), lease=lease))
+        return await self._do(partial(self._values.commit, writes=dict(writes), expect=dict(expect or {}), lease=lease))
 
     def commit_soon(self, writes: Mapping[str, bytes | None], done: Callable[[Exception | None], object]) -> None:
         """Write several values without waiting; `done` is called in the event loop."""
-        work = partial(_commit, writes=dict(writes), expect={}, lease=None)
+        work = partial(self._values.commit, writes=dict(writes))
         self._writer.submit(Job(work, lambda _result, error: partial(done, error)))
+
+    async def changes(
+        self, prefixes: Iterable[str], since: str | None = None, *, limit: int = 1000, wait: float = 0.0
+    ) -> ChangePage:
+        """A page of what has changed below some prefixes since a token was given."""
+        prefixes = check_prefixes(prefixes)
+        place = None if since is None else parse_token(since)
+        until = anyio.current_time() + wait
+        while True:
+            news = self._news  # of what comes from now on
+            page = await self._do(partial(self._log.page, prefixes=prefixes, place=place, limit=limit))
+            left = until - anyio.current_time()
+            if place is None or page.changes or left <= 0:
+                return page
+            place = parse_token(page.token)
+            with anyio.move_on_after(left if self._exclusive else min(left, _LOOK_AGAIN_S)):
+                await news.wait()
+
+    def _tell(self) -> None:
+        """Whoever waits for changes looks again."""
+        news, self._news = self._news, anyio.Event()
+        news.set()
 
     # --- leases ---
 
@@ -236,7 +264,7 @@ class SqliteManager:
 
         try:
             return await self._do(work)
-        except get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class():
             # it is taken all the same, or will be: what is submitted now comes after it
             with suppress(HtpError):
                 self._writer.submit(Job(give_back, lambda _result, _error: _nothing))
@@ -290,51 +318,3 @@ def _check_topic(connection: Connection, topic: Topic) -> TopicInfo:
     if info is None:
         raise UnknownTopicError(f"There is no topic {topic}")
     return info
-
-
-def _count(connection: Connection, name: str) -> int:
-    """The next number of a counter."""
-    value: int | None = connection.scalar(select(counters.c.value).where(counters.c.name == name))
-    if value is None:
-        connection.execute(insert(counters).values(name=name, value=1))
-        return 1
-    connection.execute(update(counters).where(counters.c.name == name).values(value=value + 1))
-    return value + 1
-
-
-def _chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
-    for begin in range(0, len(keys), _CHUNK):
-        yield keys[begin : begin + _CHUNK]
-
-
-def _read_keys(connection: Connection, keys: Sequence[str]) -> dict[str, Versioned]:
-    found: dict[str, Versioned] = {}
-    for some in _chunks(keys):
-        for row in connection.execute(select(entries).where(entries.c.key.in_(some))):
-            found[row.key] = Versioned(row.value, row.version)
-    return found
-
-
-def _commit(
-    connection: Connection,
-    writes: Mapping[str, bytes | None],
-    expect: Mapping[str, int],
-    lease: Lease | None,
-) -> int:
-    if lease is not None:
-        check_epoch(connection, lease)
-    for some in _chunks(list(expect)):
-        query = select(entries.c.key, entries.c.version).where(entries.c.key.in_(some))
-        versions = {row.key: row.version for row in connection.execute(query)}
-        for key in some:
-            if versions.get(key, 0) != expect[key]:
-                raise ConflictError(key, expect[key], versions.get(key, 0))
-    revision = _count(connection, "revision")
-    for some in _chunks(list(writes)):
-        connection.execute(delete(entries).where(entries.c.key.in_(some)))
-    rows = [
-        {"key": key, "value": bytes(value), "version": revision} for key, value in writes.items() if value is not None
-    ]
-    if rows:
-        connection.execute(insert(entries), rows)
-    return revision

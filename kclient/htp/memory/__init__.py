@@ -182,4 +182,6 @@ class MemoryStore:
         self.state = None
         if self._broker is not None:
             self._broker.shut()
+        if self._manager is not None:
+            self._manager.shut()
         self._broker = self._manager = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kclient.errors import IllegalStateError
 from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError, UnknownTopicError
 from kclient.htp.framings import check_framing
+from kclient.htp.memory.changes import MemoryChanges
 from kclient.htp.port import (
     Found,
     Framing,
@@ -56,6 +57,8 @@ class MemoryState:
         self.incarnations = 0
         self.domains: dict[str, dict[str, TopicInfo]] = {}
         self.values: dict[str, Versioned] = {}
+        self.changes: MemoryChanges = MemoryChanges()
+        """Of the values."""
         self.leases: dict[str, LeaseRow] = {}
         self.logs: dict[int, MemoryLog] = {}
         """By incarnation."""
@@ -123,6 +126,7 @@ class MemoryState:
         """Give up everything."""
         with self.lock:
             self.discarded = True
+            self.changes.tell()
             for incarnation in list(self.logs):
                 self.drop_log(incarnation)
 

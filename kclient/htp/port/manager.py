@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from kclient.htp.port.places import Place, Topic
 
-__all__ = ["Lease", "LeaseInfo", "Manager", "TopicInfo", "Versioned"]
+__all__ = ["Change", "ChangePage", "Lease", "LeaseInfo", "Manager", "TopicInfo", "Versioned"]
 
 
 class Versioned(NamedTuple):
@@ -16,6 +16,27 @@ class Versioned(NamedTuple):
 
     value: bytes
     version: int
+
+
+class Change(NamedTuple):
+    """What has become of a value."""
+
+    key: str
+    value: bytes | None
+    """None: it was deleted."""
+    version: int
+    """The revision of the commit that did it."""
+
+
+class ChangePage(NamedTuple):
+    """What has changed since a token was given."""
+
+    changes: list[Change]
+    """In the order of the commits; within one commit in that of the keys."""
+    token: str
+    """Stands for everything up to here; a text that nobody but the manager reads."""
+    more: bool
+    """Whether there are more. If not, what was told up to here is how everything stood at one moment."""
 
 
 class TopicInfo(NamedTuple):
@@ -165,6 +186,36 @@ class Manager(Protocol):
         Raises:
             ConflictError: If a version is another than expected; nothing was written.
             FencedError: If the lease has a newer epoch; nothing was written.
+        """
+        ...
+
+    async def changes(
+        self, prefixes: Iterable[str], since: str | None = None, *, limit: int = 1000, wait: float = 0.0
+    ) -> ChangePage:
+        """A page of what has changed below some prefixes since a token was given.
+
+        Whoever is to know what is there takes a token first (`since=None`), then scans, and goes on with this from
+        token to token: nothing is missed. What the scan has shown may be told again; its version tells.
+
+        Of several changes of a key the last one is told, and before it the last deletion, if there was one since:
+        nobody takes a value that was made anew for the old one. As long as there are `more`, of what one commit wrote
+        together some may come later, because it was changed again.
+
+        Only what is followed is recorded: a prefix (or a shorter one) is from the first call on that names it without
+        a token, for ever. Tokens survive a restart of the store. What the past has become too long for is forgotten.
+
+        Args:
+            prefixes: Of the keys; the empty one for all.
+            since: The token; None for one that stands for now, and no changes.
+            limit: At most so many changes.
+            wait: Seconds that the call may take if there are none, until there are: then it returns at once if the
+                commit came from this process, and soon if another process made it. It may be cancelled.
+
+        Raises:
+            TokenTooOldError: If some of the changes have been forgotten, the prefixes were not followed when the token
+                was given, or it is another store's: take a new token and scan again.
+            StoreClosedError: If the store is closed meanwhile.
+            ValueError: If `since` is no token.
         """
         ...
 
