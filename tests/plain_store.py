@@ -198,8 +198,6 @@ class PlainTopic:
 class PlainBroker:
     """A broker without anything that a store need not have."""
 
-    durability = "synced"
-
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self.capabilities = frozenset({CAP_FENCED_SENDS})

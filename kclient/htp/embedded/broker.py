@@ -90,7 +90,6 @@ class EmbeddedBroker:
         group_sync: str,
         max_open_files: int | None,
     ) -> None:
-        self.durability = durability
         self._directory = directory
         self._manager = manager
         self._files = files

@@ -102,14 +102,6 @@ class SqliteManager:
 
         await self._do(work)
 
-    async def list_domains(self) -> list[str]:
-        """The names of all domains, sorted."""
-
-        def work(connection: Connection) -> list[str]:
-            return list(connection.scalars(select(domains.c.name).order_by(domains.c.name)))
-
-        return await self._do(work)
-
     async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics."""
 

@@ -63,12 +63,6 @@ class MemoryManager:
                 raise DomainExistsError(f"Domain {domain!r} exists already")
             self._state.domains[domain] = {}
 
-    async def list_domains(self) -> list[str]:
-        """The names of all domains, sorted."""
-        with self._state.lock:
-            self._check()
-            return sorted(self._state.domains)
-
     async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics."""
         with self._state.lock:

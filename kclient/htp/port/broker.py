@@ -56,11 +56,6 @@ class Broker(Protocol):
         """What this backend can do beyond the required calls (the `CAP_*` names)."""
         ...
 
-    @property
-    def durability(self) -> str:
-        """`DURABILITY_SYNCED` or `DURABILITY_WRITTEN`."""
-        ...
-
     async def open(
         self,
         place: Place,

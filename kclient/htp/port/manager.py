@@ -97,10 +97,6 @@ class Manager(Protocol):
         """
         ...
 
-    async def list_domains(self) -> list[str]:
-        """The names of all domains, sorted."""
-        ...
-
     async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics (their messages: `Broker.delete`).
 
