@@ -161,7 +161,7 @@ class EmbeddedBroker:
     async def _finish(self, logs: Sequence[TopicLog]) -> None:
         """Sync what was written to logs that nobody uses any more, write their checkpoints, and release them."""
         for log in logs:
-            log.sync()
+            log.unsynced.sync()
         for log in logs:
             await self._idle(log)
         await self._checkpoints.write_all(logs)
@@ -322,16 +322,16 @@ class EmbeddedBroker:
                 raise fenced(place, epoch, fence)
 
     async def _idle(self, log: TopicLog) -> None:
-        if log.idle:
+        if log.unsynced.idle:
             return
         idle = anyio.Event()
-        log.when_idle(idle.set)
+        log.unsynced.when_idle(idle.set)
         await idle.wait()
 
     async def _decided(self, log: TopicLog) -> None:
         """Until what is to be synced now is, or has failed; not what comes meanwhile, maybe without a pause."""
         decided = anyio.Event()
-        log.when_synced(decided.set)
+        log.unsynced.when_synced(decided.set)
         await decided.wait()
 
     # --- retention ---

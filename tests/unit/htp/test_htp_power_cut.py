@@ -376,8 +376,8 @@ async def test_a_close_right_after_a_round_that_covered_everything(tmp_path: Pat
                 # as when a roll wishes for a sync, and the round before ends in the same turn of the loop
                 unsynced = await broker.send(TOPIC, [message(number, content(number))])
                 await unsynced.synced()
-                log._wanted = True
+                log.unsynced._wanted = True
                 closing = anyio.Event()
-                log.when_idle(closing.set)
+                log.unsynced.when_idle(closing.set)
                 assert log.plan() is None
                 await closing.wait()
