@@ -15,7 +15,8 @@ next to nothing:
 
 from __future__ import annotations
 
-from kclient.schemes import connectors as _connectors
+from kclient.registry import connectors as _connectors
+from kclient.registry import framings as _framings
 
 TYPE_CHECKING = False  # as in `typing`, which takes a while to load
 if TYPE_CHECKING:
@@ -136,9 +137,11 @@ __all__ = [
     "__version__",
 ]
 
-# This module is where the rooms are joined: the in-process gateway answers for these address schemes, and is
-# imported only when an address names one.
+# This module is where the rooms are joined. The in-process gateway answers for these address schemes, and is imported
+# only when an address names one; HTP, which knows nothing of Kafka, finds these framings by their names.
 _connectors["memory"] = _connectors["embedded"] = "kclient.inprocess:connect"
+_framings["kafka.record-batch.v2"] = "kclient.records:RecordBatchFraming"
+_framings["kclient.envelope.v1"] = "kclient.gateway.extents.encoding:EnvelopeFraming"
 
 
 if not TYPE_CHECKING:  # else the checkers would believe that every name exists

@@ -48,6 +48,7 @@ class _Info(NamedTuple):
 class _Placed:
     """Messages with their heads, as the memory backend sees them."""
 
+    name = "tests.placed"
     prefix = HEAD.size
 
     def measure(self, buffer: Buffer, position: int = 0, /) -> int:
@@ -196,8 +197,6 @@ class PlainTopic:
 
 class PlainBroker:
     """A broker without anything that a store need not have."""
-
-    durability = "synced"
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

@@ -1,9 +1,14 @@
-"""Which gateway serves a store: one at a time, and each under a greater epoch than all before it."""
+"""Which gateway serves a store: one at a time, and each under a greater epoch than all before it.
+
+One that finds the lease in another's hands neither serves half nor is refused at once: whether the other one lives can
+only be found out by watching it (`kclient.htp.leases`).
+"""
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import anyio
@@ -12,10 +17,13 @@ from kclient.concurrency import to_the_end
 from kclient.gateway.rows import numbers
 from kclient.gateway.rows.keys import FIRST_LEASES, LEADER_EPOCH, LEASE
 from kclient.htp.errors import HtpError, LeaseHeldError
-from kclient.htp.port import Lease, Manager
+from kclient.htp.leases import acquire_when_over
+from kclient.htp.port import Lease, LeaseInfo, Manager
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
+_HOLDER: Final = "node-"
+"""What the name of a holder begins with; the gateway's number follows."""
 _GIVE_BACK_S: Final = 1.0
 """Seconds that a store has to take a lease back."""
 
@@ -34,17 +42,19 @@ async def take_store(manager: Manager, node_id: int, ttl: float) -> Lease:
     """Take the store over for a gateway of this number.
 
     After a crash a gateway of the same number has it back at once, and a second one of the same number fences the
-    first. If this fails or is cancelled, the lease is given back.
+    first. One of another number waits: it has the store once the first has given it back, or has not renewed its lease
+    for so long that it has stopped; it is refused as soon as the first renews it. If this fails or is cancelled, the
+    lease is given back.
 
     Raises:
         LeaseHeldError: If a gateway of another number serves the store.
     """
     above = max([await _recorded_epoch(manager), *(each.epoch for each in await manager.leases(FIRST_LEASES))])
-    holder = f"node-{node_id}"
+    holder = f"{_HOLDER}{node_id}"
     try:
-        lease = await manager.acquire(LEASE, holder, ttl, above=above)
+        lease = await acquire_when_over(manager, LEASE, holder, ttl, above=above, waiting=partial(_waiting, node_id))
     except LeaseHeldError as error:
-        raise await _refused(manager, node_id, error) from error
+        raise _refused(node_id, error) from error
     try:
         await manager.commit({LEADER_EPOCH: numbers.LEADER_EPOCH.encode(lease.epoch)}, lease=lease)
     except BaseException:
@@ -69,15 +79,25 @@ async def give_store_back(manager: Manager, lease: Lease) -> bool:
     return await to_the_end(release)
 
 
-async def _refused(manager: Manager, node_id: int, error: LeaseHeldError) -> LeaseHeldError:
-    remaining = max((each.remaining for each in await manager.leases(LEASE) if each.name == LEASE), default=0.0)
-    other = error.holder.removeprefix("node-")
+def _waiting(node_id: int, lease: LeaseInfo, seconds: float) -> None:
+    logger.warning(
+        "the gateway with node.id=%s serves this store, or has crashed: this one (node.id=%d) has it if that one does "
+        "not renew its lease within %.0f s. One with node.id=%s may start at once",
+        _number(lease.holder), node_id, seconds, _number(lease.holder),
+    )  # fmt: skip
+
+
+def _refused(node_id: int, error: LeaseHeldError) -> LeaseHeldError:
     return LeaseHeldError(
-        f"the gateway with node.id={other} serves this store: stop it first. If it crashed, its lease ends in "
-        f"{remaining:.0f} s; a gateway with node.id={other} (this one has {node_id}) may start at once. "
-        "Several gateways on one store are not there yet",
+        f"the gateway with node.id={_number(error.holder)} serves this store: stop it first. It has renewed its lease "
+        f"while this one (node.id={node_id}) waited, so it has not crashed. Several gateways on one store are not "
+        "there yet",
         holder=error.holder,
     )
+
+
+def _number(holder: str) -> str:
+    return holder.removeprefix(_HOLDER)
 
 
 async def _recorded_epoch(manager: Manager) -> int:

@@ -1,6 +1,7 @@
 """HTP, the store of messages behind the gateway: the port and its backends.
 
 - `open_store(url)`: open `memory:NAME` or `embedded:DIRECTORY`.
+- `find_framing(name)`, `register_framing`: what a stored message looks like, by name.
 - `kclient.htp.port`: the protocols `Manager`, `Broker` and `Framing` that a backend implements or is given.
 - `kclient.htp.errors`: what can go wrong.
 """
@@ -13,6 +14,7 @@ from kclient.htp.errors import (
     DomainExistsError,
     FencedError,
     FormatVersionError,
+    FramingMismatchError,
     HtpError,
     LeaseHeldError,
     LockedError,
@@ -21,12 +23,17 @@ from kclient.htp.errors import (
     StorageError,
     StorageFullError,
     StoreClosedError,
+    TokenTooOldError,
     TopicExistsError,
     UnknownDomainError,
+    UnknownFramingError,
     UnknownTopicError,
 )
+from kclient.htp.framings import find_framing, register_framing
 from kclient.htp.port import (
     Broker,
+    Change,
+    ChangePage,
     DirectTopic,
     Found,
     Framing,
@@ -50,6 +57,8 @@ from kclient.htp.store import open_store
 
 __all__ = [
     "Broker",
+    "Change",
+    "ChangePage",
     "ConflictError",
     "DamagedError",
     "DirectTopic",
@@ -58,6 +67,7 @@ __all__ = [
     "FormatVersionError",
     "Found",
     "Framing",
+    "FramingMismatchError",
     "HtpError",
     "Lease",
     "LeaseHeldError",
@@ -76,13 +86,17 @@ __all__ = [
     "StorageFullError",
     "Store",
     "StoreClosedError",
+    "TokenTooOldError",
     "Topic",
     "TopicExistsError",
     "TopicInfo",
     "TopicSettings",
     "TopicStatus",
     "UnknownDomainError",
+    "UnknownFramingError",
     "UnknownTopicError",
     "Versioned",
+    "find_framing",
     "open_store",
+    "register_framing",
 ]

@@ -10,6 +10,7 @@ __all__ = [
     "DomainExistsError",
     "FencedError",
     "FormatVersionError",
+    "FramingMismatchError",
     "HtpError",
     "LeaseHeldError",
     "LockedError",
@@ -18,8 +19,10 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StoreClosedError",
+    "TokenTooOldError",
     "TopicExistsError",
     "UnknownDomainError",
+    "UnknownFramingError",
     "UnknownTopicError",
 ]
 
@@ -81,6 +84,25 @@ class TopicExistsError(HtpError):
     """There is a topic of that name already."""
 
 
+class UnknownFramingError(HtpError):
+    """No framing is registered by this name, or what is registered cannot be used."""
+
+
+class FramingMismatchError(HtpError):
+    """A topic was opened with another framing than its messages were written with: they would be taken for damage.
+
+    Args:
+        message: Which topic.
+        written: Name of the framing that its messages were written with.
+        given: Name of the one that it was opened with.
+    """
+
+    def __init__(self, message: str | None = None, *, written: str, given: str) -> None:
+        super().__init__(message)
+        self.written = written
+        self.given = given
+
+
 class OrderError(HtpError):
     """A message does not follow on what the topic holds: its first ordinal is below the next one."""
 
@@ -117,11 +139,15 @@ class ConflictError(HtpError):
         self.found = found
 
 
+class TokenTooOldError(HtpError):
+    """What has changed since a token was given is not known any more: take a new one and scan again."""
+
+
 class LeaseHeldError(HtpError):
-    """Somebody else holds the lease, and it has not run out.
+    """Somebody else holds the lease, and is not known to have died.
 
     Args:
-        message: Which lease, and for how long.
+        message: Which lease.
         holder: Who holds it.
     """
 

@@ -20,7 +20,7 @@ from kclient.net.address import Address, parse_bootstrap
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
 from kclient.net.streams import ByteStream, SocketStream
 from kclient.net.tls import connect_tls
-from kclient.schemes import connectors as _connectors
+from kclient.registry import connectors as _connectors
 
 __all__ = ["Connector", "bootstrap_addresses", "check_scheme", "connect", "register", "schemes"]
 

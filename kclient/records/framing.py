@@ -41,6 +41,8 @@ class RecordBatchFraming(Generic[Info]):
         TypeError: `make_info` cannot be called.
     """
 
+    name: str = "kafka.record-batch.v2"
+    """What it is registered by (`kclient.htp.find_framing`)."""
     prefix = HEADER_SIZE
     """Bytes that `measure` and `inspect` need."""
 

@@ -19,7 +19,7 @@ import anyio.to_thread
 import trio
 from trio.testing import MockClock
 
-from kclient.htp.embedded import broker as broker_module
+from kclient.htp.embedded import group_commit as group_commit_module
 from kclient.htp.embedded import manager as manager_module
 from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.embedded.writer import DatabaseWriter, Job
@@ -179,7 +179,7 @@ def _in_place(loop: Loop) -> Iterator[None]:
     with (
         mock.patch.multiple(anyio.to_thread, run_sync=run_sync),
         mock.patch.object(manager_module, "DatabaseWriter", _inline_writer(loop)),
-        mock.patch.object(broker_module, "Syncer", _inline_syncer(loop)),
+        mock.patch.object(group_commit_module, "Syncer", _inline_syncer(loop)),
         _simulated_time(),
     ):
         yield

@@ -97,7 +97,7 @@ class Enveloped:
     """
 
     def __init__(self, partition: int) -> None:
-        self.framing: Framing = _EnvelopeFraming()
+        self.framing: Framing = EnvelopeFraming()
         self._partition = partition
 
     def wrap(self, batch: Buffer) -> bytes:
@@ -138,10 +138,11 @@ def _open(buffer: Buffer, position: int) -> tuple[int, int, int]:
     return kind, length, partition
 
 
-class _EnvelopeFraming:
+class EnvelopeFraming:
     """How a store finds its way among envelopes, of all partitions."""
 
-    prefix = _SIZE + HEADER_SIZE
+    name: str = "kclient.envelope.v1"
+    prefix: int = _SIZE + HEADER_SIZE
 
     def __init__(self) -> None:
         self._batches: Framing = RecordBatchFraming()

@@ -138,7 +138,7 @@ class EmbeddedStore:
         except OSError as error:
             raise opening_error(self.path, error, str(error)) from error
         self._failure = None
-        manager = SqliteManager(f"{directory.manager_path}/mgr.db", self._failed)
+        manager = SqliteManager(f"{directory.manager_path}/mgr.db", self._failed, exclusive=True)  # of the lock
         stack.push_async_callback(manager.aclose)
         await manager.start()
         broker = EmbeddedBroker(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,14 +10,15 @@ import anyio
 import anyio.lowlevel
 
 from kclient.concurrency import NamedLocks, thread_to_the_end, to_the_end
+from kclient.htp.embedded.checkpoints import Checkpoints, fenced
+from kclient.htp.embedded.group_commit import GroupCommit
 from kclient.htp.embedded.handles import OpenFiles
+from kclient.htp.embedded.leftovers import Leftovers
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, recover
-from kclient.htp.embedded.services import Services, SyncedLog
-from kclient.htp.embedded.syncer import Syncer, SyncOutcome
+from kclient.htp.embedded.services import Services
 from kclient.htp.embedded.topic import EmbeddedTopic
-from kclient.htp.errors import FencedError, StorageError, StoreClosedError, UnknownTopicError
-from kclient.htp.loop import Signal, current_poster
+from kclient.htp.errors import StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.port import (
     CAP_EXCLUSIVE,
     CAP_FENCED_SENDS,
@@ -41,14 +39,8 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.manager import SqliteManager
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 _AT_ONCE: Final = 256
 """Logs that are given up in one turn of the event loop."""
-_TURN_S: Final = 0.002
-"""Seconds of one turn of the event loop that are for what syncing thousands of topics takes there."""
-CHECKPOINT_PREFIX: Final = "brk/"
-"""Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
 
 
 class EmbeddedBroker:
@@ -89,21 +81,17 @@ class EmbeddedBroker:
         group_sync: str,
         max_open_files: int | None,
     ) -> None:
-        self.durability = durability
         self._directory = directory
         self._manager = manager
         self._files = files
-        self._failed = failed
         self._settings = settings
-        self._outcomes: deque[SyncOutcome] = deque()
-        self._post = current_poster()
-        self._round_over = Signal(self._settle, self._post)
-        self._syncer = Syncer(files, self._deliver, self._syncer_failed, directory.topics_path, mode=group_sync)
+        commits = GroupCommit(files, directory.topics_path, failed, mode=group_sync)
+        self._syncer = commits.syncer
+        self._checkpoints = Checkpoints(manager, directory.shard, files)
+        self._leftovers = Leftovers(directory, manager, self._checkpoints, files, self._syncer.chore)
         self._services = Services(
-            OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoint_soon, self._want_sync
+            OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoints.write_soon, commits.want
         )
-        self._unsynced: deque[SyncedLog] = deque()
-        self._turn_over = Signal(self._request_syncs, self._post)
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
         self._newest: dict[Topic, Place] = {}
@@ -128,51 +116,11 @@ class EmbeddedBroker:
 
     async def begin(self) -> None:
         """Finish what deletions have left behind, set aside what belongs to no topic, and begin to sync."""
-        known, last = await self._manager.incarnations()
-        found = await anyio.to_thread.run_sync(self._directory.incarnations)
-        for path, incarnation in found.items():
-            if incarnation is not None and incarnation > last:
-                raise StorageError(
-                    f"{path} holds messages of a topic that {self._directory.manager_path} has never heard of: "
-                    "was it replaced by an older one? Restore both from one backup"
-                )
-        await self._set_aside([path for path, number in found.items() if number is not None and number not in known])
-        await self._finish_deletions([path for path, number in found.items() if number is None], set(found.values()))
+        await self._leftovers.clear_up()
         try:
             self._syncer.start()
         except OSError as error:
             raise StorageError(f"{self._directory.topics_path} cannot be opened: {error}") from error
-
-    async def _set_aside(self, paths: Sequence[str]) -> None:
-        """Messages that nobody has deleted, of topics that are not there: never remove what may be missed."""
-        if not paths:
-            return
-        try:
-            empty = await anyio.to_thread.run_sync(self._empty, paths)
-            self._syncer.chore(partial(self._remove_trees, empty))  # made for a topic that was deleted meanwhile
-            full = [path for path in paths if path not in empty]
-            await thread_to_the_end(self._directory.set_aside, full)
-        except OSError as error:
-            raise StorageError(f"{self._directory.topics_path}: setting aside failed: {error}") from error
-        for path in full:
-            logger.error(
-                "%s holds messages of no topic that %s knows: either that was damaged, or the topic's deletion was cut "
-                "off. It is renamed and ends in .orphan now: remove it if the topic was deleted, else restore the data "
-                "directory from a backup",
-                path, self._directory.manager_path,
-            )  # fmt: skip
-
-    def _empty(self, paths: Sequence[str]) -> set[str]:
-        return {path for path in paths if not self._files.list_directory(path)}
-
-    async def _finish_deletions(self, paths: Sequence[str], present: Container[int | None]) -> None:
-        """Remove what is marked as deleted, first the checkpoints: without, there would be topics of no directory."""
-        incarnations = {path: self._directory.incarnation_of(path) for path in paths}
-        keys = [self._key_of(number) for number in incarnations.values() if number not in present]
-        rows = await self._manager.get(keys)
-        if rows:
-            await self._manager.commit(dict.fromkeys(rows))
-        self._syncer.chore(partial(self._remove_trees, paths))
 
     async def aclose(self) -> None:
         """Sync everything, write checkpoints and indexes, and end the thread. The manager must still be open."""
@@ -213,31 +161,13 @@ class EmbeddedBroker:
     async def _finish(self, logs: Sequence[TopicLog]) -> None:
         """Sync what was written to logs that nobody uses any more, write their checkpoints, and release them."""
         for log in logs:
-            log.sync()
+            log.unsynced.sync()
         for log in logs:
             await self._idle(log)
-        await self._write_down(logs)
+        await self._checkpoints.write_all(logs)
         for log in logs:
             log.key = None
             log.release()
-
-    async def _write_down(self, logs: Sequence[TopicLog]) -> None:
-        """Make the next opening fast: index files and checkpoints of logs that are idle."""
-        due = {log.key: log for log in logs if log.checkpoint_due and log.key is not None}
-        indexes = [index for log in due.values() for index in log.indexes()]
-        try:
-            await anyio.to_thread.run_sync(self._store_indexes, indexes)
-            if due:
-                await self._manager.commit({key: log.checkpoint().encode() for key, log in due.items()})
-        except (OSError, StorageError) as error:
-            logger.warning("checkpoints could not be written, the next opening will take longer: %s", error)
-            return
-        for log in due.values():
-            log.checkpoint_due = False
-
-    def _store_indexes(self, indexes: Sequence[tuple[str, bytes]]) -> None:
-        for path, content in indexes:
-            self._files.store(path, content)
 
     # --- topics ---
 
@@ -255,9 +185,9 @@ class EmbeddedBroker:
         if not self._keeps(place):
             raise UnknownTopicError(f"There is no topic {place}: this is {self._directory.shard}")
         async with self._locks.hold(place.topic):
-            sealed = await self._seal(place, epoch)
+            sealed = await self._checkpoints.seal(place, epoch, framing)
             if sealed is None:
-                sealed = await self._begin(place, epoch)
+                sealed = await self._begin(place, epoch, framing)
             topic = self._held.get(place.incarnation)
             if topic is None:
                 await self._end_namesake(place.topic)
@@ -269,37 +199,17 @@ class EmbeddedBroker:
                 if settings is not None:
                     log.settings = settings
                 if epoch > topic.epoch:
-                    topic.give_up(partial(_fenced, place, topic.epoch, epoch))
+                    topic.give_up(partial(fenced, place, topic.epoch, epoch))
                     log.fence = epoch
                     topic = self._hold(place, epoch, log)
                     await to_the_end(self._idle, log)  # what the other one sent is decided before anybody looks
             if next_position > log.next:
                 await self._idle(log)
                 log.raise_next(next_position)
-                await self._checkpoint(log)
+                await self._checkpoints.write(log)
             return topic
 
-    async def _seal(self, place: Place, epoch: int, *, new: bool = False) -> SyncCheckpoint | None:
-        """Refuse older epochs from now on, durably; the topic's checkpoint, None if it has none and is not `new`."""
-        found: SyncCheckpoint | None = None
-
-        def change(row: bytes | None) -> bytes | None:
-            nonlocal found
-            if row is None and not new:
-                found = None
-                return None
-            found = self._checkpoint_of(place, row)
-            if found.fence > epoch:
-                raise FencedError(f"{place}: epoch {epoch} is older than {found.fence}", epoch=found.fence)
-            if found.fence == epoch:
-                return None
-            found.fence = epoch
-            return found.encode()
-
-        await self._manager.change_of(place, self._key(place), change)
-        return found
-
-    async def _begin(self, place: Place, epoch: int) -> SyncCheckpoint:
+    async def _begin(self, place: Place, epoch: int, framing: Framing) -> SyncCheckpoint:
         """Make the directory of a topic that was never opened, and only then its checkpoint.
 
         So whoever finds a checkpoint knows that a directory that is not there was lost.
@@ -309,28 +219,9 @@ class EmbeddedBroker:
             await thread_to_the_end(self._directory.make_topic, path)
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
-        sealed = await self._seal(place, epoch, new=True)
+        sealed = await self._checkpoints.seal(place, epoch, framing, new=True)
         assert sealed is not None
         return sealed
-
-    @staticmethod
-    def _checkpoint_of(place: Place, row: bytes | None) -> SyncCheckpoint:
-        if row is None:
-            return SyncCheckpoint()
-        try:
-            return SyncCheckpoint.decode(row)
-        except ValueError as error:
-            logger.error(
-                "%s: its checkpoint cannot be read, every message is verified instead; nothing has to be done (%s)",
-                place, error,
-            )  # fmt: skip
-            return SyncCheckpoint(start=-1)
-
-    def _key(self, place: Place) -> str:
-        return self._key_of(place.incarnation)
-
-    def _key_of(self, incarnation: int) -> str:
-        return f"{CHECKPOINT_PREFIX}{self._directory.shard}/{incarnation}"
 
     def _hold(self, place: Place, epoch: int, log: TopicLog) -> EmbeddedTopic:
         topic = EmbeddedTopic(place, epoch, log, self._files, self._close, self._trim)
@@ -358,10 +249,10 @@ class EmbeddedBroker:
             recovered.next = next_position
             recovered.appendable = False
         log = TopicLog(str(place.topic), path, framing, settings, self._services, recovered, sealed)
-        log.key = self._key(place)
+        log.key = self._checkpoints.key(place.incarnation)
         if recovered.damaged or (not recovered.appendable and log.next > 0):
             # before anything is appended: recovery must not take the gap for a loss
-            await self._checkpoint(log)
+            await self._checkpoints.write(log)
         return log
 
     async def _end_namesake(self, name: Topic) -> None:
@@ -420,98 +311,28 @@ class EmbeddedBroker:
             deleted = await anyio.to_thread.run_sync(self._directory.set_deleted, paths)
         except OSError as error:
             raise StorageError(f"{len(places)} topics cannot be deleted: {error}") from error
-        await self._manager.commit(dict.fromkeys(self._key(place) for place in places))
-        self._syncer.chore(partial(self._remove_trees, deleted))
+        await self._checkpoints.remove(place.incarnation for place in places)
+        self._leftovers.remove_later(deleted)
 
     async def _check_fences(self, places: Sequence[Place], epoch: int) -> None:
         fences = {place: self._held[place.incarnation].epoch for place in places if place.incarnation in self._held}
-        unknown = {self._key(place): place for place in places if place not in fences}
-        if unknown:
-            rows = await self._manager.get(unknown)
-            fences |= {unknown[key]: self._checkpoint_of(unknown[key], row.value).fence for key, row in rows.items()}
+        fences |= await self._checkpoints.fences(place for place in places if place not in fences)
         for place, fence in fences.items():
             if fence > epoch:
-                raise _fenced(place, epoch, fence)
-
-    # --- syncing ---
-
-    def _want_sync(self, log: SyncedLog) -> None:
-        # Not at once: what the other tasks append in this turn of the loop goes into the same round. A round that
-        # begins with the first append would hold up the others' writes, on the file system and for the GIL.
-        self._unsynced.append(log)
-        self._turn_over.fire()
-
-    def _request_syncs(self) -> None:
-        plans = []
-        until = time.perf_counter() + _TURN_S
-        while self._unsynced:
-            plan = self._unsynced.popleft().plan()
-            if plan is not None:
-                plans.append(plan)
-            if time.perf_counter() >= until and self._unsynced:
-                self._turn_over.fire()
-                break
-        if plans:
-            self._syncer.request(plans)
-
-    def _deliver(self, outcomes: Sequence[SyncOutcome]) -> None:
-        """In the syncer's thread: a round is over."""
-        self._outcomes.extend(outcomes)
-        self._round_over.fire()
-
-    def _settle(self) -> None:
-        until = time.perf_counter() + _TURN_S
-        while self._outcomes:
-            plan, error = self._outcomes.popleft()
-            assert isinstance(plan.owner, TopicLog)
-            try:
-                plan.owner.settled(plan, error)
-            except Exception as unexpected:
-                logger.critical("%s: settling a sync failed", plan.owner.name, exc_info=unexpected)
-                self._failed(StorageError(f"{plan.owner.name}: settling a sync failed: {unexpected!r}"))
-            if time.perf_counter() >= until and self._outcomes:
-                self._round_over.fire()
-                break
-
-    def _syncer_failed(self, error: BaseException) -> None:
-        """In the syncer's thread: it ends."""
-        reason = f"{self._directory.path}: the thread that syncs has ended: {error!r}; open the store again"
-        self._post(lambda: self._failed(StorageError(reason)))
-
-    def _remove_trees(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self._files.remove_tree(path)
+                raise fenced(place, epoch, fence)
 
     async def _idle(self, log: TopicLog) -> None:
-        if log.idle:
+        if log.unsynced.idle:
             return
         idle = anyio.Event()
-        log.when_idle(idle.set)
+        log.unsynced.when_idle(idle.set)
         await idle.wait()
 
     async def _decided(self, log: TopicLog) -> None:
         """Until what is to be synced now is, or has failed; not what comes meanwhile, maybe without a pause."""
         decided = anyio.Event()
-        log.when_synced(decided.set)
+        log.unsynced.when_synced(decided.set)
         await decided.wait()
-
-    def _checkpoint_soon(self, log: SyncedLog, *, trusted: bool = True) -> None:
-        if log.key is None:
-            return
-
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                log.checkpoint_due = True
-                logger.warning("the checkpoint of %s could not be written: %s", log.name, error)
-
-        try:
-            self._manager.commit_soon({log.key: log.checkpoint(trusted=trusted).encode()}, done)
-        except (StoreClosedError, StorageError) as error:
-            done(error)
-
-    async def _checkpoint(self, log: TopicLog) -> None:
-        assert log.key is not None
-        await self._manager.commit({log.key: log.checkpoint().encode()})
 
     # --- retention ---
 
@@ -529,12 +350,8 @@ class EmbeddedBroker:
     async def _cut(self, topic: EmbeddedTopic, log: TopicLog) -> None:
         await self._decided(log)
         topic.use()
-        await self._checkpoint(log)
+        await self._checkpoints.write(log)
         log.trim()
-
-
-def _fenced(place: Place, older: int, newer: int) -> FencedError:
-    return FencedError(f"{place}: epoch {older} is older than {newer}", epoch=newer)
 
 
 def _closed(place: Place) -> UnknownTopicError:

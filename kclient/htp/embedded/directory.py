@@ -1,6 +1,6 @@
 """The data directory: its format version, its layout, and the lock that gives it one owner.
 
-format.json      {"format": 2, ...}: the version of everything below
+format.json      {"format": 3, ...}: the version of everything below
 mgr/mgr.db       domains, topics, values, leases (SQLite)
 brk-0/lock       locked by the owner, whose process id it holds
 brk-0/topics/    a directory per topic: NAME.INCARNATION, for people and for the program
@@ -25,7 +25,7 @@ from kclient.htp.errors import FormatVersionError, LockedError, StoreClosedError
 from kclient.htp.port import Place
 from kclient.htp.rows import parse_object, whole
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The version of the format that this code writes: it rises with that of any row, since what wrote the older one would
 take the rows of the newer one for damaged."""
 
@@ -34,7 +34,14 @@ def _read_as_it_is(_files: Files, _path: str) -> None:
     """Rows of format 1 have no checksum, nor checkpoints a number; they are read, and written anew when they change."""
 
 
-MIGRATIONS: Final[dict[int, Callable[[Files, str], None]]] = {1: _read_as_it_is}
+def _by_the_manager(_files: Files, _path: str) -> None:
+    """The database gets its new tables when it is opened (`migration.py`), once it is known to be sound.
+
+    The version rises because what wrote format 2 would delete values without a trace in the log of changes.
+    """
+
+
+MIGRATIONS: Final[dict[int, Callable[[Files, str], None]]] = {1: _read_as_it_is, 2: _by_the_manager}
 """From each older version, the function that makes of it the next one."""
 
 _LOCK_FILE: Final = "lock"

@@ -3,7 +3,7 @@
 Only the event loop's thread calls a log. The syncer's thread is given plans (what to sync for everything up to
 some ordinal to be durable) and answers with outcomes, which come back to the loop::
 
-    append ──> written, a ticket waits ──> plan ──> [syncer] ──┬─> synced: visible, tickets settled, watchers told
+    append ──> written, a ticket waits ──> plan ──> [syncer] ──┬─> synced: visible, tickets settled
                                                                └─> failed: cut back to what is synced, tickets fail
 
 Three places in the log, each a segment and a byte in it: *written* (the end of the last segment), *synced*, and
@@ -13,23 +13,22 @@ Three places in the log, each a segment and a byte in it: *written* (the end of 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kclient.htp.embedded.cutting import cut, discard
-from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.embedded.log_reader import LogReader
 from kclient.htp.embedded.pulling import Cursors
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, sweep_set_aside
 from kclient.htp.embedded.segment import Segment
 from kclient.htp.embedded.services import Covered, LogPlace, Services
 from kclient.htp.embedded.space import NO_SPACE
-from kclient.htp.embedded.syncer import FileSync, SyncPlan
+from kclient.htp.embedded.syncer import SyncPlan
 from kclient.htp.embedded.tickets import Ticket
+from kclient.htp.embedded.unsynced import Unsynced
 from kclient.htp.errors import OrderError, StorageError, StorageFullError
 from kclient.htp.port import (
     DURABILITY_SYNCED,
@@ -94,20 +93,9 @@ class TopicLog:
         self._gap_from = recovered.end
         self._gap_to = self.next
         """Between these there are no messages, and the visible end is before them while nothing follows."""
-        self._unsynced: list[Segment] = []
-        """Segments written to since their last sync, in order; pinned."""
-        self._entries = 0
-        self._synced_entries = 0
-        """Counts of segments that were created, and of those whose entry in the directory is durable."""
+        self.unsynced: Unsynced = Unsynced(services.open_files, partial(services.want_sync, self))
         self._limits = dict(sealed.limits)
         self._tickets: deque[Ticket] = deque()
-        self._requested: SyncPlan | None = None
-        """The newest plan, until it is carried out."""
-        self._wanted = False
-        """Whether a plan is about to be asked for."""
-        self._plans = 0  # that were made
-        self._when_over: list[tuple[int, Callable[[], object]]] = []  # with the number of the plan that is waited for
-        self._generation = 0
         self._trimmed = 0
         """Where a trim that is under way will leave the start."""
         self._since_checkpoint = 0
@@ -165,7 +153,8 @@ class TopicLog:
         place = self._synced
         start = max(self.start, self._trimmed)
         position = place.position if trusted else 0
-        return SyncCheckpoint(place.ordinal, place.segment.base, position, start, dict(self._limits), self.fence)
+        limits = dict(self._limits)
+        return SyncCheckpoint(place.ordinal, place.segment.base, position, start, limits, self.fence, self.framing.name)
 
     def indexes(self) -> list[tuple[str, bytes]]:
         """Path and content of the index file of the last synced segment, for the next opening to be fast."""
@@ -198,7 +187,7 @@ class TopicLog:
         ticket = Ticket(infos[0].first, infos[-1].last)
         if self._wait_for_sync:
             self._tickets.append(ticket)
-            self._request()
+            self.unsynced.request()
         else:
             ticket.settle()
         return ticket
@@ -233,21 +222,7 @@ class TopicLog:
                 active = self._segments[-1]
         if active.size == 0:
             active.created = time.monotonic()
-        if not self._unsynced or self._unsynced[-1] is not active:
-            return active if self._hold(active) else None
-        return active
-
-    def _hold(self, segment: Segment) -> bool:
-        """Open a segment, creating its file if need be, until it is synced; False if it cannot be held yet."""
-        if not segment.exists:
-            self._files.remove(segment.path)  # if it was given up, and could not be removed then
-        if not self.services.open_files.hold(segment.handle, self.sync, create=not segment.exists):
-            return False
-        if not segment.exists:
-            segment.exists = True
-            self._entries += 1
-        self._unsynced.append(segment)
-        return True
+        return active if self.unsynced.hold(active) else None
 
     def _write(self, segment: Segment, messages: Sequence[Buffer]) -> None:
         fd = segment.handle.fd
@@ -274,8 +249,8 @@ class TopicLog:
         if not sealed.size:
             return
         self._segments.append(self._empty_segment())
-        if self._unsynced:
-            self._request()
+        if self.unsynced:
+            self.unsynced.request()
         elif self._synced.segment is sealed:
             self._synced = LogPlace(self.next, self._segments[-1], 0)
             self._seal(sealed)
@@ -294,92 +269,31 @@ class TopicLog:
 
     # --- syncing ---
 
-    def _request(self) -> None:
-        """Have everything synced that was written, by the end of this turn of the event loop."""
-        if not self._wanted:
-            self._wanted = True
-            self.services.want_sync(self)
-
     def plan(self) -> SyncPlan | None:
         """What has to be done for everything to be synced that was written."""
-        self._wanted = False
-        if not self._unsynced:
-            self._tell_over()  # the round before covered what was asked for since
-            return None
-        active = self._segments[-1]
-        files = tuple(
-            FileSync(segment.handle.fd, segment.path, SyncPoint.MESSAGES if segment is active else SyncPoint.SEALED)
-            for segment in self._unsynced
-        )
-        self._plans += 1
-        unsynced = tuple(self._unsynced)
-        covered = Covered(self._generation, unsynced, unsynced[-1].size, self._entries, self._plans)
-        directory = self.directory if self._entries != self._synced_entries else None
-        self._requested = SyncPlan(self, files, directory, self.next, covered)
-        return self._requested
-
-    def sync(self) -> None:
-        """Have everything synced that is not, also where nobody waits for it."""
-        if self._unsynced and self._requested is None:
-            self._request()
-
-    @property
-    def idle(self) -> bool:
-        """Whether no sync is under way."""
-        return self._requested is None and not self._wanted
-
-    def when_idle(self, callback: Callable[[], object]) -> None:
-        """Call back once no sync is under way; at once if none is. While much is written that may be never."""
-        self._call_after(sys.maxsize, callback)
-
-    def when_synced(self, callback: Callable[[], object]) -> None:
-        """Call back once what is wanted to be synced now is, or has failed; at once if nothing is."""
-        self._call_after(self._plans + self._wanted, callback)
-
-    def _call_after(self, plan: int, callback: Callable[[], object]) -> None:
-        if self.idle:
-            callback()
-        else:
-            self._when_over.append((plan, callback))
+        return self.unsynced.plan(self, self.directory, self._segments[-1], self.next)
 
     def settled(self, plan: SyncPlan, error: Exception | None) -> None:
         """A plan was carried out."""
-        covered = plan.detail
-        assert isinstance(covered, Covered)
-        if covered.generation != self._generation:
-            return  # what it was to sync is gone
-        if plan is self._requested:
-            self._requested = None
+        covered = self.unsynced.carried_out(plan)
+        if covered is None:
+            return
         if error is None:
             self._advance(plan.end, covered)
+            self.unsynced.over(covered.number)
         else:
-            self._requested = None
             self._retreat(error)
-        self._tell_over(covered.number if error is None else 0)
-
-    def _tell_over(self, synced: int = 0) -> None:
-        """A plan is over: call those back who waited for it, if it could be `synced`; all of them if none is left."""
-        if self._when_over:
-            last = sys.maxsize if self.idle else synced
-            due = [callback for plan, callback in self._when_over if plan <= last]
-            self._when_over = [each for each in self._when_over if each[0] > last]
-            for callback in due:
-                callback()
+            self.unsynced.over()
 
     def _advance(self, end: int, covered: Covered) -> None:
         last = covered.segments[-1]
         before = self._synced
         self._synced = LogPlace(end, last, covered.position)
-        self._synced_entries = covered.entries
         active = self._segments[-1]
-        while self._unsynced:
-            segment = self._unsynced[0]
-            if segment.base > last.base or (segment is last and segment.size > covered.position):
-                break
-            self._release(segment)
+        for segment in self.unsynced.cover(covered):
             if segment is not active:
                 self._seal(segment)
-        if last is not active and not self._unsynced and active.size == 0:
+        if last is not active and not self.unsynced and active.size == 0:
             self._synced = LogPlace(self.next, active, 0)
         if self._synced.segment is not before.segment:
             self._since_checkpoint = CHECKPOINT_BYTES
@@ -395,10 +309,6 @@ class TopicLog:
             tickets = self._tickets
             while tickets and tickets[0].last < end:
                 tickets.popleft().settle()
-
-    def _release(self, segment: Segment) -> None:
-        self._unsynced.remove(segment)
-        self.services.open_files.let_go(segment.handle)
 
     def _seal(self, segment: Segment) -> None:
         """A segment is whole and durable: write its index."""
@@ -420,9 +330,8 @@ class TopicLog:
             "%s: a sync failed (%s); going back from %d to %d, what is between is lost",
             self.name, error, self.next if self._wait_for_sync else self._synced.ordinal, self._synced.ordinal,
         )  # fmt: skip
-        self._generation += 1
-        for segment in list(self._unsynced):
-            self._release(segment)
+        self.unsynced.give_up()
+        self.unsynced.let_go()
         if self._wait_for_sync:
             self._cut()
         else:  # readers have seen it, and the page cache still has it: keep it, but never sync that file again
@@ -453,7 +362,7 @@ class TopicLog:
         self.next = end
         self._segments.append(self._empty_segment())
         self._synced = LogPlace(end, self._segments[-1], 0)
-        self._synced_entries = self._entries
+        self.unsynced.entries_are_gone()
 
     # --- trimming ---
 
@@ -471,11 +380,11 @@ class TopicLog:
         active = self._segments[-1]
         if len(dropped) == len(self._segments) - 1 and not active.exists:
             try:
-                if not self._hold(active):
+                if not self.unsynced.hold(active):
                     return None
             except OSError as error:
                 raise self.storage_error("could not be trimmed", error) from error
-            self._request()
+            self.unsynced.request()
         self._trimmed = max(self._trimmed, self._segments[len(dropped)].base)
         return True
 
@@ -484,7 +393,7 @@ class TopicLog:
         before = min(before, self._synced.ordinal)
         dropped = []
         for segment, following in zip(self._segments, self._segments[1:], strict=False):
-            if following.base > before or segment in self._unsynced or segment is self._synced.segment:
+            if following.base > before or segment in self.unsynced or segment is self._synced.segment:
                 break
             dropped.append(segment)
         return dropped
@@ -500,17 +409,13 @@ class TopicLog:
 
     def abandon(self, reason: str) -> None:
         """Whatever waits for a sync hears that there will be none; the log is not used any more."""
-        self._generation += 1
-        self._requested = None
-        self._wanted = False
+        self.unsynced.abandon()
         tickets, self._tickets = self._tickets, deque()
         for ticket in tickets:
             ticket.settle(reason)
-        self._tell_over()
 
     def release(self) -> None:
         """Give up the open files; no sync may be under way."""
-        for segment in list(self._unsynced):
-            self._release(segment)
+        self.unsynced.let_go()
         for segment in self._segments:
             self.services.open_files.remove(segment.handle)

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from anyio import get_cancelled_exc_class
-from sqlalchemy import Connection, Row, delete, insert, select, update
+import anyio
+from sqlalchemy import Connection, Row, delete, insert, select
 
 from kclient.concurrency import Completion, thread_to_the_end
-from kclient.htp.embedded.tables import counters, domains, entries, leases, topics
+from kclient.htp.change_tokens import check_prefixes, parse_token
+from kclient.htp.embedded.changes import ChangeLog
+from kclient.htp.embedded.leases import LeaseTable, check_epoch
+from kclient.htp.embedded.tables import counter, domains, next_number, topics
+from kclient.htp.embedded.values import ValueTable
 from kclient.htp.embedded.writer import DatabaseWriter, Job
 from kclient.htp.errors import (
-    ConflictError,
     DomainExistsError,
-    FencedError,
     HtpError,
-    LeaseHeldError,
     StorageError,
     TopicExistsError,
     UnknownDomainError,
     UnknownTopicError,
 )
-from kclient.htp.loop import current_poster
-from kclient.htp.port import Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
-from kclient.htp.rows import GREATEST_EPOCH, prefix_end, whole
-
-logger: logging.Logger = logging.getLogger(__name__)
+from kclient.htp.loop import Signal, current_poster
+from kclient.htp.port import ChangePage, Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
 
 T = TypeVar("T")
 
-_CHUNK: Final = 500
-"""Keys in one statement, at most."""
-_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_LOOK_AGAIN_S: Final = 0.5
+"""Who waits for changes looks so often whether another process has made some."""
 
 
 class SqliteManager:
@@ -48,11 +42,28 @@ class SqliteManager:
     Args:
         path: The database file; its directory exists.
         failed: Called in the event loop if nothing can be written any more.
+        exclusive: Whether nobody else opens the database while this is open, in this process or another.
+        clock: The monotonic clock by which leases are reckoned, in seconds; the system's if None.
     """
 
-    def __init__(self, path: str, failed: Callable[[StorageError], object]) -> None:
-        self._writer = DatabaseWriter(path, current_poster(), failed)
-        self._boot = _boot_id()
+    def __init__(
+        self,
+        path: str,
+        failed: Callable[[StorageError], object],
+        *,
+        exclusive: bool,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        post = current_poster()
+        self._failed = failed
+        self._writer = DatabaseWriter(path, post, self._fail)
+        self._exclusive = exclusive
+        self._leases = LeaseTable(exclusive=exclusive)
+        self._log = ChangeLog(Signal(self._tell, post).fire, exclusive=exclusive)
+        self._values = ValueTable(self._log)
+        self._clock = clock or time.monotonic
+        self._news = anyio.Event()
+        """Is set when a change is recorded, or there will be none any more."""
 
     async def start(self) -> None:
         """Open the database; whoever calls this calls `aclose` too, even if it raises."""
@@ -60,7 +71,14 @@ class SqliteManager:
 
     async def aclose(self) -> None:
         """Finish what waits, and close the database; a cancellation waits, since nobody else would end the thread."""
-        await thread_to_the_end(self._writer.stop)
+        try:
+            await thread_to_the_end(self._writer.stop)
+        finally:
+            self._tell()
+
+    def _fail(self, error: StorageError) -> None:
+        self._tell()
+        self._failed(error)
 
     @property
     def transactions(self) -> int:
@@ -84,20 +102,12 @@ class SqliteManager:
 
         await self._do(work)
 
-    async def list_domains(self) -> list[str]:
-        """The names of all domains, sorted."""
-
-        def work(connection: Connection) -> list[str]:
-            return list(connection.scalars(select(domains.c.name).order_by(domains.c.name)))
-
-        return await self._do(work)
-
     async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics."""
 
         def work(connection: Connection) -> None:
             if lease is not None:
-                _check_epoch(connection, lease)
+                check_epoch(connection, lease)
             _check_domain(connection, domain)
             connection.execute(delete(topics).where(topics.c.domain == domain))
             connection.execute(delete(domains).where(domains.c.name == domain))
@@ -111,7 +121,7 @@ class SqliteManager:
             _check_domain(connection, topic.domain)
             if _find_topic(connection, topic) is not None:
                 raise TopicExistsError(f"Topic {topic} exists already")
-            incarnation = _count(connection, "incarnation")
+            incarnation = next_number(connection, "incarnation")
             connection.execute(
                 insert(topics).values(domain=topic.domain, name=topic.name, broker=broker, incarnation=incarnation)
             )
@@ -138,7 +148,7 @@ class SqliteManager:
 
         def work(connection: Connection) -> None:
             if lease is not None:
-                _check_epoch(connection, lease)
+                check_epoch(connection, lease)
             _check_topic(connection, topic)
             connection.execute(delete(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name))
 
@@ -148,9 +158,9 @@ class SqliteManager:
         """The incarnations of all topics there are, and the last one that was ever given."""
 
         def work(connection: Connection) -> tuple[set[int], int]:
-            last = connection.scalar(select(counters.c.value).where(counters.c.name == "incarnation"))
+            last = counter(connection, "incarnation")
             # whole rows: the column alone would be read from its index, and the rows are what counts
-            return {row.incarnation for row in connection.execute(select(topics))}, last or 0
+            return {row.incarnation for row in connection.execute(select(topics))}, last
 
         return await self._do(work)
 
@@ -170,10 +180,10 @@ class SqliteManager:
         def work(connection: Connection) -> None:
             if _check_topic(connection, place.topic).incarnation != place.incarnation:
                 raise UnknownTopicError(f"There is no topic {place}: it was deleted and created again")
-            found = _read_keys(connection, [key]).get(key)
+            found = self._values.read(connection, [key]).get(key)
             value = change(None if found is None else found.value)
             if value is not None:
-                _commit(connection, {key: value}, {}, None)
+                self._values.commit(connection, {key: value})
 
         await self._do(work)
 
@@ -181,20 +191,11 @@ class SqliteManager:
 
     async def get(self, keys: Iterable[str]) -> dict[str, Versioned]:
         """The values of those keys that exist."""
-        return await self._do(partial(_read_keys, keys=list(keys)))
+        return await self._do(partial(self._values.read, keys=list(keys)))
 
     async def scan(self, prefix: str, *, after: str = "", limit: int) -> dict[str, Versioned]:
         """A page of the keys that begin with a prefix, sorted."""
-
-        def work(connection: Connection) -> dict[str, Versioned]:
-            query = select(entries).order_by(entries.c.key).where(entries.c.key > after).limit(limit)
-            if prefix:
-                query = query.where(entries.c.key >= prefix)
-            if (after_all := prefix_end(prefix)) is not None:
-                query = query.where(entries.c.key < after_all)
-            return {row.key: Versioned(row.value, row.version) for row in connection.execute(query)}
-
-        return await self._do(work)
+        return await self._do(partial(self._values.scan, prefix=prefix, after=after, limit=limit))
 
     async def commit(
         self,
@@ -204,45 +205,58 @@ class SqliteManager:
         lease: Lease | None = None,
     ) -> int:
         """Write several values, all or none."""
-        return await self._do(partial(_commit, writes=dict(writes), expect=dict(expect or {}), lease=lease))
+        return await self._do(partial(self._values.commit, writes=dict(writes), expect=dict(expect or {}), lease=lease))
 
     def commit_soon(self, writes: Mapping[str, bytes | None], done: Callable[[Exception | None], object]) -> None:
         """Write several values without waiting; `done` is called in the event loop."""
-        work = partial(_commit, writes=dict(writes), expect={}, lease=None)
+        work = partial(self._values.commit, writes=dict(writes))
         self._writer.submit(Job(work, lambda _result, error: partial(done, error)))
+
+    async def changes(
+        self, prefixes: Iterable[str], since: str | None = None, *, limit: int = 1000, wait: float = 0.0
+    ) -> ChangePage:
+        """A page of what has changed below some prefixes since a token was given."""
+        prefixes = check_prefixes(prefixes)
+        place = None if since is None else parse_token(since)
+        until = anyio.current_time() + wait
+        while True:
+            news = self._news  # of what comes from now on
+            page = await self._do(partial(self._log.page, prefixes=prefixes, place=place, limit=limit))
+            left = until - anyio.current_time()
+            if place is None or page.changes or left <= 0:
+                return page
+            place = parse_token(page.token)
+            with anyio.move_on_after(left if self._exclusive else min(left, _LOOK_AGAIN_S)):
+                await news.wait()
+
+    def _tell(self) -> None:
+        """Whoever waits for changes looks again."""
+        news, self._news = self._news, anyio.Event()
+        news.set()
 
     # --- leases ---
 
-    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
-        """Take a lease that is free, has run out, or is one's own already."""
-        now = time.monotonic()
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None
+    ) -> Lease:
+        """Take a lease that is free, or is one's own already, or somebody's that is known to be over."""
+        expires = self._clock() + ttl
         taken: Lease | None = None
 
         def work(connection: Connection) -> Lease:
             nonlocal taken
             taken = None  # it may be done twice
-            row = connection.execute(select(leases).where(leases.c.name == name)).first()
-            known = None if row is None else self._lease_info(row)
-            if known is not None and known.holder != holder and known.remaining:
-                raise LeaseHeldError(
-                    f"{known.holder!r} holds {name!r} for another {known.remaining:.1f} s", holder=known.holder
-                )
-            epoch = max(above, 0 if known is None else known.epoch) + 1
-            values = {"holder": holder, "epoch": epoch, "expires": now + ttl, "boot": self._boot}
-            if row is None:
-                connection.execute(insert(leases).values(name=name, **values))
-            else:
-                connection.execute(update(leases).where(leases.c.name == name).values(**values))
-            taken = Lease(name, holder, epoch, ttl, now + ttl)
+            epoch = self._leases.acquire(connection, name, holder, above, ttl, over)
+            taken = Lease(name, holder, epoch, ttl, expires)
             return taken
 
         def give_back(connection: Connection) -> None:
             if taken is not None:
-                _release(connection, taken)
+                self._leases.release(connection, taken)
 
         try:
             return await self._do(work)
-        except get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class():
             # it is taken all the same, or will be: what is submitted now comes after it
             with suppress(HtpError):
                 self._writer.submit(Job(give_back, lambda _result, _error: _nothing))
@@ -250,44 +264,17 @@ class SqliteManager:
 
     async def leases(self, prefix: str) -> list[LeaseInfo]:
         """The leases whose names begin with a prefix, by name."""
-
-        def work(connection: Connection) -> list[LeaseInfo]:
-            rows = connection.execute(select(leases).order_by(leases.c.name)).all()
-            infos = [self._lease_info(row) for row in rows if row.name.startswith(prefix)]
-            return [info for info in infos if info is not None]
-
-        return await self._do(work)
-
-    def _lease_info(self, row: Row[Any]) -> LeaseInfo | None:
-        """What a row says; None, and a line in the log, for one that is damaged: it counts as free."""
-        try:
-            remaining = row.expires - time.monotonic() if row.boot == self._boot else 0.0
-            if not math.isfinite(remaining):
-                raise ValueError(f"it never ends: {row.expires}")
-            return LeaseInfo(row.name, str(row.holder), whole(row.epoch, 0, GREATEST_EPOCH), max(0.0, remaining))
-        except (ValueError, TypeError) as error:
-            logger.error(
-                "the row of the lease %r is damaged (%s) and counts as free: it gets a new epoch when it is acquired",
-                row.name, error,
-            )  # fmt: skip
-            return None
+        return await self._do(partial(self._leases.all, prefix=prefix))
 
     async def renew(self, lease: Lease) -> Lease:
         """Have a lease last for another `ttl` seconds."""
-        expires = time.monotonic() + lease.ttl
-
-        def work(connection: Connection) -> Lease:
-            _check_epoch(connection, lease)
-            connection.execute(
-                update(leases).where(leases.c.name == lease.name).values(expires=expires, boot=self._boot)
-            )
-            return Lease(lease.name, lease.holder, lease.epoch, lease.ttl, expires)
-
-        return await self._do(work)
+        expires = self._clock() + lease.ttl
+        await self._do(partial(self._leases.renew, lease=lease))
+        return replace(lease, expires=expires)
 
     async def release(self, lease: Lease) -> None:
         """Give up a lease."""
-        await self._do(partial(_release, lease=lease))
+        await self._do(partial(self._leases.release, lease=lease))
 
 
 def _completing(completion: Completion[T], result: T, error: Exception | None) -> Callable[[], object]:
@@ -323,72 +310,3 @@ def _check_topic(connection: Connection, topic: Topic) -> TopicInfo:
     if info is None:
         raise UnknownTopicError(f"There is no topic {topic}")
     return info
-
-
-def _count(connection: Connection, name: str) -> int:
-    """The next number of a counter."""
-    value: int | None = connection.scalar(select(counters.c.value).where(counters.c.name == name))
-    if value is None:
-        connection.execute(insert(counters).values(name=name, value=1))
-        return 1
-    connection.execute(update(counters).where(counters.c.name == name).values(value=value + 1))
-    return value + 1
-
-
-def _chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
-    for begin in range(0, len(keys), _CHUNK):
-        yield keys[begin : begin + _CHUNK]
-
-
-def _read_keys(connection: Connection, keys: Sequence[str]) -> dict[str, Versioned]:
-    found: dict[str, Versioned] = {}
-    for some in _chunks(keys):
-        for row in connection.execute(select(entries).where(entries.c.key.in_(some))):
-            found[row.key] = Versioned(row.value, row.version)
-    return found
-
-
-def _check_epoch(connection: Connection, lease: Lease) -> None:
-    epoch = connection.scalar(select(leases.c.epoch).where(leases.c.name == lease.name))
-    if epoch != lease.epoch:
-        raise FencedError(f"{lease.name!r} has epoch {epoch}, not {lease.epoch}", epoch=epoch)
-
-
-def _release(connection: Connection, lease: Lease) -> None:
-    connection.execute(
-        update(leases).where(leases.c.name == lease.name, leases.c.epoch == lease.epoch).values(expires=0.0)
-    )
-
-
-def _commit(
-    connection: Connection,
-    writes: Mapping[str, bytes | None],
-    expect: Mapping[str, int],
-    lease: Lease | None,
-) -> int:
-    if lease is not None:
-        _check_epoch(connection, lease)
-    for some in _chunks(list(expect)):
-        query = select(entries.c.key, entries.c.version).where(entries.c.key.in_(some))
-        versions = {row.key: row.version for row in connection.execute(query)}
-        for key in some:
-            if versions.get(key, 0) != expect[key]:
-                raise ConflictError(key, expect[key], versions.get(key, 0))
-    revision = _count(connection, "revision")
-    for some in _chunks(list(writes)):
-        connection.execute(delete(entries).where(entries.c.key.in_(some)))
-    rows = [
-        {"key": key, "value": bytes(value), "version": revision} for key, value in writes.items() if value is not None
-    ]
-    if rows:
-        connection.execute(insert(entries), rows)
-    return revision
-
-
-def _boot_id() -> str:
-    """Names this run of the machine: the monotonic clock begins anew with each."""
-    try:
-        return Path(_BOOT_ID).read_text(encoding="ascii").strip()
-    except OSError:
-        # no such thing here: leases of other processes then count as over, which only costs an epoch
-        return uuid.uuid4().hex

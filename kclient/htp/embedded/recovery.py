@@ -25,7 +25,17 @@ from kclient.htp.embedded.reading import scan
 from kclient.htp.embedded.salvage import keep, look_behind
 from kclient.htp.embedded.segment import INDEX_SUFFIX, Segment, base_of
 from kclient.htp.port import Framing, TopicSettings
-from kclient.htp.rows import GREATEST_EPOCH, check_format, dump, parse_number, parse_object, seal, unsealed, whole
+from kclient.htp.rows import (
+    GREATEST_EPOCH,
+    check_format,
+    dump,
+    parse_number,
+    parse_object,
+    seal,
+    string,
+    unsealed,
+    whole,
+)
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -54,6 +64,8 @@ class SyncCheckpoint:
     """Segments, by base, of which only so many bytes count: a sync of what followed failed."""
     fence: int = -1
     """The epoch that the topic was opened under last: older ones are refused."""
+    framing: str = ""
+    """Name of the framing that its messages were written with; empty if nobody has said so yet."""
 
     @property
     def filled(self) -> bool:
@@ -76,6 +88,7 @@ class SyncCheckpoint:
             "start": self.start,
             "limits": limits,
             "fence": self.fence,
+            "framing": self.framing,
         }
         return seal(dump(row))
 
@@ -92,7 +105,8 @@ class SyncCheckpoint:
             limits = {parse_number(base.encode()): whole(size) for base, size in row["limits"].items()}
             fence = whole(row.get("fence", -1), -1, GREATEST_EPOCH)  # the first versions kept none
             start = whole(row["start"], -1)
-            return cls(whole(row["next"]), whole(row["segment"]), whole(row["position"]), start, limits, fence)
+            framing = string(row.get("framing", ""))  # nor that
+            return cls(whole(row["next"]), whole(row["segment"]), whole(row["position"]), start, limits, fence, framing)
         except (ValueError, LookupError, AttributeError) as error:
             raise ValueError(f"{value[:200]!r} is no checkpoint: {error!r}") from error
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kclient.errors import ConfigError
 from kclient.htp.embedded.files import Files, SyncPoint
@@ -41,11 +41,20 @@ class FileSync(NamedTuple):
     point: SyncPoint
 
 
+class PlanOwner(Protocol):
+    """Whom a plan belongs to: a log."""
+
+    name: str
+
+    def settled(self, plan: SyncPlan, error: Exception | None) -> None:
+        """A plan was carried out, or failed."""
+
+
 @dataclass(slots=True, frozen=True, eq=False)
 class SyncPlan:
-    """What has to be synced for one topic, in this order; `owner` is whom it belongs to."""
+    """What has to be synced for one topic, in this order."""
 
-    owner: object
+    owner: PlanOwner
     files: tuple[FileSync, ...]
     directory: str | None
     """The directory to be synced, if there are new entries in it."""

@@ -1,10 +1,25 @@
-"""The tables of the management part. Nothing in them is SQLite's own: PostgreSQL can hold them too."""
+"""The tables of the management part, and counting. Nothing in them is SQLite's own: PostgreSQL can hold them too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Float, LargeBinary, MetaData, String, Table
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    insert,
+    select,
+    update,
+)
 
 metadata: Final = MetaData()
 
@@ -28,16 +43,36 @@ entries: Final = Table(
 )
 """The key-value part; `version` is the revision of the commit that wrote the value."""
 
+followed: Final = Table(
+    "followed",
+    metadata,
+    Column("prefix", String, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+)
+"""Prefixes of keys whose changes are recorded, from a revision on."""
+
+changes: Final = Table(
+    "changes",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("deleted", Boolean, primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Index("changes_by_version", "version", "key"),
+)
+"""The last write, and the last deletion, of keys that are followed; `version` is the revision of its commit."""
+
 leases: Final = Table(
     "leases",
     metadata,
     Column("name", String, primary_key=True),
     Column("holder", String, nullable=False),
     Column("epoch", BigInteger, nullable=False),
-    Column("expires", Float, nullable=False),
-    Column("boot", String, nullable=False),
+    Column("ttl", Float, nullable=False),
+    Column("held", Boolean, nullable=False),
+    Column("version", BigInteger, nullable=False),
 )
-"""`expires` is on the monotonic clock of the machine's run that `boot` names; a lease of another run is over."""
+"""The last holder of each lease; the row stays when it is given up, because epochs only grow. `version` counts its
+changes."""
 
 counters: Final = Table(
     "counters",
@@ -45,4 +80,31 @@ counters: Final = Table(
     Column("name", String, primary_key=True),
     Column("value", BigInteger, nullable=False),
 )
-"""`revision`: of the last commit; `incarnation`: of the topic created last."""
+"""`revision`: of the last commit; `incarnation`: of the topic created last; the log of changes has some too."""
+
+_CHUNK: Final = 500
+"""Keys in one statement, at most."""
+
+
+def chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
+    """As many keys as one statement takes, until there are no more."""
+    for begin in range(0, len(keys), _CHUNK):
+        yield keys[begin : begin + _CHUNK]
+
+
+def counter(connection: Connection, name: str) -> int:
+    """The value of a counter; 0 if nobody has set it."""
+    return connection.scalar(select(counters.c.value).where(counters.c.name == name)) or 0
+
+
+def set_counter(connection: Connection, name: str, value: int) -> None:
+    """Give a counter another value."""
+    if not connection.execute(update(counters).where(counters.c.name == name).values(value=value)).rowcount:
+        connection.execute(insert(counters).values(name=name, value=value))
+
+
+def next_number(connection: Connection, name: str) -> int:
+    """The next number of a counter, from 1 on."""
+    value = counter(connection, name) + 1
+    set_counter(connection, name, value)
+    return value

@@ -19,8 +19,8 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from kclient.htp.embedded.migration import make_tables
 from kclient.htp.embedded.space import opening_error, space_left
-from kclient.htp.embedded.tables import metadata
 from kclient.htp.errors import HtpError, StorageError, StorageFullError, StoreClosedError
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class DatabaseWriter:
             with self._engine.begin() as connection:
                 damage = list(connection.exec_driver_sql(f"PRAGMA integrity_check({_FINDINGS})").scalars())
                 if damage == ["ok"]:
-                    metadata.create_all(connection)
+                    make_tables(connection)
         except SQLAlchemyError as error:
             raise opening_error(self._path, _cause(error), _reason(error)) from error
         if damage != ["ok"]:

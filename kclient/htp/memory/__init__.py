@@ -44,7 +44,7 @@ def open_memory(
     """
     if durability not in (DURABILITY_SYNCED, DURABILITY_WRITTEN):
         raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {shown(durability)}")
-    return MemoryStore(name, durability, settings or TopicSettings())
+    return MemoryStore(name, settings or TopicSettings())
 
 
 def reset(name: str | None = None) -> None:
@@ -102,9 +102,8 @@ if hasattr(os, "register_at_fork"):
 class MemoryStore:
     """One opening of a named store."""
 
-    def __init__(self, name: str, durability: str, settings: TopicSettings) -> None:
+    def __init__(self, name: str, settings: TopicSettings) -> None:
         self.name = name
-        self._durability = durability
         self._settings = settings
         self._manager: MemoryManager | None = None
         self._broker: MemoryBroker | None = None
@@ -141,7 +140,7 @@ class MemoryStore:
             state = self.state = _states.setdefault(self.name, MemoryState(self.name))
             _open.add(self)
         self._manager = MemoryManager(state)
-        self._broker = MemoryBroker(state, self._durability, self._settings)
+        self._broker = MemoryBroker(state, self._settings)
         return self
 
     async def __aexit__(
@@ -182,4 +181,6 @@ class MemoryStore:
         self.state = None
         if self._broker is not None:
             self._broker.shut()
+        if self._manager is not None:
+            self._manager.shut()
         self._broker = self._manager = None

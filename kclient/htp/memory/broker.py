@@ -32,8 +32,7 @@ class MemoryBroker:
         {CAP_POSITIONS, CAP_ORDINAL_POSITIONS, CAP_NOWAIT, CAP_FIND_BY_TIMESTAMP, CAP_SEGMENTS, CAP_FENCED_SENDS}
     )
 
-    def __init__(self, state: MemoryState, durability: str, settings: TopicSettings) -> None:
-        self.durability = durability
+    def __init__(self, state: MemoryState, settings: TopicSettings) -> None:
         self._state = state
         self._settings = settings
         self._held: dict[int, MemoryTopic] = {}

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
+
+from kclient.concurrency import Wakeup
+from kclient.htp.change_tokens import check_prefixes, parse_token
 from kclient.htp.errors import (
     ConflictError,
     DomainExistsError,
     FencedError,
     LeaseHeldError,
+    StoreClosedError,
     TopicExistsError,
     UnknownDomainError,
     UnknownTopicError,
 )
 from kclient.htp.memory.state import LeaseRow
-from kclient.htp.port import Lease, LeaseInfo, Topic, TopicInfo, Versioned
+from kclient.htp.port import ChangePage, Lease, LeaseInfo, Topic, TopicInfo, Versioned
 from kclient.htp.rows import prefix_end
 
 if TYPE_CHECKING:
@@ -25,24 +32,36 @@ if TYPE_CHECKING:
 
 
 class MemoryManager:
-    """Implements `kclient.htp.port.Manager`."""
+    """Implements `kclient.htp.port.Manager`.
 
-    def __init__(self, state: MemoryState) -> None:
+    Args:
+        state: What is stored under the name.
+        clock: The monotonic clock by which leases are reckoned, in seconds; the system's if None.
+    """
+
+    def __init__(self, state: MemoryState, clock: Callable[[], float] | None = None) -> None:
         self._state = state
+        self._clock = clock or time.monotonic
+        self._shut = False
+
+    def shut(self) -> None:
+        """Refuse every further call, and end those that wait."""
+        with self._state.lock:
+            self._shut = True
+            self._state.changes.tell()
+
+    def _check(self) -> None:
+        if self._shut:
+            raise StoreClosedError(f"memory:{self._state.name} was closed")
+        self._state.check()
 
     async def create_domain(self, domain: str) -> None:
         """Create a domain."""
         with self._state.lock:
-            self._state.check()
+            self._check()
             if domain in self._state.domains:
                 raise DomainExistsError(f"Domain {domain!r} exists already")
             self._state.domains[domain] = {}
-
-    async def list_domains(self) -> list[str]:
-        """The names of all domains, sorted."""
-        with self._state.lock:
-            self._state.check()
-            return sorted(self._state.domains)
 
     async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics."""
@@ -71,7 +90,7 @@ class MemoryManager:
     async def describe_topic(self, topic: Topic) -> TopicInfo:
         """What is known of a topic."""
         with self._state.lock:
-            self._state.check()
+            self._check()
             info = self._state.domains.get(topic.domain, {}).get(topic.name)
             if info is None:
                 raise UnknownTopicError(f"There is no topic {topic}")
@@ -86,7 +105,7 @@ class MemoryManager:
             del self._state.domains[topic.domain][topic.name]
 
     def _topics(self, domain: str) -> dict[str, TopicInfo]:
-        self._state.check()
+        self._check()
         topics = self._state.domains.get(domain)
         if topics is None:
             raise UnknownDomainError(f"There is no domain {domain!r}")
@@ -95,14 +114,14 @@ class MemoryManager:
     async def get(self, keys: Iterable[str]) -> dict[str, Versioned]:
         """The values of those keys that exist."""
         with self._state.lock:
-            self._state.check()
+            self._check()
             values = self._state.values
             return {key: values[key] for key in keys if key in values}
 
     async def scan(self, prefix: str, *, after: str = "", limit: int) -> dict[str, Versioned]:
         """A page of the keys that begin with a prefix, sorted."""
         with self._state.lock:
-            self._state.check()
+            self._check()
             values, keys = self._state.values, self._state.keys()
             begin = max(bisect_right(keys, after), bisect_left(keys, prefix))
             after_all = prefix_end(prefix)
@@ -119,7 +138,7 @@ class MemoryManager:
         """Write several values, all or none."""
         state = self._state
         with state.lock:
-            state.check()
+            self._check()
             if lease is not None:
                 self._check_epoch(lease)
             for key, expected in (expect or {}).items():
@@ -127,6 +146,7 @@ class MemoryManager:
                 if found != expected:
                     raise ConflictError(key, expected, found)
             state.revision += 1
+            state.changes.record(state.revision, writes, state.values)
             for key, value in writes.items():
                 if value is None:
                     state.values.pop(key, None)
@@ -134,47 +154,74 @@ class MemoryManager:
                     state.values[key] = Versioned(bytes(value), state.revision)
             return state.revision
 
-    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
-        """Take a lease that is free, has run out, or is one's own already."""
-        now = time.monotonic()
+    async def changes(
+        self, prefixes: Iterable[str], since: str | None = None, *, limit: int = 1000, wait: float = 0.0
+    ) -> ChangePage:
+        """A page of what has changed below some prefixes since a token was given."""
+        prefixes = check_prefixes(prefixes)
+        place = None if since is None else parse_token(since)
+        state, until = self._state, anyio.current_time() + wait
+        with self._waiter() as news:
+            while True:
+                with state.lock:
+                    self._check()
+                    page = state.changes.page(prefixes, place, limit, state.revision, state.values)
+                left = until - anyio.current_time()
+                if place is None or page.changes or left <= 0:
+                    return page
+                place = parse_token(page.token)
+                await news.wait(left)
+
+    @contextmanager
+    def _waiter(self) -> Iterator[Wakeup]:
+        news, changes = Wakeup(), self._state.changes
         with self._state.lock:
-            self._state.check()
+            changes.waiting.add(news)
+        try:
+            yield news
+        finally:
+            with self._state.lock:
+                changes.waiting.discard(news)
+
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None
+    ) -> Lease:
+        """Take a lease that is free, or is one's own already, or somebody's that is known to be over."""
+        expires = self._clock() + ttl
+        with self._state.lock:
+            self._check()
             row = self._state.leases.get(name)
-            if row is not None and row.holder != holder and row.expires > now:
-                raise LeaseHeldError(
-                    f"{row.holder!r} holds {name!r} for another {row.expires - now:.1f} s", holder=row.holder
-                )
+            if row is not None and row.held and row.holder != holder and row.info(name) != over:
+                raise LeaseHeldError(f"{row.holder!r} holds {name!r}", holder=row.holder)
             epoch = max(above, 0 if row is None else row.epoch) + 1
-            self._state.leases[name] = LeaseRow(holder, epoch, now + ttl)
-            return Lease(name, holder, epoch, ttl, now + ttl)
+            self._state.leases[name] = LeaseRow(holder, epoch, ttl, True, 1 if row is None else row.version + 1)
+            return Lease(name, holder, epoch, ttl, expires)
 
     async def renew(self, lease: Lease) -> Lease:
         """Have a lease last for another `ttl` seconds."""
-        now = time.monotonic()
+        expires = self._clock() + lease.ttl
         with self._state.lock:
-            self._state.check()
-            self._check_epoch(lease).expires = now + lease.ttl
-            return Lease(lease.name, lease.holder, lease.epoch, lease.ttl, now + lease.ttl)
+            self._check()
+            row = self._check_epoch(lease)
+            row.held = True
+            row.version += 1
+            return replace(lease, expires=expires)
 
     async def release(self, lease: Lease) -> None:
         """Give up a lease."""
         with self._state.lock:
-            self._state.check()
+            self._check()
             row = self._state.leases.get(lease.name)
             if row is not None and row.epoch == lease.epoch:
-                row.expires = 0.0
+                row.held = False
+                row.version += 1
 
     async def leases(self, prefix: str) -> list[LeaseInfo]:
         """The leases whose names begin with a prefix, by name."""
-        now = time.monotonic()
         with self._state.lock:
-            self._state.check()
+            self._check()
             rows = self._state.leases
-            return [
-                LeaseInfo(name, rows[name].holder, rows[name].epoch, max(0.0, rows[name].expires - now))
-                for name in sorted(rows)
-                if name.startswith(prefix)
-            ]
+            return [rows[name].info(name) for name in sorted(rows) if name.startswith(prefix)]
 
     def _check_epoch(self, lease: Lease) -> LeaseRow:
         row = self._state.leases.get(lease.name)

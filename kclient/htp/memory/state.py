@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING
 
 from kclient.errors import IllegalStateError
 from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError, UnknownTopicError
-from kclient.htp.port import Found, Framing, Place, Pulled, SegmentInfo, Topic, TopicInfo, TopicSettings, TopicStatus
+from kclient.htp.framings import check_framing
+from kclient.htp.memory.changes import MemoryChanges
+from kclient.htp.port import (
+    Found,
+    Framing,
+    LeaseInfo,
+    Place,
+    Pulled,
+    SegmentInfo,
+    Topic,
+    TopicInfo,
+    TopicSettings,
+    TopicStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +38,13 @@ class LeaseRow:
 
     holder: str
     epoch: int
-    expires: float
+    ttl: float
+    held: bool
+    version: int
+
+    def info(self, name: str) -> LeaseInfo:
+        """As anybody can see it."""
+        return LeaseInfo(name, self.holder, self.epoch, self.ttl, self.held, self.version)
 
 
 class MemoryState:
@@ -38,6 +57,8 @@ class MemoryState:
         self.incarnations = 0
         self.domains: dict[str, dict[str, TopicInfo]] = {}
         self.values: dict[str, Versioned] = {}
+        self.changes: MemoryChanges = MemoryChanges()
+        """Of the values."""
         self.leases: dict[str, LeaseRow] = {}
         self.logs: dict[int, MemoryLog] = {}
         """By incarnation."""
@@ -75,12 +96,16 @@ class MemoryState:
         Raises:
             UnknownTopicError: If there is no such topic, or another incarnation of it.
             FencedError: If a newer epoch has opened it.
+            FramingMismatchError: If it was opened with another framing before.
         """
         info = self.domains.get(place.topic.domain, {}).get(place.topic.name)
         if info is None or info.place != place:
             raise UnknownTopicError(f"There is no topic {place}")
         log = self.logs.get(place.incarnation)
-        if log is None:
+        if log is not None:
+            log.check(epoch)
+            check_framing(place, log.framing.name, framing.name)
+        else:
             log = self.logs[place.incarnation] = MemoryLog(place, framing, settings)
         before = self._newest.get(place.topic, place.incarnation)
         log.seal(epoch)
@@ -101,6 +126,7 @@ class MemoryState:
         """Give up everything."""
         with self.lock:
             self.discarded = True
+            self.changes.tell()
             for incarnation in list(self.logs):
                 self.drop_log(incarnation)
 

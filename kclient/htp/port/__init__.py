@@ -29,6 +29,8 @@ from kclient.htp.port.framing import (
     MessageInfo,
 )
 from kclient.htp.port.manager import (
+    Change,
+    ChangePage,
     Lease,
     LeaseInfo,
     Manager,
@@ -65,6 +67,8 @@ __all__ = [
     "DURABILITY_SYNCED",
     "DURABILITY_WRITTEN",
     "Broker",
+    "Change",
+    "ChangePage",
     "DirectTopic",
     "Found",
     "Framing",

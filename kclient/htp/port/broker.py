@@ -37,7 +37,8 @@ CAP_FIND_BY_TIMESTAMP = "find_by_timestamp"
 CAP_SEGMENTS = "segments"
 """`OpenTopic.segments` and `OpenTopic.roll` work, and `TopicSettings` are heeded."""
 CAP_EXCLUSIVE = "exclusive"
-"""While a store is open no other process has it, so a lease that cannot be renewed there goes to nobody elsewhere."""
+"""While a store is open no other process has it. So a lease that cannot be renewed there goes to nobody elsewhere, and
+those that are there when it is opened are free, whoever held them."""
 CAP_FENCED_SENDS = "fenced_sends"
 """`Broker.open` seals older epochs, durably: nothing is appended, trimmed or deleted under one afterwards."""
 
@@ -53,11 +54,6 @@ class Broker(Protocol):
     @property
     def capabilities(self) -> frozenset[str]:
         """What this backend can do beyond the required calls (the `CAP_*` names)."""
-        ...
-
-    @property
-    def durability(self) -> str:
-        """`DURABILITY_SYNCED` or `DURABILITY_WRITTEN`."""
         ...
 
     async def open(
@@ -88,6 +84,7 @@ class Broker(Protocol):
             UnknownTopicError: If the manager knows no such topic, or another incarnation of it; or another broker
                 keeps it.
             FencedError: If it was opened under a newer epoch before.
+            FramingMismatchError: If it was opened with a framing of another name before, as far as the backend knows.
             StorageError: If what is stored cannot be read.
         """
         ...

@@ -36,8 +36,17 @@ class MessageInfo(Protocol):
 class Framing(Protocol):
     """How to find one's way in a buffer of messages; supplied by whoever opens the topic.
 
-    Backends index and verify through it and know nothing else of what they store.
+    Backends index and verify through it and know nothing else of what they store. A backend in another process is
+    given its name, and finds it there by `kclient.htp.find_framing`.
     """
+
+    @property
+    def name(self) -> str:
+        """What it is registered by: a word for the format and its version, such as `kafka.record-batch.v2`.
+
+        Two framings of one name read the same of the same bytes; a store may keep the name with the messages.
+        """
+        ...
 
     @property
     def prefix(self) -> int:

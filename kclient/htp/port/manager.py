@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kclient.htp.port.places import Place, Topic
 
-__all__ = ["Lease", "LeaseInfo", "Manager", "TopicInfo", "Versioned"]
+__all__ = ["Change", "ChangePage", "Lease", "LeaseInfo", "Manager", "TopicInfo", "Versioned"]
 
 
 class Versioned(NamedTuple):
@@ -17,6 +16,27 @@ class Versioned(NamedTuple):
 
     value: bytes
     version: int
+
+
+class Change(NamedTuple):
+    """What has become of a value."""
+
+    key: str
+    value: bytes | None
+    """None: it was deleted."""
+    version: int
+    """The revision of the commit that did it."""
+
+
+class ChangePage(NamedTuple):
+    """What has changed since a token was given."""
+
+    changes: list[Change]
+    """In the order of the commits; within one commit in that of the keys."""
+    token: str
+    """Stands for everything up to here; a text that nobody but the manager reads."""
+    more: bool
+    """Whether there are more. If not, what was told up to here is how everything stood at one moment."""
 
 
 class TopicInfo(NamedTuple):
@@ -45,22 +65,22 @@ class Lease:
     ttl: float
     """Seconds that the lease is asked for."""
     expires: float
-    """On this process's monotonic clock, reckoned from before the lease was asked for."""
-
-    def remaining(self, now: float | None = None) -> float:
-        """Seconds that the lease still holds; 0 if it has run out."""
-        return max(0.0, self.expires - (time.monotonic() if now is None else now))
+    """On this process's monotonic clock, reckoned from before the lease, or its renewal, was asked for."""
 
 
 class LeaseInfo(NamedTuple):
-    """A lease as anybody can see it."""
+    """A lease as anybody can see it. When it ends only its holder knows."""
 
     name: str
     holder: str
     """Who holds it, or held it last."""
     epoch: int
-    remaining: float
-    """Seconds for which nobody else can take it; 0 if it is free."""
+    ttl: float
+    """Seconds that its holder has asked for."""
+    held: bool
+    """False once it was given up, or nobody can have it any more (capability `exclusive`)."""
+    version: int
+    """Another one whenever the lease was acquired, renewed or given up."""
 
 
 class Manager(Protocol):
@@ -75,10 +95,6 @@ class Manager(Protocol):
         Raises:
             DomainExistsError: If there is one of that name.
         """
-        ...
-
-    async def list_domains(self) -> list[str]:
-        """The names of all domains, sorted."""
         ...
 
     async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
@@ -169,16 +185,53 @@ class Manager(Protocol):
         """
         ...
 
-    async def acquire(self, name: str, holder: str, ttl: float, *, above: int = 0) -> Lease:
-        """Take a lease that is free, has run out, or is one's own already; its epoch is a new one.
+    async def changes(
+        self, prefixes: Iterable[str], since: str | None = None, *, limit: int = 1000, wait: float = 0.0
+    ) -> ChangePage:
+        """A page of what has changed below some prefixes since a token was given.
 
-        A call that is cancelled leaves no lease behind, or gives it back as soon as it has it.
+        Whoever is to know what is there takes a token first (`since=None`), then scans, and goes on with this from
+        token to token: nothing is missed. What the scan has shown may be told again; its version tells.
+
+        Of several changes of a key the last one is told, and before it the last deletion, if there was one since:
+        nobody takes a value that was made anew for the old one. As long as there are `more`, of what one commit wrote
+        together some may come later, because it was changed again.
+
+        Only what is followed is recorded: a prefix (or a shorter one) is from the first call on that names it without
+        a token, for ever. Tokens survive a restart of the store. What the past has become too long for is forgotten.
+
+        Args:
+            prefixes: Of the keys; the empty one for all.
+            since: The token; None for one that stands for now, and no changes.
+            limit: At most so many changes.
+            wait: Seconds that the call may take if there are none, until there are: then it returns at once if the
+                commit came from this process, and soon if another process made it. It may be cancelled.
+
+        Raises:
+            TokenTooOldError: If some of the changes have been forgotten, the prefixes were not followed when the token
+                was given, or it is another store's: take a new token and scan again.
+            StoreClosedError: If the store is closed meanwhile.
+            ValueError: If `since` is no token.
+        """
+        ...
+
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None
+    ) -> Lease:
+        """Take a lease that is free, or is one's own already, or somebody's that is known to be over.
+
+        Its epoch is a new one. A call that is cancelled leaves no lease behind, or gives it back as soon as it has it.
+
+        The store knows no time: whether a lease is over is found out by whoever wants it, which is what
+        `kclient.htp.leases` does.
 
         Args:
             name: Of the lease.
             holder: Who asks.
             ttl: Seconds that it is to last.
             above: Its epoch is greater than this, too.
+            over: The lease as `leases` has shown it for as long as it lasts: it is taken from its holder if it is
+                still like this.
 
         Raises:
             LeaseHeldError: If somebody else holds it.
@@ -186,7 +239,7 @@ class Manager(Protocol):
         ...
 
     async def renew(self, lease: Lease) -> Lease:
-        """Have a lease last for another `ttl` seconds, also one that ran out and that nobody else took.
+        """Have a lease last for another `ttl` seconds, also one that ran out and that nobody else has acquired.
 
         Raises:
             FencedError: If somebody acquired it since.
@@ -198,5 +251,5 @@ class Manager(Protocol):
         ...
 
     async def leases(self, prefix: str) -> list[LeaseInfo]:
-        """The leases whose names begin with `prefix`, by name, also those that have run out or were given up."""
+        """The leases whose names begin with `prefix`, by name, also those that were given up."""
         ...

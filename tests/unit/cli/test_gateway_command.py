@@ -14,6 +14,7 @@ import pytest
 
 from kclient.cli.gateway import _start
 from kclient.gateway import Gateway
+from kclient.gateway import gateway as gateway_module
 from kclient.htp import LeaseHeldError, open_store
 from kclient.sync import Producer
 from tests.gateway_process import GatewayProcess
@@ -215,7 +216,8 @@ async def test_a_signal_breaks_a_start_off(sent: signal.Signals) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_start_that_fails_is_told_as_it_is() -> None:
+async def test_a_start_that_fails_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "LEASE_S", 3.0)
     send, receive = anyio.create_memory_object_stream[signal.Signals](1)
     async with open_store(f"memory:{next(names)}") as store, Gateway(store, listen=None), send, receive:
         with pytest.raises(LeaseHeldError):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kclient.errors import ErrorCode
+from kclient.errors import ClosedError, ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway import gateway as gateway_module
 from kclient.gateway.ownership import take_store
@@ -53,7 +56,15 @@ async def test_everything_is_served_under_another_number(url: str) -> None:
     assert epochs == sorted(set(epochs))
 
 
-async def test_a_second_gateway_of_another_number_is_refused(url: str) -> None:
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renewed so often that a second gateway need not wait long; not lost on a busy machine."""
+    monkeypatch.setattr(gateway_module, "LEASE_S", 3.0)
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_second_gateway_of_another_number_is_refused(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As soon as the first has shown that it lives."""
     async with open_store(url) as store:
         async with Gateway(store, listen=None, **numbered(5)) as first:
             wire = connect(first)
@@ -62,6 +73,8 @@ async def test_a_second_gateway_of_another_number_is_refused(url: str) -> None:
             with pytest.raises(LeaseHeldError, match=r"node\.id=5 serves this store: stop it first") as info:
                 await second.start()
             assert info.value.holder == "node-5"
+            assert "so it has not crashed" in str(info.value)
+            assert "(node.id=2) has it if that one does not renew its lease within 3 s" in caplog.text
             assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
             assert first.failure is None
             await wire.aclose()
@@ -71,16 +84,75 @@ async def test_a_second_gateway_of_another_number_is_refused(url: str) -> None:
             await wire.aclose()
 
 
-async def test_when_the_first_has_crashed_its_lease_has_to_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_the_first_has_crashed_its_lease_has_to_end(url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_store(url) as store:
-        await store.manager.acquire("kafka/gateway", "node-5", 0.5)
-        with pytest.raises(LeaseHeldError, match="its lease ends in 0 s"):
-            await Gateway(store, listen=None, **numbered(2)).start()
-        async with Gateway(store, listen=None, **numbered(5)):
-            pass
-        lease = await store.manager.acquire("kafka/gateway", "node-5", 0.0)
+        asked = time.monotonic()
+        lease = await store.manager.acquire("kafka/gateway", "node-5", 0.5)
         async with Gateway(store, listen=None, **numbered(2)) as gateway:
+            assert time.monotonic() > asked + 0.5
             assert gateway.parts.identity.leader_epoch > lease.epoch
+        assert "node.id=5 serves this store, or has crashed" in caplog.text
+        await store.manager.acquire("kafka/gateway", "node-5", 3600)
+        with anyio.fail_after(60):
+            async with Gateway(store, listen=None, **numbered(5)):
+                pass
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_one_that_waits_has_the_store_when_the_first_closes(url: str) -> None:
+    """And has not served anything before."""
+    async with open_store(url) as store, anyio.create_task_group() as group:
+        gates = Gates(store)
+        looking = gates.hold("leases", 2)  # the first look is for the epochs of the first versions
+        first = Gateway(store, listen=None, **numbered(5))
+        await first.start()
+        second = Gateway(gates.store, listen=None, **numbered(2))  # type: ignore[arg-type]
+        group.start_soon(second.start)
+        with anyio.fail_after(20):
+            await looking.reached.wait()
+            with pytest.raises(ClosedError):
+                await second.listen("127.0.0.1:0")
+            await first.close()
+            looking.open()
+            while second._server is None:
+                await anyio.lowlevel.checkpoint()
+        wire = connect(second)
+        await wire.create("t")
+        assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
+        await wire.aclose()
+        await second.close()
+
+
+async def test_one_that_gives_up_waiting_takes_nothing(url: str) -> None:
+    async with open_store(url) as store:
+        lease = await store.manager.acquire("kafka/gateway", "node-5", 3600)
+        for number in (2, 3):
+            with anyio.move_on_after(0.1) as scope:
+                await Gateway(store, listen=None, **numbered(number)).start()
+            assert scope.cancelled_caught
+        assert (await store.manager.renew(lease)).epoch == lease.epoch
+
+
+async def test_after_a_kill_any_number_has_an_embedded_store_at_once(tmp_path: Path) -> None:
+    """Nobody else can have its directory, so nobody can hold its lease."""
+    code = (
+        "import anyio, os, signal, sys\n"
+        "from kclient.gateway import Gateway\n"
+        "async def main():\n"
+        "    async with Gateway(sys.argv[1], listen=None, config={'node.id': 5}):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "anyio.run(main)\n"
+    )
+    url = f"embedded:{tmp_path / 'data'}"
+    done = await anyio.run_process([sys.executable, "-c", code, url], check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    async with open_store(url) as store:
+        [left] = await store.manager.leases("kafka/gateway")
+        assert (left.holder, left.held) == ("node-5", False)
+    began = time.monotonic()
+    async with running(url, **numbered(2)) as (gateway, _):
+        assert gateway.parts.identity.leader_epoch > left.epoch
+        assert time.monotonic() - began < 15, "half of what a lease lasts"
 
 
 async def take_for_a_minute(manager: Manager, node_id: int, _ttl: float) -> Lease:
@@ -157,7 +229,7 @@ async def test_the_lease_is_kept_while_a_gateway_starts(url: str, monkeypatch: p
             with anyio.fail_after(10):
                 await reading.reached.wait()
                 await renewed.reached.wait()
-            with pytest.raises(LeaseHeldError):
+            with anyio.fail_after(10), pytest.raises(LeaseHeldError):
                 await take_store(store.manager, 2, 30.0)
             reading.open()
 

@@ -191,7 +191,6 @@ class WaitingBroker:
     def __init__(self, broker: Any) -> None:
         self._broker = broker
         self.capabilities = broker.capabilities - {CAP_NOWAIT}
-        self.durability = broker.durability
         self.fail: StorageError | None = None
         self.unsynced: StorageError | None = None
         self.burnt = 0

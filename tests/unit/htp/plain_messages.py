@@ -22,6 +22,7 @@ class Info(NamedTuple):
 class PlainFraming:
     """The length comes first, so four bytes measure a message."""
 
+    name = "tests.plain"
     prefix = 4
 
     def measure(self, buffer: Buffer, position: int = 0, /) -> int:

@@ -165,7 +165,7 @@ async def test_a_topic_is_not_recovered_twice_at_a_time(tmp_path: Path, monkeypa
         first.cancel()
         second = asyncio.get_running_loop().create_task(open_topic())
         for _ in range(3):
-            await store.manager.list_domains()
+            await store.manager.get([])
         held_up.open.set()
         await second
         with pytest.raises(asyncio.CancelledError):

@@ -12,16 +12,20 @@ from kclient.htp import (
     ConflictError,
     DomainExistsError,
     FencedError,
+    Lease,
     LeaseHeldError,
+    LeaseInfo,
     Manager,
     Topic,
     TopicExistsError,
     UnknownDomainError,
     UnknownTopicError,
 )
+from kclient.htp.port import CAP_EXCLUSIVE
 from kclient.htp.rows import scan_pages
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.all_rows import scan_all
+from tests.domains import domains_among
 from tests.unit.htp.conftest import OpenStore
 
 pytestmark = pytest.mark.anyio
@@ -34,19 +38,17 @@ async def manager(reopen: OpenStore) -> AsyncIterator[Manager]:
 
 
 async def test_domains(manager: Manager) -> None:
-    assert await manager.list_domains() == []
+    assert await domains_among(manager, ["a", "b"]) == []
     await manager.create_domain("b")
     await manager.create_domain("a")
     with pytest.raises(DomainExistsError):
         await manager.create_domain("a")
-    assert await manager.list_domains() == ["a", "b"]
+    assert await domains_among(manager, ["a", "b"]) == ["a", "b"]
     await manager.create_topic(Topic("a", "t"))
     await manager.delete_domain("a")
-    assert await manager.list_domains() == ["b"]
+    assert await domains_among(manager, ["a", "b"]) == ["b"]
     with pytest.raises(UnknownDomainError):
         await manager.delete_domain("a")
-    with pytest.raises(UnknownDomainError):
-        await manager.list_topics("a")
     with pytest.raises(UnknownTopicError):
         await manager.describe_topic(Topic("a", "t"))
 
@@ -188,8 +190,6 @@ async def test_leases(manager: Manager) -> None:
     lease = await manager.acquire("gateway", "one", 60)
     assert (lease.name, lease.holder, lease.ttl) == ("gateway", "one", 60)
     assert asked + 60 <= lease.expires <= time.monotonic() + 60
-    assert 0 < lease.remaining() <= 60
-    assert lease.remaining(lease.expires + 1) == 0
     with pytest.raises(LeaseHeldError) as info:
         await manager.acquire("gateway", "two", 60)
     assert info.value.holder == "one"
@@ -199,6 +199,50 @@ async def test_leases(manager: Manager) -> None:
     assert renewed.expires >= lease.expires
     await manager.release(renewed)
     assert (await manager.acquire("gateway", "two", 60)).epoch > lease.epoch
+
+
+async def test_what_anybody_can_see_of_a_lease(manager: Manager) -> None:
+    async def seen(*names: str) -> LeaseInfo:
+        infos = await manager.leases("gateway")
+        assert [info.name for info in infos] == ["gateway", *names]
+        return infos[0]
+
+    assert await manager.leases("gateway") == []
+    lease = await manager.acquire("gateway", "one", 60, above=7)
+    await manager.acquire("a gateway", "one", 60)
+    infos = [await seen()]
+    assert infos[0][:5] == ("gateway", "one", lease.epoch, 60.0, True)
+    assert lease.epoch == 8
+    await manager.acquire("gateway/2", "two", 60)
+    assert await seen("gateway/2") == infos[0], "it is as it was"
+    for _ in range(2):
+        await manager.renew(lease)
+        infos.append(await seen("gateway/2"))
+        assert infos[-1][:5] == infos[0][:5]
+    await manager.release(lease)
+    infos.append(await seen("gateway/2"))
+    assert infos[-1][:5] == ("gateway", "one", lease.epoch, 60.0, False)
+    taken = await manager.acquire("gateway", "two", 5)
+    infos.append(await seen("gateway/2"))
+    assert infos[-1][:5] == ("gateway", "two", taken.epoch, 5.0, True)
+    await manager.release(lease)
+    assert await seen("gateway/2") == infos[-1], "it is another one's"
+    assert len({info.version for info in infos}) == len(infos)
+
+
+async def test_a_lease_is_taken_from_its_holder_as_it_was_seen(manager: Manager) -> None:
+    lease = await manager.acquire("gateway", "one", 60)
+    [before] = await manager.leases("gateway")
+    await manager.renew(lease)
+    with pytest.raises(LeaseHeldError):
+        await manager.acquire("gateway", "two", 60, over=before)
+    [now] = await manager.leases("gateway")
+    taken = await manager.acquire("gateway", "two", 60, over=now)
+    assert taken.epoch > lease.epoch
+    with pytest.raises(LeaseHeldError):
+        await manager.acquire("gateway", "three", 60, over=now)
+    with pytest.raises(FencedError):
+        await manager.renew(lease)
 
 
 async def test_the_same_holder_gets_a_new_epoch_at_once(manager: Manager) -> None:
@@ -223,19 +267,30 @@ async def test_a_lease_that_nobody_waits_for_any_more_is_given_back(manager: Man
 
 
 async def test_a_lease_that_ran_out(manager: Manager) -> None:
+    """Its holder knows; the store has no clock."""
     lease = await manager.acquire("gateway", "one", 0)
-    assert lease.remaining() == 0
-    assert (await manager.renew(lease)).epoch == lease.epoch, "nobody took it"
-    taken = await manager.acquire("gateway", "two", 60)
+    assert lease.expires <= time.monotonic()
+    with pytest.raises(LeaseHeldError):
+        await manager.acquire("gateway", "two", 60)
+    renewed = await manager.renew(lease)
+    assert renewed.epoch == lease.epoch, "nobody took it"
+    [over] = await manager.leases("gateway")
+    taken = await manager.acquire("gateway", "two", 60, over=over)
     assert taken.epoch > lease.epoch
     with pytest.raises(FencedError):
         await manager.renew(lease)
 
 
+async def taken_from(manager: Manager, holder: str) -> tuple[Lease, Lease]:
+    """A lease, and what another one has in its place."""
+    lease = await manager.acquire("gateway", holder, 60)
+    [over] = await manager.leases("gateway")
+    return lease, await manager.acquire("gateway", "two", 60, over=over)
+
+
 async def test_a_deletion_under_an_older_epoch_is_refused(manager: Manager) -> None:
     topic = Topic("a", "t")
-    lease = await manager.acquire("gateway", "one", 0)
-    taken = await manager.acquire("gateway", "two", 60)
+    lease, taken = await taken_from(manager, "one")
     await manager.create_domain("a")
     await manager.create_topic(topic)
     with pytest.raises(FencedError):
@@ -245,13 +300,13 @@ async def test_a_deletion_under_an_older_epoch_is_refused(manager: Manager) -> N
     assert (await manager.describe_topic(topic)).topic == topic
     await manager.delete_topic(topic, lease=taken)
     await manager.delete_domain("a", lease=taken)
-    assert await manager.list_domains() == []
+    assert await domains_among(manager, ["a"]) == []
 
 
 async def test_a_commit_under_an_older_epoch_is_refused(manager: Manager) -> None:
-    lease = await manager.acquire("gateway", "one", 0)
+    lease = await manager.acquire("gateway", "one", 0)  # it has run out, and is nobody else's
     await manager.commit({"a": b"1"}, lease=lease)
-    taken = await manager.acquire("gateway", "two", 60)
+    lease, taken = await taken_from(manager, "one")
     with pytest.raises(FencedError):
         await manager.commit({"a": b"2"}, lease=lease)
     assert (await manager.get(["a"]))["a"].value == b"1"
@@ -268,6 +323,17 @@ async def test_all_of_it_is_there_when_opened_again(reopen: OpenStore) -> None:
         assert await store.manager.list_topics("d") == [before]
         assert await store.manager.get(["a"]) == {"a": (b"1", version)}
         assert await store.manager.commit({"a": b"2"}) > version
+        mine = await store.manager.acquire("gateway", "one", 60)
+        assert mine.epoch > lease.epoch
+    async with reopen() as store:
+        if CAP_EXCLUSIVE not in store.broker.capabilities:
+            with pytest.raises(LeaseHeldError):
+                await store.manager.acquire("gateway", "two", 60)
+            return
+        [left] = await store.manager.leases("gateway")
+        assert left[:5] == ("gateway", "one", mine.epoch, 60.0, False), "nobody else had the store meanwhile"
+        assert (await store.manager.renew(mine)).epoch == mine.epoch
         with pytest.raises(LeaseHeldError):
             await store.manager.acquire("gateway", "two", 60)
-        assert (await store.manager.acquire("gateway", "one", 60)).epoch > lease.epoch
+    async with reopen() as store:
+        assert (await store.manager.acquire("gateway", "two", 60)).epoch > mine.epoch

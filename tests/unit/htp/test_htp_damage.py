@@ -11,6 +11,7 @@ import pytest
 
 from kclient.htp import OrderError, StorageError, TopicSettings
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
+from tests.domains import domains_among
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.plain_messages import TOPIC
 
@@ -36,7 +37,7 @@ ONE = len(batch(0))
 @asynccontextmanager
 async def opened(data: Path, settings: TopicSettings = DENSE) -> AsyncIterator[NamedStore]:
     async with named_store(f"embedded:{data}", settings=settings) as store:
-        if not await store.manager.list_domains():
+        if not await domains_among(store.manager, [TOPIC.domain]):
             await store.manager.create_domain(TOPIC.domain)
             await store.manager.create_topic(TOPIC)
         await store.broker.open(TOPIC, FRAMING)

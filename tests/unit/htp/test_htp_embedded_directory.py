@@ -712,7 +712,7 @@ def test_memory_needs_no_extra() -> None:
     code = (
         "import sys, anyio, kclient.htp as h\n"
         "async def main():\n"
-        "    async with h.open_store('memory:x') as s: await s.manager.list_domains()\n"
+        "    async with h.open_store('memory:x') as s: await s.manager.get([])\n"
         "anyio.run(main)\n"
         "print('sqlalchemy' in sys.modules, 'kclient.htp.embedded' in sys.modules)\n"
     )

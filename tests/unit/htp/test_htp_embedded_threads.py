@@ -589,7 +589,7 @@ async def test_a_trim_does_not_wait_for_what_is_written_after_it_was_asked_for(
         await anyio.to_thread.run_sync(begun[0].wait, 20)
         async with anyio.create_task_group() as group:
             group.start_soon(store.broker.trim, TOPIC, 2)
-            while not log._when_over:
+            while not log.unsynced._when_over:
                 await anyio.lowlevel.checkpoint()
             second = await store.broker.send(TOPIC, [message(4)])
             free[0].set()

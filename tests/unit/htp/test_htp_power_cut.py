@@ -16,7 +16,7 @@ import pytest
 
 from kclient.errors import KafkaError
 from kclient.htp import Topic, TopicSettings
-from kclient.htp.embedded.broker import EmbeddedBroker
+from kclient.htp.embedded.checkpoints import Checkpoints
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.embedded.topic import EmbeddedTopic
 from tests.unit.htp.by_name import NamedBroker, NamedStore, named_store
@@ -248,8 +248,8 @@ async def test_the_checkpoint_is_needed(tmp_path: Path, monkeypatch: pytest.Monk
     async def forget(*_: object) -> None:
         return
 
-    monkeypatch.setattr(EmbeddedBroker, "_checkpoint", forget)
-    monkeypatch.setattr(EmbeddedBroker, "_checkpoint_soon", lambda *_, **__: None)
+    monkeypatch.setattr(Checkpoints, "write", forget)
+    monkeypatch.setattr(Checkpoints, "write_soon", lambda *_, **__: None)
     with pytest.raises(Lost):
         await a_log_that_lost_its_end(Machine(tmp_path))
 
@@ -261,8 +261,8 @@ async def test_the_name_of_the_new_segment_is_needed(tmp_path: Path, monkeypatch
         return
 
     await a_log_trimmed_to_nothing(Machine(tmp_path / "with"))
-    monkeypatch.setattr(EmbeddedBroker, "_checkpoint", forget)
-    monkeypatch.setattr(EmbeddedBroker, "_checkpoint_soon", lambda *_, **__: None)
+    monkeypatch.setattr(Checkpoints, "write", forget)
+    monkeypatch.setattr(Checkpoints, "write_soon", lambda *_, **__: None)
     await a_log_trimmed_to_nothing(Machine(tmp_path / "without"))
     with pytest.raises(Lost):
         await a_log_trimmed_to_nothing(Machine(tmp_path / "neither", skip={SyncPoint.SEGMENT}))
@@ -376,8 +376,8 @@ async def test_a_close_right_after_a_round_that_covered_everything(tmp_path: Pat
                 # as when a roll wishes for a sync, and the round before ends in the same turn of the loop
                 unsynced = await broker.send(TOPIC, [message(number, content(number))])
                 await unsynced.synced()
-                log._wanted = True
+                log.unsynced._wanted = True
                 closing = anyio.Event()
-                log.when_idle(closing.set)
+                log.unsynced.when_idle(closing.set)
                 assert log.plan() is None
                 await closing.wait()

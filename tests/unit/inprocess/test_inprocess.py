@@ -467,7 +467,7 @@ def test_memory_of_the_parent_cannot_be_used_after_a_fork(parent: str) -> None:
 store = open_store("memory:a")
 kclient.sync.portal.get_portal().call(store.__aenter__)
 def use():
-    return anyio.run(store.manager.list_domains)
+    return anyio.run(store.manager.get, [])
 child(use)
 """,
     }[parent]

@@ -1,0 +1,145 @@
+"""The checkpoints of the topics' logs: rows of the manager, which also say who may open a topic, and how."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import anyio.to_thread
+
+from kclient.htp.embedded.recovery import SyncCheckpoint
+from kclient.htp.errors import FencedError, StorageError, StoreClosedError
+from kclient.htp.framings import check_framing
+
+if TYPE_CHECKING:
+    from kclient.htp.embedded.files import Files
+    from kclient.htp.embedded.log import TopicLog
+    from kclient.htp.embedded.manager import SqliteManager
+    from kclient.htp.embedded.services import SyncedLog
+    from kclient.htp.port import Framing, Place
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_PREFIX: Final = "brk/"
+"""Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
+
+
+class Checkpoints:
+    """Reads and writes the checkpoints of one shard.
+
+    Args:
+        manager: Keeps them.
+        shard: Its name.
+        files: The file system, which holds the index files beside them.
+    """
+
+    def __init__(self, manager: SqliteManager, shard: str, files: Files) -> None:
+        self._manager = manager
+        self._shard = shard
+        self._files = files
+
+    def key(self, incarnation: int) -> str:
+        """Of a topic's checkpoint."""
+        return f"{_PREFIX}{self._shard}/{incarnation}"
+
+    async def seal(self, place: Place, epoch: int, framing: Framing, *, new: bool = False) -> SyncCheckpoint | None:
+        """Refuse older epochs and other framings from now on, durably.
+
+        Returns:
+            The topic's checkpoint, None if it has none and is not `new`.
+
+        Raises:
+            UnknownTopicError: If there is no such topic.
+            FencedError: If it was opened under a newer epoch.
+            FramingMismatchError: If it was written with another framing.
+        """
+        found: SyncCheckpoint | None = None
+
+        def change(row: bytes | None) -> bytes | None:
+            nonlocal found
+            if row is None and not new:
+                found = None
+                return None
+            found = _decoded(place, row)
+            if found.fence > epoch:
+                raise fenced(place, epoch, found.fence)
+            check_framing(place, found.framing or framing.name, framing.name)
+            if (found.fence, found.framing) == (epoch, framing.name):
+                return None
+            found.fence, found.framing = epoch, framing.name
+            return found.encode()
+
+        await self._manager.change_of(place, self.key(place.incarnation), change)
+        return found
+
+    async def fences(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The epochs under which topics were opened last, of those that have ever been."""
+        keys = {self.key(place.incarnation): place for place in places}
+        rows = await self._manager.get(keys) if keys else {}
+        return {keys[key]: _decoded(keys[key], row.value).fence for key, row in rows.items()}
+
+    async def write(self, log: TopicLog) -> None:
+        """Write the checkpoint of a log; returns when it is durable."""
+        assert log.key is not None
+        await self._manager.commit({log.key: log.checkpoint().encode()})
+
+    def write_soon(self, log: SyncedLog, *, trusted: bool = True) -> None:
+        """Have the checkpoint of a log written; `trusted` is as for `TopicLog.checkpoint`."""
+        if log.key is None:
+            return
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                log.checkpoint_due = True
+                logger.warning("the checkpoint of %s could not be written: %s", log.name, error)
+
+        try:
+            self._manager.commit_soon({log.key: log.checkpoint(trusted=trusted).encode()}, done)
+        except (StoreClosedError, StorageError) as error:
+            done(error)
+
+    async def write_all(self, logs: Sequence[TopicLog]) -> None:
+        """Make the next opening fast: checkpoints and index files of logs that are idle."""
+        due = {log.key: log for log in logs if log.checkpoint_due and log.key is not None}
+        indexes = [index for log in due.values() for index in log.indexes()]
+        try:
+            await anyio.to_thread.run_sync(self._store_indexes, indexes)
+            if due:
+                await self._manager.commit({key: log.checkpoint().encode() for key, log in due.items()})
+        except (OSError, StorageError) as error:
+            logger.warning("checkpoints could not be written, the next opening will take longer: %s", error)
+            return
+        for log in due.values():
+            log.checkpoint_due = False
+
+    def _store_indexes(self, indexes: Sequence[tuple[str, bytes]]) -> None:
+        for path, content in indexes:
+            self._files.store(path, content)
+
+    async def there_are(self, incarnations: Iterable[int]) -> list[int]:
+        """Those of the topics that have one."""
+        keys = {self.key(incarnation): incarnation for incarnation in incarnations}
+        return [keys[key] for key in await self._manager.get(keys)]
+
+    async def remove(self, incarnations: Iterable[int]) -> None:
+        """Remove those of some topics, in one commit; one that is not there is no error."""
+        await self._manager.commit(dict.fromkeys(map(self.key, incarnations)))
+
+
+def fenced(place: Place, older: int, newer: int) -> FencedError:
+    """What is said to an epoch that a newer one has followed."""
+    return FencedError(f"{place}: epoch {older} is older than {newer}", epoch=newer)
+
+
+def _decoded(place: Place, row: bytes | None) -> SyncCheckpoint:
+    if row is None:
+        return SyncCheckpoint()
+    try:
+        return SyncCheckpoint.decode(row)
+    except ValueError as error:
+        logger.error(
+            "%s: its checkpoint cannot be read, every message is verified instead; nothing has to be done (%s)",
+            place, error,
+        )  # fmt: skip
+        return SyncCheckpoint(start=-1)

@@ -1,0 +1,102 @@
+"""What a start finds that belongs to no topic: deletions that were cut off, and messages that nobody has deleted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from kclient.concurrency import thread_to_the_end
+from kclient.htp.errors import StorageError
+
+if TYPE_CHECKING:
+    from kclient.htp.embedded.checkpoints import Checkpoints
+    from kclient.htp.embedded.directory import DataDirectory
+    from kclient.htp.embedded.files import Files
+    from kclient.htp.embedded.manager import SqliteManager
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+class Leftovers:
+    """Finishes deletions, and sets aside what may be missed.
+
+    Args:
+        directory: The open data directory.
+        manager: Knows which topics there are.
+        checkpoints: Of the topics.
+        files: The file system.
+        chore: Has a function called in another thread, some time.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        manager: SqliteManager,
+        checkpoints: Checkpoints,
+        files: Files,
+        chore: Callable[[Callable[[], object]], object],
+    ) -> None:
+        self._directory = directory
+        self._manager = manager
+        self._checkpoints = checkpoints
+        self._files = files
+        self._chore = chore
+
+    async def clear_up(self) -> None:
+        """Look through the directories of all topics, before any is opened.
+
+        Raises:
+            StorageError: If there are messages that the manager has never heard of, or the file system refuses.
+        """
+        known, last = await self._manager.incarnations()
+        found = await anyio.to_thread.run_sync(self._directory.incarnations)
+        for path, incarnation in found.items():
+            if incarnation is not None and incarnation > last:
+                raise StorageError(
+                    f"{path} holds messages of a topic that {self._directory.manager_path} has never heard of: "
+                    "was it replaced by an older one? Restore both from one backup"
+                )
+        await self._set_aside([path for path, number in found.items() if number is not None and number not in known])
+        await self._finish_deletions([path for path, number in found.items() if number is None], set(found.values()))
+
+    async def _set_aside(self, paths: Sequence[str]) -> None:
+        """Messages that nobody has deleted, of topics that are not there: never remove what may be missed."""
+        if not paths:
+            return
+        try:
+            empty = await anyio.to_thread.run_sync(self._empty, paths)
+            self.remove_later(empty)  # made for a topic that was deleted meanwhile
+            full = [path for path in paths if path not in empty]
+            await thread_to_the_end(self._directory.set_aside, full)
+        except OSError as error:
+            raise StorageError(f"{self._directory.topics_path}: setting aside failed: {error}") from error
+        for path in full:
+            logger.error(
+                "%s holds messages of no topic that %s knows: either that was damaged, or the topic's deletion was cut "
+                "off. It is renamed and ends in .orphan now: remove it if the topic was deleted, else restore the data "
+                "directory from a backup",
+                path, self._directory.manager_path,
+            )  # fmt: skip
+
+    def _empty(self, paths: Sequence[str]) -> set[str]:
+        return {path for path in paths if not self._files.list_directory(path)}
+
+    async def _finish_deletions(self, paths: Sequence[str], present: Container[int | None]) -> None:
+        """Remove what is marked as deleted, first the checkpoints: without, there would be topics of no directory."""
+        incarnations = map(self._directory.incarnation_of, paths)
+        gone = [number for number in incarnations if number not in present]
+        if rows := await self._checkpoints.there_are(gone):
+            await self._checkpoints.remove(rows)
+        self.remove_later(paths)
+
+    def remove_later(self, paths: Iterable[str]) -> None:
+        """Remove directories whose names say that they were deleted; at the next start, if not by then."""
+        self._chore(partial(self._remove, paths))
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._files.remove_tree(path)

@@ -1,0 +1,76 @@
+"""The key-value part in the database: what is done with it inside a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, delete, insert, select
+
+from kclient.htp.embedded.changes import ChangeLog
+from kclient.htp.embedded.leases import check_epoch
+from kclient.htp.embedded.tables import chunks, entries, next_number
+from kclient.htp.errors import ConflictError
+from kclient.htp.port import Lease, Versioned
+from kclient.htp.rows import prefix_end
+
+
+class ValueTable:
+    """Reads and writes values; only for the thread that writes the database.
+
+    Args:
+        changes: Is told what is written.
+    """
+
+    def __init__(self, changes: ChangeLog) -> None:
+        self._changes = changes
+
+    def read(self, connection: Connection, keys: Sequence[str]) -> dict[str, Versioned]:
+        """The values of those keys that exist."""
+        found: dict[str, Versioned] = {}
+        for some in chunks(keys):
+            for row in connection.execute(select(entries).where(entries.c.key.in_(some))):
+                found[row.key] = Versioned(row.value, row.version)
+        return found
+
+    def scan(self, connection: Connection, prefix: str, after: str, limit: int) -> dict[str, Versioned]:
+        """A page of the keys that begin with a prefix, sorted."""
+        query = select(entries).order_by(entries.c.key).where(entries.c.key > after).limit(limit)
+        if prefix:
+            query = query.where(entries.c.key >= prefix)
+        if (after_all := prefix_end(prefix)) is not None:
+            query = query.where(entries.c.key < after_all)
+        return {row.key: Versioned(row.value, row.version) for row in connection.execute(query)}
+
+    def commit(
+        self,
+        connection: Connection,
+        writes: Mapping[str, bytes | None],
+        expect: Mapping[str, int] | None = None,
+        lease: Lease | None = None,
+    ) -> int:
+        """Write several values if all versions are as expected; the revision."""
+        if lease is not None:
+            check_epoch(connection, lease)
+        if expect:
+            self._compare(connection, expect)
+        revision = next_number(connection, "revision")
+        self._changes.record(connection, revision, writes)
+        for some in chunks(list(writes)):
+            connection.execute(delete(entries).where(entries.c.key.in_(some)))
+        rows = [
+            {"key": key, "value": bytes(value), "version": revision}
+            for key, value in writes.items()
+            if value is not None
+        ]
+        if rows:
+            connection.execute(insert(entries), rows)
+        return revision
+
+    @staticmethod
+    def _compare(connection: Connection, expect: Mapping[str, int]) -> None:
+        for some in chunks(list(expect)):
+            query = select(entries.c.key, entries.c.version).where(entries.c.key.in_(some))
+            versions = {row.key: row.version for row in connection.execute(query)}
+            for key in some:
+                if versions.get(key, 0) != expect[key]:
+                    raise ConflictError(key, expect[key], versions.get(key, 0))

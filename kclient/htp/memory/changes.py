@@ -1,0 +1,95 @@
+"""Which watched values of the memory backend were written or deleted, and when; guarded by the state's lock."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from kclient.htp.change_tokens import CHANGES_KEPT, ChangePlace, check_place, to_be_followed
+from kclient.htp.port import Change, ChangePage
+
+if TYPE_CHECKING:
+    from kclient.concurrency import Wakeup
+    from kclient.htp.port import Versioned
+
+
+class MemoryChanges:
+    """Records and tells changes, of one name until it is reset."""
+
+    def __init__(self) -> None:
+        self._history = secrets.randbits(48) + 1
+        self._followed: dict[str, int] = {}
+        """The prefixes, each with the revision from which on its changes are known."""
+        self._prefixes: tuple[str, ...] = ()
+        self._rows: dict[tuple[str, bool], int] = {}
+        """The revision of the last write, and of the last deletion (True), of each key; the last one last."""
+        self._floor = 0
+        """Of changes up to this revision some are forgotten."""
+        self.waiting: set[Wakeup] = set()
+        """Set when a change is recorded, or the store has gone."""
+
+    def record(self, revision: int, writes: Mapping[str, bytes | None], values: Mapping[str, Versioned]) -> None:
+        """Note what a commit is about to write, as far as it is followed."""
+        if not self._prefixes:
+            return
+        touched = sorted(
+            key for key in writes if key.startswith(self._prefixes) and (writes[key] is not None or key in values)
+        )
+        if not touched:
+            return
+        for key in touched:
+            deleted = writes[key] is None
+            self._rows.pop((key, False), None)
+            if deleted:
+                self._rows.pop((key, True), None)
+            self._rows[key, deleted] = revision
+        if len(self._rows) > CHANGES_KEPT * 1.1:
+            self._forget()
+        self.tell()
+
+    def _forget(self) -> None:
+        """Let the oldest go, of each commit all or none."""
+        oldest = next(islice(self._rows.values(), len(self._rows) - CHANGES_KEPT - 1, None))
+        gone = [row for row, version in self._rows.items() if version < oldest]
+        for row in gone:
+            del self._rows[row]
+        if gone:
+            self._floor = oldest - 1
+
+    def tell(self) -> None:
+        """Have whoever waits look again."""
+        for each in self.waiting:
+            each.set()
+
+    def page(
+        self,
+        prefixes: Sequence[str],
+        place: ChangePlace | None,
+        limit: int,
+        revision: int,
+        values: Mapping[str, Versioned],
+    ) -> ChangePage:
+        """What `Manager.changes` returns if it does not wait."""
+        now = ChangePlace(self._history, revision)
+        if place is None:
+            self._followed |= dict.fromkeys(to_be_followed(prefixes, self._followed), revision)
+            self._prefixes = tuple(self._followed)
+            return ChangePage([], now.token, more=False)
+        check_place(place, prefixes, self._history, revision, self._floor, self._followed)
+        found = self._since(place, tuple(prefixes), values)
+        if len(found) > limit:
+            last = found[limit - 1]
+            return ChangePage(found[:limit], ChangePlace(self._history, last.version, last.key).token, more=True)
+        return ChangePage(found, now.token, more=False)
+
+    def _since(self, place: ChangePlace, prefixes: tuple[str, ...], values: Mapping[str, Versioned]) -> list[Change]:
+        found = []
+        for (key, deleted), version in reversed(self._rows.items()):
+            if version <= place.whole or (version == place.revision and place.key is not None and key <= place.key):
+                break
+            if key.startswith(prefixes):
+                found.append(Change(key, None if deleted else values[key].value, version))
+        found.reverse()
+        return found
