@@ -198,7 +198,7 @@ class Manager(Protocol):
         together some may come later, because it was changed again.
 
         Only what is followed is recorded: a prefix (or a shorter one) is from the first call on that names it without
-        a token, for ever. Tokens survive a restart of the store. What the past has become too long for is forgotten.
+        a token, for ever. Tokens survive a restart of the store. The oldest changes are forgotten once there are many.
 
         Args:
             prefixes: Of the keys; the empty one for all.

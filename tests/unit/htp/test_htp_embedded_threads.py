@@ -222,12 +222,21 @@ async def test_what_waits_for_the_database_when_its_thread_dies(
                 await store.manager.commit({str(number): b"x"})
             errors.append(info.value)
 
+        async def follow() -> None:
+            with pytest.raises(StorageError, match="has ended: KeyboardInterrupt"):
+                await store.manager.changes(["a"], token, wait=300)
+
         def die(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(store.manager._writer, "_transact", die)
+        token = (await store.manager.changes(["a"])).token
+        waiting = store.manager.transactions + 1
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:
+                group.start_soon(follow)
+                while store.manager.transactions < waiting:
+                    await anyio.sleep(0.001)
+                monkeypatch.setattr(store.manager._writer, "_transact", die)
                 for number in range(10):
                     group.start_soon(one, number)
             while not told:
