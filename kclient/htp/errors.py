@@ -15,6 +15,7 @@ __all__ = [
     "LeaseHeldError",
     "LockedError",
     "OrderError",
+    "OutcomeUnknownError",
     "PositionError",
     "StorageError",
     "StorageFullError",
@@ -45,6 +46,16 @@ class DamagedError(StorageError):
 
 class StorageFullError(StorageError):
     """There is no space left; appends go on by themselves once space has been made."""
+
+
+class OutcomeUnknownError(HtpError):
+    """Whether messages that were sent are stored is not known: an answer was lost, or did not come in time.
+
+    They may be stored, and may still become stored until the topic is opened under a newer epoch. It is no
+    `StorageError`, which says that they are not, and trying again may store them twice. Whoever sent them opens the
+    topic under a newer epoch and reads to the end: what is there then is stored, and what is not there never will be
+    (capability `fenced_sends`).
+    """
 
 
 class LockedError(HtpError):

@@ -40,7 +40,10 @@ CAP_EXCLUSIVE = "exclusive"
 """While a store is open no other process has it. So a lease that cannot be renewed there goes to nobody elsewhere, and
 those that are there when it is opened are free, whoever held them."""
 CAP_FENCED_SENDS = "fenced_sends"
-"""`Broker.open` seals older epochs, durably: nothing is appended, trimmed or deleted under one afterwards."""
+"""`Broker.open` seals older epochs, durably: nothing is appended, trimmed or deleted under one afterwards.
+
+Without it a message whose outcome was unknown may become stored after it was looked for in vain; the gateway does not
+allow for that yet."""
 
 DURABILITY_SYNCED = "synced"
 """Messages are visible, and reported as synced, once they are on disk."""
@@ -69,7 +72,8 @@ class Broker(Protocol):
 
         Older epochs are sealed, durably, before this returns (capability `fenced_sends`): what was opened under
         one raises `FencedError`, and none can open it again. Nothing is appended between the sealing and what
-        `status` then tells. With the epoch that the topic is open under already, this is cheap and gives the
+        `status` then tells; what was sent before, also what had an unknown outcome, is below the `end` that it tells or
+        never will be there. With the epoch that the topic is open under already, this is cheap and gives the
         same again.
 
         Args:

@@ -88,7 +88,8 @@ class TopicSettings:
 
 
 SyncedCallback: TypeAlias = Callable[[BaseException | None], object]
-"""Is called with None once the messages are synced, else with the `StorageError` that lost them."""
+"""Is called with None once the messages are synced, with the `StorageError` that lost them, or with an
+`OutcomeUnknownError` where nobody knows."""
 
 
 class Sent(Protocol):
@@ -106,7 +107,7 @@ class Sent(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it is decided already: synced, or lost."""
+        """Whether it is decided already: synced, lost, or that it is not known which."""
         ...
 
     async def synced(self) -> None:
@@ -114,6 +115,7 @@ class Sent(Protocol):
 
         Raises:
             StorageError: If the sync failed: the messages are gone, and so is all that was sent after them.
+            OutcomeUnknownError: If it is not known whether they are synced, or gone with all that was sent after them.
         """
         ...
 
@@ -157,7 +159,9 @@ class OpenTopic(Protocol):
         """Append whole messages, in this order, all or none; returns when they are written.
 
         The messages may be changed once this returned. A send that is under way when the sync of an earlier one fails
-        raises too, or its messages are lost with those.
+        raises too, or its messages are lost with those. What was sent is stored without a hole: nothing is there unless
+        what was sent before it is, but for what was refused. So after an `OutcomeUnknownError` nothing more is sent
+        before the topic was opened under a newer epoch.
 
         Args:
             messages: Each buffer is exactly one message of the topic's framing.
@@ -166,6 +170,7 @@ class OpenTopic(Protocol):
             OrderError: If a message's first ordinal is below the next one (capability `ordinal_positions`).
             StorageFullError: If there is no space; nothing was appended.
             StorageError: If writing failed; nothing was appended.
+            OutcomeUnknownError: If it is not known whether they are stored; they may still become so.
         """
         ...
 
