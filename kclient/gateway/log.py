@@ -410,12 +410,15 @@ class PartitionLog:
     def recovered(self, headers: Iterable[StoredHeader], now_ms: int) -> None:
         """Take stored batches into account, in order: those the checkpoint has not seen. No control batches."""
         for header in headers:
-            if self._pass(header) and header.producer_id >= 0:
+            if not self._pass(header):
+                continue
+            if header.producer_id >= 0:
                 stamp = header.max_timestamp if getattr(header, "timestamp_type", 0) == 1 else -1
                 window = self._windows.get(header.producer_id)
                 transactional = header.is_transactional
                 extended = self._extended(window, header, header.base_offset, stamp, now_ms, transactional)
                 self._windows.put(header.producer_id, extended)
+            self.transactions.visible(header.length, decided=False)
 
     def recovered_end(self, header: StoredHeader, marker: Marker | None, now_ms: int) -> None:
         """Take a stored control batch into account; `marker` is None for one that ends no transaction."""
@@ -426,6 +429,7 @@ class PartitionLog:
         if window is not None and window.transaction_start >= 0:
             ended = EndedTransaction(window.transaction_start, marker.committed)
             self.transactions.decided(header.producer_id, ended, header.base_offset)
+        self.transactions.visible(header.length, decided=False)
 
     def _pass(self, header: StoredHeader) -> bool:
         """Go on behind a stored batch; False if that is known already."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kclient.errors import InvalidTxnStateError
 from kclient.gateway.aborted import AbortedTransaction, AbortedTransactions, ChunkBounds
+
+_NOT_COUNTED: Final = 1 << 60
+"""More bytes than there are."""
 
 
 class EndedTransaction(NamedTuple):
@@ -48,7 +51,7 @@ class LogTransactions:
         self.aborted: AbortedTransactions = AbortedTransactions(aborted)
         self.unstable: OrderedDict[int, None] = OrderedDict.fromkeys(sorted(begun))
         """Where the transactions begin whose ends are not durable, in order."""
-        self.held_back: int = 0
+        self.held_back: int = _NOT_COUNTED if self.unstable else 0
         """Bytes that are visible and were not stable when they were counted; some of them may be by now."""
         self._verifications: dict[int, Verification] = {}
 

@@ -225,6 +225,24 @@ def test_what_was_aborted_goes_with_the_records() -> None:
     assert len(log.transactions.aborted) == 0
 
 
+@pytest.mark.parametrize("from_checkpoint", [True, False])
+def test_who_waits_for_what_is_stable_is_told_of_what_was_there_before(from_checkpoint: bool) -> None:
+    """A transaction that was open when the log was opened ends: all of it becomes stable."""
+    log = PartitionLog()
+    append(log, Batch(1))
+    log.durable(1)
+    log = PartitionLog(checkpoint=log.checkpoint() if from_checkpoint else None)
+    log.recovered([Batch(1), Batch(2, base_offset=1)], 0)
+    end(log, 1)
+    _, size, stable = log.durable(3)
+    assert size == 100
+    assert stable >= 200
+    end(log, 2)
+    assert log.durable(4)[2] >= 200
+    append(log, Batch(-1, -1, -1, is_transactional=False))
+    assert log.durable(5)[1:] == (100, 100), "and then it is counted"
+
+
 def numbered(count: int) -> list[AbortedTransaction]:
     return [AbortedTransaction(1, 2 * each, 2 * each + 1, 2 * each + 2) for each in range(count)]
 
