@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from kclient.gateway.opening import Openings
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
+    from kclient.gateway.waiters import Waiter
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
@@ -72,42 +73,6 @@ _MARKER_LIMIT: Final = 1024
 CHECKPOINT_BYTES: Final = 64 << 20
 """A checkpoint is written after so many bytes: the most that opening a partition has to read."""
 CHECKPOINT_BATCHES: Final = 50_000
-
-
-class Waiter:
-    """A fetch that waits for bytes in any of several partitions, visible ones, or `committed` ones that are stable."""
-
-    __slots__ = ("_committed", "_event", "_missing", "_partitions")
-
-    def __init__(self, missing: int, *, committed: bool = False) -> None:
-        self._missing = missing
-        self._committed = committed
-        self._event = anyio.Event()
-        self._partitions: list[Partition] = []
-
-    def add(self, partition: Partition) -> None:
-        """Wait for what arrives in this partition too."""
-        self._partitions.append(partition)
-        partition.waiters.add(self)
-
-    def arrived(self, size: int, stable: int) -> None:
-        """So many bytes became visible, and so many stable."""
-        self._missing -= stable if self._committed else size
-        if self._missing <= 0:
-            self._event.set()
-
-    def wake(self) -> None:
-        """Something else happened that the fetch has to look at."""
-        self._event.set()
-
-    async def wait(self) -> None:
-        """Until enough has arrived."""
-        await self._event.wait()
-
-    def close(self) -> None:
-        """Stop waiting."""
-        for partition in self._partitions:
-            partition.waiters.discard(self)
 
 
 class State(Enum):

@@ -25,9 +25,9 @@ from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionC
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchReader, put_error, put_state
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.partition import Waiter
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.shields import Shields
+from kclient.gateway.waiters import Waiter
 from kclient.net.fair_queue import Flow, Pace
 from kclient.net.garbage import HoldOff
 from kclient.net.memory_budget import Share

@@ -17,8 +17,9 @@ from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FetchPlan, Key, Wanted
 from kclient.gateway.handlers._work import FEW, READ_COMMITTED, lazily
 from kclient.gateway.log import PartitionLog
-from kclient.gateway.partition import Partition, State, Waiter
+from kclient.gateway.partition import Partition, State
 from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.waiters import Waiter
 from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Place, Pulled
 from kclient.net.fair_queue import Pace
