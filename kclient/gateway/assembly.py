@@ -127,7 +127,7 @@ async def assemble(
         manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, spawn=spawn,
     )  # fmt: skip
     catalogue = TopicCatalogue(
-        topics, groups.committed, mapping, config,
+        topics, groups.committed, leadership, mapping, config,
         manager=manager, broker=broker, lease=lease, shields=shields, spawn=spawn, flow=queue.flow(),
     )  # fmt: skip
     store = partition_store(manager, broker, lease, clock.wall_ms)

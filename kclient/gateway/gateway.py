@@ -35,6 +35,7 @@ from kclient.gateway.mapping import mapping_for
 from kclient.gateway.ownership import HeldLease, give_store_back, take_store
 from kclient.gateway.rows.broker import decode_cluster_id, encode_cluster_id
 from kclient.gateway.rows.keys import CLUSTER_ID
+from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp import open_store
 from kclient.htp.errors import ConflictError, FencedError, HtpError, StorageFullError, StoreClosedError
 from kclient.htp.port import CAP_EXCLUSIVE, Lease, Store
@@ -434,7 +435,9 @@ class Gateway:
         self._renewing = self._supervisor.spawn(self._keep_lease, held, node_id, name="lease")
         spawn = self._supervisor.spawn
         rack = self._config.get("broker.rack")
-        leadership = SoleLeader(identity, None if rack is None else str(rack))
+        epochs = UnitEpochs(manager, held)
+        await epochs.load()
+        leadership = SoleLeader(identity, None if rack is None else str(rack), epochs)
         return await assemble(self._config, self._mapping, manager, broker, held, identity, leadership, spawn)
 
     async def _cluster_id(self) -> str:

@@ -12,7 +12,7 @@ class Identity:
     node_id: int
     cluster_id: str
     leader_epoch: int
-    """The leader epoch of every partition: it grows with each start of a gateway on the store."""
+    """The leader epoch of every unit that has none of its own: it grows with each start of a gateway on the store."""
 
     def log_fields(self) -> dict[str, object]:
         """What the log lines of this gateway carry beside their text."""

@@ -1,7 +1,11 @@
-"""Which gateway leads a partition or coordinates a group: asked here, and nowhere else.
+"""Which gateway leads a partition or coordinates a group, and under which epoch: asked here, and nowhere else.
 
 Today one gateway serves a store and leads everything in it (`SoleLeader`). Handlers and tables ask a `Leadership` all
 the same, so that several gateways need another one of these and no other handlers.
+
+What is led is a *unit*, as much as the store can fence as a whole: today a partition, later all partitions that share
+a topic of HTP, or a shard. Each has a leader epoch, which grows whenever its leader changes, and when its leader has it
+raised.
 """
 
 from __future__ import annotations
@@ -9,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from kclient.gateway.unit_epochs import Unit
+
 if TYPE_CHECKING:
     from kclient.gateway.contexts import Advertised
     from kclient.gateway.identity import Identity
     from kclient.gateway.topic_record import TopicRecord
+    from kclient.gateway.unit_epochs import UnitEpochs
 
 
 class Node(NamedTuple):
@@ -29,7 +36,7 @@ class Leader(NamedTuple):
 
     node_id: int
     epoch: int
-    """The partition's leader epoch: it grows whenever the leader changes."""
+    """That of its unit: it grows whenever the leader changes, or raises it."""
 
 
 class Leadership(Protocol):
@@ -56,6 +63,32 @@ class Leadership(Protocol):
         """Whether that is this gateway."""
         ...
 
+    def unit(self, record: TopicRecord, index: int) -> Unit:
+        """The unit that a partition belongs to."""
+        ...
+
+    async def raise_epoch(self, unit: Unit, above: int) -> int:
+        """Give a unit that this gateway leads a leader epoch above all that it had, and above this one.
+
+        Whoever leads needs it to have the store seal what was sent before.
+
+        Returns:
+            The epoch; it is durable, and what `leader` tells.
+
+        Raises:
+            FencedError: Another gateway leads by now.
+            HtpError: It could not be raised; trying again is right.
+        """
+        ...
+
+    def greatest_epoch(self, topic_id: bytes) -> int:
+        """The greatest leader epoch of a topic's units, of those that this gateway leads: under it they are removed."""
+        ...
+
+    def forget(self, topic_id: bytes) -> None:
+        """A topic has been removed with all its rows."""
+        ...
+
     def coordinator_id(self, key: str) -> int:
         """The gateway that coordinates a group (or, once there are any, transactions) of this name."""
         ...
@@ -71,11 +104,14 @@ class SoleLeader:
     Args:
         identity: Of this gateway.
         rack: Where it stands (`broker.rack`).
+        epochs: Of the units that have others than its own.
     """
 
-    def __init__(self, identity: Identity, rack: str | None) -> None:
+    def __init__(self, identity: Identity, rack: str | None, epochs: UnitEpochs) -> None:
         self._leader = Leader(identity.node_id, identity.leader_epoch)
         self._rack = rack
+        self._epochs = epochs
+        self._own = epochs.own
 
     def nodes(self, advertised: Advertised) -> Sequence[Node]:
         """This one."""
@@ -87,12 +123,32 @@ class SoleLeader:
         return self._leader.node_id
 
     def leader(self, record: TopicRecord, index: int) -> Leader:
-        """This one, under an epoch that grows with each start of a gateway on the store."""
+        """This one, under an epoch that grows with each start of a gateway on the store, or the unit's own."""
+        if self._own:  # seldom: and of 100,000 partitions this is asked at once
+            epoch = self._own.get(record.topic_id, {}).get(index)
+            if epoch is not None:
+                return Leader(self._leader.node_id, epoch)
         return self._leader
 
     def leads(self, record: TopicRecord, index: int) -> bool:
         """It does."""
         return True
+
+    def unit(self, record: TopicRecord, index: int) -> Unit:
+        """The partition itself."""
+        return Unit(record.topic_id, index)
+
+    async def raise_epoch(self, unit: Unit, above: int) -> int:
+        """Write the unit's row."""
+        return await self._epochs.raise_epoch(unit, above)
+
+    def greatest_epoch(self, topic_id: bytes) -> int:
+        """That of the partitions' own, or the gateway's."""
+        return self._epochs.greatest(topic_id)
+
+    def forget(self, topic_id: bytes) -> None:
+        """Forget what its partitions had of their own."""
+        self._epochs.forget(topic_id)
 
     def coordinator_id(self, key: str) -> int:
         """This one."""

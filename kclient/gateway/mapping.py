@@ -54,8 +54,15 @@ class Mapping(Protocol):
         """The places of a topic of which only the name is known. Raises `UnknownTopicError` if one is missing."""
         ...
 
-    async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease) -> None:
+    async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease, epoch: int) -> None:
         """Remove a topic's places and all messages in them; what is not there any more is no error.
+
+        Args:
+            manager: Knows the places.
+            broker: Keeps the messages.
+            topic: Its name.
+            lease: Must still be held.
+            epoch: The greatest under which one of them was opened.
 
         Raises:
             FencedError: If somebody else has taken the lease, whose topic of this name is left alone.
@@ -109,12 +116,12 @@ class DomainMapping:
             raise UnknownTopicError(f"There is no topic {missing[0]}")
         return [found[name] for name in topics]
 
-    async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease) -> None:
+    async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease, epoch: int) -> None:
         """Remove a topic's places and all messages in them; what is not there any more is no error."""
         with suppress(UnknownDomainError):
             places = [info.place for info in await manager.list_topics(topic)]
             await manager.commit({}, lease=lease)  # still held, so none of these places is a successor's
-            await broker.delete(places, epoch=lease.epoch)
+            await broker.delete(places, epoch=epoch)
             await manager.delete_domain(topic, lease=lease)
 
 

@@ -79,12 +79,25 @@ class TopicOffsets(Protocol):
         ...
 
 
+class TopicEpochs(Protocol):
+    """The leader epochs of topics: they go with them."""
+
+    def greatest_epoch(self, topic_id: bytes) -> int:
+        """The greatest of a topic's partitions: under it what it has is removed."""
+        ...
+
+    def forget(self, topic_id: bytes) -> None:
+        """A topic has been removed with all its rows."""
+        ...
+
+
 class TopicCatalogue:
     """Loads, creates, changes and deletes topics; changing waits for the manager's commit.
 
     Args:
         topics: Where the topics are found.
         offsets: What is committed of them.
+        epochs: Under which they are led.
         mapping: Where the partitions of new topics lie.
         config: The broker's settings, which topics follow.
         manager: Keeps the rows.
@@ -99,6 +112,7 @@ class TopicCatalogue:
         self,
         topics: TopicTable,
         offsets: TopicOffsets,
+        epochs: TopicEpochs,
         mapping: PartitionMapping,
         config: BrokerConfig,
         *,
@@ -111,6 +125,7 @@ class TopicCatalogue:
     ) -> None:
         self._topics = topics
         self._offsets = offsets
+        self._epochs = epochs
         self._mapping = mapping
         self._config = config
         self._manager = manager
@@ -334,7 +349,9 @@ class TopicCatalogue:
                 await self._load({name: row})
         else:
             logger.info("removing what is left of topic %s", name)
-            await intent.mapping.delete(self._manager, self._broker, name, lease=self._lease.current)
+            lease, topic_id = self._lease.current, intent.topic_id
+            epoch = lease.epoch if topic_id is None else self._epochs.greatest_epoch(topic_id)
+            await intent.mapping.delete(self._manager, self._broker, name, lease=lease, epoch=epoch)
             if intent.topic_id is not None:
                 for prefix in of_topic(intent.topic_id):
                     async for page in scan_pages(self._manager, prefix):
@@ -342,6 +359,8 @@ class TopicCatalogue:
             await self._offsets.forget_topic(name)  # before the intent goes: it alone tells that they may
         await self._manager.commit(rows, lease=self._lease.current)
         del self._topics.left[name]
+        if row is None and intent.topic_id is not None:
+            self._epochs.forget(intent.topic_id)
 
     async def sweep(self) -> None:
         """Remove whatever creations and deletions have left; what cannot be is tried again later."""

@@ -10,9 +10,10 @@ key                            row                                              
 `kafka/extents/ID/N`           the extents of a partition, `extents.encode_extents`           `gateway.extents`
 `kafka/extents/ID/N/chunks`    where some of its offsets lie, `extents.encode_chunks`         `gateway.extents`
 `kafka/aborted/ID/N/CHUNK`     aborted transactions of a partition, `aborted.encode_chunk`    `gateway.partitions`
+`kafka/unit/ID/N`              a unit's own leader epoch, `units.UnitRow`                     `gateway.unit_epochs`
 `kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`
 `kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
-`kafka/leader-epoch`           the last gateway's leader epoch, a `numbers.NumberRow`         `gateway.ownership`
+`kafka/leader-epoch`           above it no leader epoch was given, a `numbers.NumberRow`      `gateway.ownership`
 `kafka/cluster-id`             what clients know the store by, `broker.encode_cluster_id`     `gateway.gateway`
 `group/GROUP`                  a group and its members, `groups.encode_group_steps`           `gateway.groups`
 `group-offset/GROUP/TOPIC/N`   a committed offset, `groups.encode_offset`                     `gateway.groups`

@@ -21,6 +21,8 @@ EXTENTS: Final = "kafka/extents/"
 """Where a partition lies that does not lie in one piece, by topic id and number; and where some of its offsets do."""
 ABORTED: Final = "kafka/aborted/"
 """Aborted transactions of a partition, by topic id and number, and the number of the chunk."""
+UNITS: Final = "kafka/unit/"
+"""The leader epoch of a unit, today a partition, that has one of its own, by topic id and number."""
 GROUPS: Final = "group/"
 """A group with its members; one that only commits offsets has no row."""
 OFFSETS: Final = "group-offset/"
@@ -30,11 +32,11 @@ SETTINGS: Final = "kafka/config/broker"
 PRODUCER_IDS: Final = "kafka/producer-ids"
 """The first producer id that nobody was given."""
 LEADER_EPOCH: Final = "kafka/leader-epoch"
-"""The leader epoch of the last gateway, in case that the lease's row is damaged."""
+"""No gateway or unit has had a leader epoch above this, in case that the row of the lease or a unit is damaged."""
 CLUSTER_ID: Final = "kafka/cluster-id"
 """The id of the cluster, which is the store's."""
 LEASE: Final = "kafka/gateway"
-"""The right to serve the store. Its epoch is the leader epoch of every partition."""
+"""The right to serve the store. Its epoch is the leader epoch of every unit that has none of its own."""
 FIRST_LEASES: Final = "kafka/gateway/"
 """The first versions had a lease for each node.id, and let the leader epochs go backwards when that was changed."""
 
@@ -74,9 +76,21 @@ def aborted_key(topic_id: bytes, partition: int, chunk: int) -> str:
     return f"{ABORTED}{topic_id.hex()}/{partition}/{chunk}"
 
 
+def unit_key(topic_id: bytes, number: int) -> str:
+    """The key of a unit's leader epoch."""
+    return f"{UNITS}{topic_id.hex()}/{number}"
+
+
+def parse_unit_key(key: str) -> tuple[bytes, int]:
+    """The topic and the number that a key of `unit_key` names. Raises `ValueError` if it is none such."""
+    topic_id, number = key.removeprefix(UNITS).split("/")
+    return bytes.fromhex(topic_id), parse_number(number.encode(), 0, INT32_MAX)
+
+
 def of_topic(topic_id: bytes) -> tuple[str, ...]:
     """The prefixes of all rows of a topic's partitions."""
-    return tuple(f"{kind}{topic_id.hex()}/" for kind in (CHECKPOINTS, LOG_STARTS, EXTENTS, ABORTED))
+    kinds = (CHECKPOINTS, LOG_STARTS, EXTENTS, ABORTED, UNITS)
+    return tuple(f"{kind}{topic_id.hex()}/" for kind in kinds)
 
 
 def group_key(group_id: str) -> str:

@@ -17,6 +17,7 @@ from kclient.gateway.rows.broker import decode_cluster_id, decode_settings, enco
 from kclient.gateway.rows.numbers import PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint, encode_checkpoint
 from kclient.gateway.rows.topics import IntentRow, TopicRow
+from kclient.gateway.rows.units import UnitRow
 from kclient.htp import open_store
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.rows import seal, unsealed
@@ -49,6 +50,7 @@ DECODERS: dict[str, tuple[bytes, Any]] = {
     "the store's checkpoint": (STORE_CHECKPOINT, SyncCheckpoint.decode),
     "a topic": (TOPIC.encode(), TopicRow.decode),
     "an intent": (INTENT.encode(), IntentRow.decode),
+    "a unit's leader epoch": (UnitRow(3, 17).encode(), UnitRow.decode),
     "a number": (PRODUCER_IDS.encode(1000), PRODUCER_IDS.decode),
     "the cluster's id": (encode_cluster_id("u7NqGHxpR6KWr6EYnXgz9A"), decode_cluster_id),
     "the broker's settings": (encode_settings({"num.partitions": "3"}), decode_settings),
@@ -147,12 +149,13 @@ def test_each_number_in_its_place(row: bytes, decode: Any, token: bytes) -> None
 
 KEYS = [
     "brk/brk-0/{1}", "group-offset/g/a/", "group/g", "kafka/cluster-id", "kafka/config/broker", "kafka/intent/c",
-    "kafka/leader-epoch", "kafka/log-start/{0}", "kafka/log/{0}", "kafka/producer-ids", "kafka/topic/a",
+    "kafka/leader-epoch", "kafka/log-start/{0}", "kafka/log/{0}", "kafka/producer-ids", "kafka/topic/a", "kafka/unit/",
 ]  # fmt: skip
 OTHERS = {
     "group/g": GROUP,
     "kafka/intent/c": b'{"format": 1, "mapping": "domain", "id": "c1d69da761bf480bb67bc279ffdd76fb"}',
     "kafka/producer-ids": b"16778216",
+    f"kafka/unit/{bytes(16).hex()}/0": UnitRow(1, 5).encode(),
 }
 
 

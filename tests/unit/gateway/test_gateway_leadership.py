@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
@@ -14,6 +15,7 @@ from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leader, Node
 from kclient.gateway.rows.keys import OFFSETS
 from kclient.gateway.topic_record import TopicRecord
+from kclient.gateway.unit_epochs import Unit
 from kclient.htp import open_store
 from kclient.protocol import messages as m
 from kclient.protocol.message import ApiMessage
@@ -29,11 +31,15 @@ EPOCH = 70
 
 
 class Half:
-    """Leads the partitions with even numbers and coordinates the groups whose names begin with "mine"."""
+    """Leads the partitions with even numbers and coordinates the groups whose names begin with "mine".
 
-    def __init__(self, identity: Identity, rack: str | None) -> None:
+    Units have numbers of its own, and epochs that nothing but this object knows.
+    """
+
+    def __init__(self, identity: Identity, rack: str | None, _: object) -> None:
         self._me = identity.node_id
         self._rack = rack
+        self._raised: dict[Unit, int] = {}
 
     def nodes(self, advertised: Advertised) -> Sequence[Node]:
         return Node(self._me, advertised.host, advertised.port, self._rack), Node(OTHER, "other", 9, "there")
@@ -43,10 +49,26 @@ class Half:
         return OTHER
 
     def leader(self, record: TopicRecord, index: int) -> Leader:
-        return Leader(OTHER if index % 2 else self._me, EPOCH + index)
+        epoch = self._raised.get(self.unit(record, index), EPOCH + index)
+        return Leader(OTHER if index % 2 else self._me, epoch)
 
     def leads(self, record: TopicRecord, index: int) -> bool:
         return index % 2 == 0
+
+    def unit(self, record: TopicRecord, index: int) -> Unit:
+        return Unit(record.topic_id, 1000 - index)
+
+    async def raise_epoch(self, unit: Unit, above: int) -> int:
+        await anyio.lowlevel.checkpoint()
+        self._raised[unit] = above + 10
+        return above + 10
+
+    def greatest_epoch(self, topic_id: bytes) -> int:
+        return max([EPOCH + 9, *(epoch for unit, epoch in self._raised.items() if unit.topic_id == topic_id)])
+
+    def forget(self, topic_id: bytes) -> None:
+        for unit in [unit for unit in self._raised if unit.topic_id == topic_id]:
+            del self._raised[unit]
 
     def coordinator_id(self, key: str) -> int:
         return self._me if self.coordinates(key) else 3 if key == "nobody's" else OTHER

@@ -30,6 +30,7 @@ from kclient.gateway.rows.groups import CommittedOffset
 from kclient.gateway.shields import Shields
 from kclient.gateway.topic_record import TopicRecord
 from kclient.gateway.topic_table import TopicTable
+from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp import open_store
 from kclient.htp.memory import reset
 from kclient.htp.port import Manager
@@ -114,7 +115,8 @@ class Harness:
     def renew(self) -> None:
         """Another coordinator over the same store, not started yet, and handlers that ask it."""
         identity = Identity(1, "cluster", self.lease.current.epoch)
-        leadership, topics = SoleLeader(identity, None), cast("TopicTable", self.topics)
+        leadership = SoleLeader(identity, None, UnitEpochs(self.manager, self.lease))
+        topics = cast("TopicTable", self.topics)
         self.groups = GroupCoordinator(
             topics,
             self.config,
