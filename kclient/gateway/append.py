@@ -49,7 +49,7 @@ class Append:
     """
 
     __slots__ = (
-        "_waiting", "base_offset", "begins", "ends", "error", "length", "next_offset", "producer_id", "state",
+        "_waiting", "base_offset", "begins", "crc", "ends", "error", "length", "next_offset", "producer_id", "state",
         "timestamp", "undo",
     )  # fmt: skip
 
@@ -58,6 +58,8 @@ class Append:
         self.base_offset: int = -1
         self.next_offset: int = -1
         self.length: int = 0
+        self.crc: int = 0
+        """The batch's, as it is stored."""
         self.timestamp: int = -1
         """The log append time to be stamped, or -1."""
         self.error: KafkaError | None = None

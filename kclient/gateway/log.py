@@ -4,7 +4,8 @@ It decides and remembers; it stores nothing, waits for nothing and reads no cloc
 goes through it like this::
 
     prepare(header) ──> Append ──> stored() ──> durable(offset) ──> the high watermark moves, the append is done
-        │                  └────────── failed(append) ──> it and all later ones are undone
+        │                  ├────────── failed(append) ──> it and all later ones are undone
+        │                  └────────── withdraw() ──> nobody knows of any: found() or lost() once it was read back
         ├──> Duplicate (of a stored batch, or of an append under way)
         └──> KafkaError (the sequence is out of order, the epoch is old)
 
@@ -311,17 +312,21 @@ class PartitionLog:
 
     def failed(self, append: Append, error: KafkaError) -> list[Append]:
         """The store failed this append: undo it and all later ones, which are returned, oldest first."""
-        undone: list[Append] = []
         if append.state is AppendState.FAILED or append not in self.pending:
-            return undone
+            return []
+        undone = self._undo(append)
+        for each in reversed(undone):  # what a producer begins with is what it was refused first
+            self.lost(each, error)
+        return undone
+
+    def _undo(self, append: Append) -> list[Append]:
+        """As if this append and all later ones had not come; they are returned, oldest first."""
+        undone: list[Append] = []
         while True:
             last = self.pending.pop()
             if last.producer_id >= 0:
                 self._put(last.producer_id, last.undo)
-                if last.begins is not None:
-                    self._refused.put(last.producer_id, last.begins)
             self.transactions.undo(last.base_offset)
-            last.fail(error)
             undone.append(last)
             if last is append:
                 break
@@ -331,12 +336,39 @@ class PartitionLog:
         undone.reverse()
         return undone
 
+    # An outcome that is not known
+
+    def withdraw(self) -> list[Append]:
+        """What became of the appends under way is not known: as if none had come; they are returned, oldest first.
+
+        What is stored of them comes back by `recovered`. After that each is told to be `found` or `lost`.
+        """
+        return self._undo(self.pending[0]) if self.pending else []
+
+    def lead(self, epoch: int) -> None:
+        """Append under another leader epoch from now on; nothing may be under way."""
+        self.leader_epoch = epoch
+
+    def found(self, append: Append) -> None:
+        """A withdrawn append is stored, and durable; `recovered` has seen it."""
+        if append.producer_id >= 0:
+            self._refused.pop(append.producer_id)
+        if append.state is AppendState.PREPARED:
+            append.move(AppendState.STORED)
+        append.move(AppendState.DURABLE)
+
+    def lost(self, append: Append, error: KafkaError) -> None:
+        """An append that was undone is not stored: its producer has to begin with it, if it is not known."""
+        if append.begins is not None and self._windows.get(append.producer_id) is None:
+            self._refused.put(append.producer_id, append.begins)
+        append.fail(error)
+
     def refuse(self, header: Header, now_ms: int) -> None:
         """A batch was refused because the log could not be opened: its producer has to begin with it later.
 
-        Whether the producer is known only the log that is opened can tell (`follow`).
+        Whether the producer is known only the log that is opened can tell (`follow`, `found`).
         """
-        if header.producer_id < 0 or header.base_sequence < 0:
+        if header.producer_id < 0 or header.base_sequence < 0 or self._windows.get(header.producer_id) is not None:
             return
         before = self._refused.get(header.producer_id)
         if before is None or before.epoch < header.producer_epoch:

@@ -2,23 +2,20 @@
 
 An append is restamped in place and handed to HTP in the caller's turn (`append` never awaits); HTP tells when it
 is synced, and only then does the high watermark move, do waiting fetches wake and are `acks=all` producers
-answered. A partition is opened when it is first used; appends that come before it is open wait in their order.
+answered. A partition is opened when it is first used; appends that come before it is open wait in their order. Where
+HTP cannot tell whether it has stored something, it is opened anew, and finds out (`takeover.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
-import anyio.lowlevel
 
 from kclient.errors import (
     KafkaError,
@@ -28,15 +25,26 @@ from kclient.errors import (
 )
 from kclient.gateway.aborted import AbortedTransaction, ChunkBounds, Entries, overlapping
 from kclient.gateway.append import Append, AppendState
-from kclient.gateway.checkpoints import Checkpoints, encoded
+from kclient.gateway.checkpoints import encoded
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.log import Checkpoint, Duplicate, PartitionLog
-from kclient.gateway.recovery import aborted_between, catch_up
+from kclient.gateway.partition_life import PartitionLife, Surroundings
+from kclient.gateway.partition_states import State
+from kclient.gateway.recovery import aborted_between
 from kclient.gateway.rows.aborted import encode_chunk
 from kclient.gateway.rows.keys import aborted_key, checkpoint_key, log_start_key
 from kclient.gateway.rows.numbers import LOG_START
 from kclient.gateway.rows.partitions import encode_checkpoint
-from kclient.htp.errors import FencedError, HtpError, StorageError, StorageFullError, UnknownTopicError
+from kclient.gateway.takeover import Site
+from kclient.gateway.undecided import Undecided
+from kclient.htp.errors import (
+    FencedError,
+    HtpError,
+    OutcomeUnknownError,
+    StorageError,
+    StorageFullError,
+    UnknownTopicError,
+)
 from kclient.htp.port import (
     CAP_NOWAIT,
     CAP_SEGMENTS,
@@ -54,61 +62,26 @@ from kclient.records.restamping import place_batch
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
-    from kclient.gateway.aborted_rows import AbortedRows
-    from kclient.gateway.clock import Clock
-    from kclient.gateway.extents import PartitionStore
     from kclient.gateway.log_transactions import Verification
-    from kclient.gateway.opening import Openings
-    from kclient.gateway.producer_windows import ProducerLimit
-    from kclient.gateway.shields import Shields
-    from kclient.gateway.waiters import Waiter
+    from kclient.gateway.unit_epochs import Unit
+
+T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
-_REFUSAL_S: Final = 1.0
-"""Seconds until a partition that could not be opened is tried again."""
-_TURN_S: Final = 0.002
-"""Seconds of one turn of the loop for appends that have waited for the partition."""
 _MARKER_LIMIT: Final = 1024
 CHECKPOINT_BYTES: Final = 64 << 20
 """A checkpoint is written after so many bytes: the most that opening a partition has to read."""
 CHECKPOINT_BATCHES: Final = 50_000
 
 
-class State(Enum):
-    """The life of a partition."""
-
-    CLOSED = "closed"
-    """Known, not opened yet."""
-    OPENING = "opening"
-    OPEN = "open"
-    GONE = "gone"
-    """Its topic was deleted, or the gateway has closed."""
-
-
-@dataclass(slots=True, frozen=True)
-class Surroundings:
-    """What all partitions of a gateway work with."""
-
-    store: PartitionStore
-    clock: Clock
-    producers: ProducerLimit
-    """How many producers the logs may remember."""
-    checkpoints: Checkpoints
-    aborted: AbortedRows
-    openings: Openings
-    shields: Shields
-    spawn: Callable[..., object]
-    """Starts a task of the gateway."""
-
-
-class Partition:
+class Partition(PartitionLife):
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_around", "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_key", "_opened", "_queue",
-        "_refusal", "_sending", "_start_key", "_stored_in", "_topic_id", "_unsent", "_wall_ms", "config", "direct",
-        "dirty", "index", "log", "name", "place", "saving", "state", "waiters",
+        "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_key", "_sending", "_start_key",
+        "_stored_in", "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms", "config", "direct", "dirty", "place",
+        "saving",
     )  # fmt: skip
 
     def __init__(
@@ -118,172 +91,117 @@ class Partition:
         index: int,
         config: TopicConfig,
         place: Place,
+        unit: Unit,
         leader_epoch: int,
         around: Surroundings,
     ) -> None:
-        self.name: str = name
-        """Of its topic."""
-        self.index: int = index
+        super().__init__(name, index, PartitionLog(leader_epoch, producers=around.producers), around)
         self.config: TopicConfig = config
         self.place: Place = place
         self.direct: DirectTopic | None = None
         """Its topic in HTP where that has calls without a switch of tasks; None while the partition is not open."""
-        self.log: PartitionLog = PartitionLog(leader_epoch, producers=around.producers)
-        self.state: State = State.CLOSED
-        self.waiters: set[Waiter] = set()
         self.dirty: bool = False
         """Whether there is more to say than the last checkpoint says."""
-        self._around = around
         self._wall_ms = around.clock.wall_ms
         self._stored_in: OpenTopic | None = None
         self._topic_id = topic_id
+        self._unit = unit
         self._key, self._start_key = checkpoint_key(topic_id, index), log_start_key(topic_id, index)
-        self._opened: anyio.Event | None = None
-        self._queue: deque[tuple[Buffer, BatchHeader, Append]] = deque()
         self._unsent: deque[tuple[Append, Buffer]] = deque()
         self._sending = False
         self._end_unknown = False
         """Whether an append has failed since the store was last asked where it ends."""
+        self._undecided: Undecided | None = None
+        """What was on its way when the outcome of an append was not known, until it has been read back."""
         self._bytes = self._batches = 0
         self._checkpointing = False
         self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)
         """Held while a checkpoint is written: what was encoded later is written later."""
-        self._refusal: tuple[float, str] = 0.0, ""
-        """Until when it is not opened again, since that has failed, and why."""
         self._full_at: int | None = None
         """Where the log ended when it was last told that there is no space."""
 
-    def __str__(self) -> str:
-        return f"{self.name}-{self.index}"
+    @property
+    def undecided(self) -> bool:
+        """Whether it is not known what is stored at its end: it is being opened anew, or will be."""
+        return self._undecided is not None
 
     # Opening
 
-    def open_soon(self) -> None:
-        """Begin to open the partition, unless that has begun."""
-        if self.state is State.CLOSED:
-            self.state = State.OPENING
-            self._opened = anyio.Event()
-            self._around.openings.add(self)
-
-    async def ready(self) -> None:
-        """Until the partition is open. Raises `KafkaStorageError` or `UnknownTopicOrPartitionError`."""
-        while self.state is not State.OPEN:
-            if self.state is State.GONE:
-                raise UnknownTopicOrPartitionError(f"{self} is gone")
-            self.open_soon()
-            assert self._opened is not None
-            await self._opened.wait()
-            if self.state is State.CLOSED:
-                raise KafkaStorageError(f"{self} cannot be opened: see the gateway's log")
-
-    async def opened(self) -> None:
-        """Until opening has succeeded or failed."""
-        if self._opened is not None:
-            await self._opened.wait()
-
-    def wake(self) -> None:
-        """Have waiting fetches look again."""
-        for waiter in list(self.waiters):
-            waiter.wake()
-
-    async def open(self) -> None:
-        """Open the partition, when its turn has come."""
-        if self.state is not State.OPENING:  # it has gone meanwhile
-            return
-        error: KafkaError | None = None
-        opened = False
+    async def _recover(self) -> PartitionLog:
+        """Open it for the first time."""
+        site = self._site()
+        log, topic, dirty = await self._around.takeover.first(site, self.log.leader_epoch)
         try:
-            error = await self._try_to_recover()
-            if error is None:
-                await self._take_queued()
-                opened = True
-        finally:
-            if self.state is State.OPENING:
-                self.state = State.OPEN if opened else State.CLOSED
-            assert self._opened is not None
-            self._opened.set()
-        queued, self._queue = self._queue, deque()
-        for _, header, append in queued:
-            assert error is not None
-            self.log.refuse(header, self._wall_ms())
-            append.fail(error)
-            append.tell()
-        self.wake()
-
-    async def _try_to_recover(self) -> KafkaError | None:
-        until, reason = self._refusal
-        if self._around.clock.now() < until:  # clients ask ten times a second: one try a second will do
-            return KafkaStorageError(reason)
-        try:
-            await self._recover()
-        except (KafkaError, ValueError, OSError) as failure:
-            if self.state is State.OPENING:
-                logger.error("%s cannot be opened: %s", self, failure, exc_info=not isinstance(failure, HtpError))
-            reason = f"{self} cannot be opened: {failure}"
-            self._refusal = self._around.clock.now() + _REFUSAL_S, reason
-            return KafkaStorageError(reason)
-        return None
-
-    async def _take_queued(self) -> None:
-        """Append what has come before the partition was open; what comes meanwhile follows it."""
-        until = time.perf_counter() + _TURN_S
-        while self._queue:
-            batch, header, append = self._queue.popleft()
-            try:
-                self._append(batch, header, append)
-            except KafkaError as error:
-                append.fail(error)
-                append.tell()
-            if time.perf_counter() >= until:
-                await anyio.lowlevel.checkpoint()
-                until = time.perf_counter() + _TURN_S
-
-    async def _recover(self) -> None:
-        checkpoint, damaged = await self._around.checkpoints.read(self._key, self._start_key, str(self))
-        log = PartitionLog(self.log.leader_epoch, checkpoint, self._around.producers)
-        try:
-            await self._recover_log(log)
-            if self.state is State.GONE:
-                raise UnknownTopicOrPartitionError(f"{self} is gone")
+            await self._hold(topic, site.settings)
         except BaseException:  # cancelled too: the producers that it remembers count no longer
             log.close()
-            if self.state is State.GONE:
-                self._stored_in = self.direct = None
             raise
         log.follow(self.log)
-        self.log = log
-        self.dirty = damaged or log.next_offset > (checkpoint.next_offset if checkpoint else 0)
+        self.dirty = dirty
+        return log
 
-    async def _recover_log(self, log: PartitionLog) -> None:
-        """Open the topic in HTP, and take into account what the log has not seen of it."""
-        config = self.config
-        opened = await self._around.store.open(
-            self.place,
-            self._topic_id,
-            self.index,
-            epoch=log.leader_epoch,
-            settings=layout(config),
-            next_offset=log.next_offset,
-        )
-        self._stored_in = opened
-        status = await opened.status()
-        goes_on = log.transactions.aborted.open
-        if goes_on is not None:
-            key = self._aborted_key(goes_on.bounds.number)
-            found = await self._around.aborted.read(key, goes_on.bounds, self._aborted_from_log)
-            goes_on.entries = found.copy(goes_on.bounds.transactions)
-        await catch_up(log, opened, status, str(self), self._wall_ms())
-        if layout(self.config) != layout(config):  # changed meanwhile
-            await opened.configure(layout(self.config))
-        self.direct = opened if CAP_NOWAIT in self._around.store.capabilities else None  # type: ignore[assignment]
+    async def _find_out(self) -> None:
+        """Open it anew under a raised epoch, and tell whoever waits what is stored."""
+        undecided, site = self._undecided, self._site()
+        assert undecided is not None
+        try:
+            await self._hold(await self._around.takeover.again(site, self.log, undecided), site.settings)
+        finally:
+            if self.state is State.GONE:
+                self.log.close()  # it may have seen producers since it was closed
+        self._undecided, self.dirty = None, True
+        decided = undecided.decide(self.log, self._not_stored)
+        stored = sum(append.state is AppendState.DURABLE for append in decided)
+        logger.warning(
+            "%s was opened anew under leader epoch %d: of %d appends whose outcome was not known %d are stored",
+            self, self.log.leader_epoch, len(decided), stored,
+        )  # fmt: skip
+        for append in decided:
+            append.tell()
+
+    def _not_stored(self, append: Append) -> KafkaError:
+        return KafkaStorageError(f"{self}: the store did not take what was appended at offset {append.base_offset}")
+
+    def _site(self) -> Site:
+        return Site(str(self), self.place, self._topic_id, self.index, layout(self.config), self._raise_epoch)
+
+    async def _raise_epoch(self, above: int) -> int:
+        async with self.saving:  # who removes the rows of a topic waits for this: no row comes afterwards
+            self._check_here()
+            return await self._around.epochs.raise_epoch(self._unit, above)
+
+    async def _hold(self, topic: OpenTopic, settings: TopicSettings) -> None:
+        """Use a topic that was opened with these settings from now on."""
+        self._check_here()
+        self._stored_in = topic
+        while (changed := layout(self.config)) != settings:  # meanwhile
+            await topic.configure(changed)
+            settings = changed
+        self._check_here()
+        self.direct = topic if CAP_NOWAIT in self._around.store.capabilities else None  # type: ignore[assignment]
+
+    def _stop(self, append: Append, error: BaseException) -> None:
+        """Whether an append is stored is not known: nothing is appended before the partition was opened anew."""
+        if self._undecided is not None or self.state is State.GONE:
+            return
+        reason = f"{self}: whether what was appended at offset {append.base_offset} is stored is not known: {error}"
+        logger.error("%s", reason)
+        self._undecided = Undecided(self.log)
+        self._unsent, self._sending, self._end_unknown = deque(), False, False
+        self._stall(reason)
 
     async def configure(self, config: TopicConfig) -> None:
         """Take over changed settings of the topic."""
         relayout = layout(config) != layout(self.config)
         self.config = config
-        # also while it is being opened: what recovery compares with may be behind it already
-        if relayout and self.state in (State.OPEN, State.OPENING) and self._stored_in is not None:
-            await self._stored_in.configure(layout(config))
+        topic = self._stored_in
+        # also while it is being opened: what `_hold` compares with may be behind it already
+        if relayout and topic is not None and not self.undecided:
+            try:
+                await topic.configure(layout(config))
+            except FencedError:
+                if topic is self._stored_in and not self.undecided:  # else it is opened anew with these
+                    raise
 
     # Reading what is stored: only of an open partition
 
@@ -296,20 +214,29 @@ class Partition:
 
     async def pull(self, offset: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
         """The visible batches from an offset on, as `OpenTopic.pull` gives them."""
-        with self._told():
-            return await self.stored_in.pull(offset, max_bytes=max_bytes, max_messages=max_messages)
+        return await self._ask(lambda topic: topic.pull(offset, max_bytes=max_bytes, max_messages=max_messages))
 
     async def find_by_timestamp(self, timestamp: int, *, start: int) -> Found | None:
         """The first visible batch that is not older than a time, as `OpenTopic.find_by_timestamp` gives it."""
-        with self._told():
-            return await self.stored_in.find_by_timestamp(timestamp, start=start)
+        return await self._ask(lambda topic: topic.find_by_timestamp(timestamp, start=start))
 
     async def segments(self) -> list[SegmentInfo]:
         """The segments that hold the partition; none where HTP has no such thing."""
         if CAP_SEGMENTS not in self._around.store.capabilities:
             return []
-        with self._told():
-            return await self.stored_in.segments()
+        return await self._ask(lambda topic: topic.segments())
+
+    async def _ask(self, question: Callable[[OpenTopic], Awaitable[T]]) -> T:
+        """What the topic in HTP answers; where it was opened anew meanwhile, what it answers then."""
+        while True:
+            topic = self.stored_in
+            with self._told():
+                try:
+                    return await question(topic)
+                except FencedError:
+                    if topic is self._stored_in and not self.undecided:
+                        raise
+            await self.ready()
 
     def aborted_nowait(self, first: int, until: int) -> list[AbortedTransaction] | None:
         """The aborted transactions with records from an offset to another; None if `aborted` has to read them."""
@@ -334,8 +261,7 @@ class Partition:
         return aborted_key(self._topic_id, self.index, number)
 
     async def _aborted_from_log(self, bounds: ChunkBounds) -> Entries:
-        with self._told():
-            return await aborted_between(self.stored_in, bounds, str(self))
+        return await self._ask(lambda topic: aborted_between(topic, bounds, str(self)))
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -365,12 +291,7 @@ class Partition:
         """
         if self.state is State.OPEN:
             return self._append(batch, header, verified=verified)
-        if self.state is State.GONE:
-            raise NotLeaderOrFollowerError(f"{self} is gone")
-        append = Append()
-        self._queue.append((batch, header, append))
-        self.open_soon()
-        return append
+        return self._wait_for(batch, header, verified)
 
     def append_end(self, producer_id: int, producer_epoch: int, marker: EndMarker) -> Append:
         """Append the control record that ends a transaction; only to an open partition.
@@ -382,7 +303,9 @@ class Partition:
             raise NotLeaderOrFollowerError(f"{self} is not open")
         now_ms = self._wall_ms()
         batch = end_of_transaction(producer_id, producer_epoch, marker, now_ms)
-        append = self.log.prepare_end(read_header(batch), marker, now_ms)
+        header = read_header(batch)
+        append = self.log.prepare_end(header, marker, now_ms)
+        append.crc = header.crc
         place_batch(batch, append.base_offset, self.log.leader_epoch)
         self._send(append, batch)
         return append
@@ -402,8 +325,10 @@ class Partition:
         epoch = self.log.leader_epoch
         if found.timestamp < 0:
             place_batch(batch, found.base_offset, epoch)
+            found.crc = header.crc
         else:
             restamp(batch, base_offset=found.base_offset, partition_leader_epoch=epoch, log_append_time=found.timestamp)
+            found.crc = read_header(batch).crc
         self._send(found, batch)
         return found
 
@@ -413,6 +338,9 @@ class Partition:
             return
         try:
             sent = self.direct.send_nowait((batch,))
+        except OutcomeUnknownError as error:
+            self._stop(append, error)
+            return
         except HtpError as error:
             self._fail(append, error)
             return
@@ -428,40 +356,53 @@ class Partition:
     def _begin_sending(self) -> None:
         if not self._sending:
             self._sending = True
-            self._around.spawn(self._send_all, name=f"append to {self}")
+            self._around.spawn(self._send_all, self._unsent, name=f"append to {self}")
 
-    async def _send_all(self) -> None:
-        """What the broker cannot take at once: one append after the other, in order."""
+    async def _send_all(self, unsent: deque[tuple[Append, Buffer]]) -> None:
+        """What the broker cannot take at once: one append after the other, in order.
+
+        Where the partition is opened anew, another deque has taken this one's place: what comes back is no news then.
+        """
         try:
-            while self._unsent or self._end_unknown:
+            while self._unsent is unsent and (unsent or self._end_unknown):
                 if self._end_unknown:
                     await self._find_end()
                     continue
-                append, batch = self._unsent.popleft()
+                append, batch = unsent.popleft()
                 try:
                     sent = await self.stored_in.send((batch,))
+                except OutcomeUnknownError as error:
+                    if self._unsent is unsent:
+                        self._stop(append, error)
                 except KafkaError as error:
                     if append.state is AppendState.FAILED:  # the partition has ended, and told who waited
                         continue
-                    self._fail(append, error)
+                    if self._unsent is unsent:
+                        self._fail(append, error)
                 else:
+                    if self._unsent is not unsent:
+                        continue
                     if append.state is AppendState.PREPARED:
                         self._stored(append, sent)
                     elif self.state is not State.GONE:  # it was undone with an earlier one, and is there all the same
                         self._end_unknown = True
         finally:
-            self._sending = False
+            if self._unsent is unsent:
+                self._sending = False
 
     async def _find_end(self) -> None:
         """After a failure: ask the store where it ends."""
         self._end_unknown = False
+        unsent = self._unsent
         try:
             status = await self.stored_in.status()
         except KafkaError as error:
             if self.state is not State.GONE:
                 logger.error("%s: its end is not known: %s", self, error)
             return
-        if self._unsent and status.next > (first := self._unsent[0][0]).base_offset:  # they came meanwhile
+        if self._unsent is not unsent:
+            return
+        if unsent and status.next > (first := unsent[0][0]).base_offset:  # they came meanwhile
             self._fail(first, StorageError(f"the store goes on at offset {status.next}"))
         self.log.skip_to(status.next)
 
@@ -471,10 +412,13 @@ class Partition:
         sent.on_synced(partial(self._synced, append))
 
     def _synced(self, append: Append, error: BaseException | None) -> None:
-        if append.state is not AppendState.STORED:
+        if append.state is not AppendState.STORED or self._undecided is not None:
             return
         if error is not None:
-            self._fail(append, error)
+            if isinstance(error, OutcomeUnknownError):
+                self._stop(append, error)
+            else:
+                self._fail(append, error)
             return
         done, size, stable = self.log.durable(append.next_offset)
         for appended in done:
@@ -491,8 +435,11 @@ class Partition:
     async def settled(self) -> None:
         """Until no append is on its way of those that are now: each is durable, or has failed.
 
-        Appends that come meanwhile are not waited for: a partition may be written without a pause.
+        Appends that come meanwhile are not waited for: a partition may be written without a pause. Nor is more than one
+        try to find out what became of those whose outcome is not known.
         """
+        if self._undecided is not None:
+            await self.opened()
         if self.log.pending and self.state is not State.GONE:  # by then they have failed
             ended = anyio.Event()
             self.log.pending[-1].watch(AppendState.DURABLE, ended.set)
@@ -610,14 +557,15 @@ class Partition:
         self._end(NotLeaderOrFollowerError(f"{self}: the gateway is closing"))
 
     def _end(self, error: KafkaError) -> None:
-        self.state = State.GONE
+        if self.state is State.GONE:
+            return
         self._stored_in = self.direct = None  # whoever deletes the place, or closes the store, ends it
         self._unsent.clear()
-        if self._opened is not None:
-            self._opened.set()
-        queued, self._queue = self._queue, deque()
         self.log.close()
-        for append in (*(each for _, _, each in queued), *self.log.pending):
+        self._end_life(error)
+        if self._undecided is not None:
+            self._undecided.give_up(error)
+        for append in self.log.pending:
             append.fail(error)
             append.tell()
         self.wake()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kclient.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kclient.gateway.aborted_rows import AbortedRows
 from kclient.gateway.checkpoints import Checkpoints
 from kclient.gateway.opening import Openings
-from kclient.gateway.partition import Partition, State, Surroundings
+from kclient.gateway.partition import Partition
+from kclient.gateway.partition_life import Surroundings
+from kclient.gateway.partition_states import State
+from kclient.gateway.takeover import Takeover
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +27,26 @@ if TYPE_CHECKING:
     from kclient.gateway.topic_record import TopicRecord
     from kclient.gateway.topic_table import TopicTable
     from kclient.htp.port import Manager
+logger: logging.Logger = logging.getLogger("kclient.gateway.log")
+
+
+def _while_it_runs(spawn: Callable[..., object]) -> Callable[..., object]:
+    """Starts tasks of a gateway that runs.
+
+    The store tells what became of an append also when the gateway has failed: then nobody is left to do something about
+    it, and the store is not to hear of that.
+    """
+
+    def spawn_or_not(*args: object, **options: object) -> None:
+        try:
+            spawn(*args, **options)
+        except Exception as failure:  # noqa: BLE001  (the gateway's own, which whoever waits for it is told)
+            logger.debug("no task is started any more: %r", failure)
+
+    return spawn_or_not
+
+
+_OPENED: Final = frozenset({State.RESUMING, State.OPEN, State.REOPENING})
 
 
 class PartitionTable:
@@ -56,9 +80,12 @@ class PartitionTable:
         self._topics = topics
         self._leadership = leadership
         self._checkpoints = Checkpoints(manager, lease)
+        spawn = _while_it_runs(spawn)
+        aborted = AbortedRows(manager)
         self._around = Surroundings(
-            store, clock, producers, self._checkpoints, AbortedRows(manager), Openings(spawn), shields, spawn
-        )
+            store, clock, producers, self._checkpoints, aborted, leadership, Openings(spawn),
+            Takeover(store, self._checkpoints, aborted, producers, clock.wall_ms), shields, spawn,
+        )  # fmt: skip
 
     async def load(self) -> None:
         """Read all checkpoints at once."""
@@ -75,9 +102,9 @@ class PartitionTable:
         if found is None and 0 <= index < record.partitions and not record.gone:
             if not self._leadership.leads(record, index):
                 return None
-            epoch = self._leadership.leader(record, index).epoch
+            unit, epoch = self._leadership.unit(record, index), self._leadership.leader(record, index).epoch
             found = record.logs[index] = Partition(
-                record.name, record.topic_id, index, record.config, record.places[index], epoch, self._around
+                record.name, record.topic_id, index, record.config, record.places[index], unit, epoch, self._around
             )
         return found
 
@@ -97,12 +124,12 @@ class PartitionTable:
         raise UnknownTopicOrPartitionError(f"there is no partition {record.name}-{index}")
 
     def opened(self) -> list[Partition]:
-        """Every partition that is open."""
+        """Every partition that is open, or is being opened anew."""
         return [
             partition
             for record in self._topics
             for partition in list(record.logs.values())
-            if partition.state is State.OPEN
+            if partition.state in _OPENED
         ]
 
     async def checkpoint(self) -> None:

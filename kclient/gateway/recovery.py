@@ -1,8 +1,9 @@
-"""What the log of a partition learns from the store when it is opened: the batches behind its checkpoint."""
+"""What the log of a partition learns from the store when it is opened: the batches behind what it knows."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +45,23 @@ async def catch_up(log: PartitionLog, opened: OpenTopic, status: TopicStatus, na
     Raises:
         HtpError: If it cannot be read.
     """
+    await read_back(log, opened, status, name, now_ms)
+    log.start_offset = max(log.start_offset, status.start)
+    log.skip_to(status.next, status.end)
+
+
+async def read_back(
+    log: PartitionLog,
+    opened: OpenTopic,
+    status: TopicStatus,
+    name: str,
+    now_ms: int,
+    saw: Callable[[BatchHeader], object] | None = None,
+) -> None:
+    """Take into account what is stored from the log's next offset on; `saw` is called with each batch's header.
+
+    The arguments and errors are those of `catch_up`. If it is broken off, it goes on where it was.
+    """
     position = max(log.next_offset, status.start)
     while position < status.end:
         try:
@@ -59,10 +77,8 @@ async def catch_up(log: PartitionLog, opened: OpenTopic, status: TopicStatus, na
             continue
         if not pulled.data:
             break
-        await _read_again(log, pulled.data, now_ms)
+        await _read_again(log, pulled.data, now_ms, saw)
         position = pulled.last + 1
-    log.start_offset = max(log.start_offset, status.start)
-    log.skip_to(status.next, status.end)
 
 
 async def behind_damage(opened: OpenTopic, position: int, end: int) -> int:
@@ -116,10 +132,15 @@ async def aborted_between(opened: OpenTopic, bounds: ChunkBounds, name: str) -> 
     return found
 
 
-async def _read_again(log: PartitionLog, batches: Buffer, now_ms: int) -> None:
+async def _read_again(
+    log: PartitionLog, batches: Buffer, now_ms: int, saw: Callable[[BatchHeader], object] | None
+) -> None:
     headers = iter_headers(batches)
     while some := list(islice(headers, _HEADERS_AT_ONCE)):
         _take(log, batches, some, now_ms)
+        if saw is not None:
+            for _, header in some:
+                saw(header)
         await anyio.lowlevel.checkpoint()
 
 

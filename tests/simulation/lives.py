@@ -33,6 +33,7 @@ from tests.simulation.inline_threads import START_S, Loop, run
 from tests.simulation.lives_client import EARLIEST, LATEST, OFFSETS_KEPT_S, Client
 from tests.simulation.lives_model import NAMES, Incarnation, Model, promise
 from tests.slow_store import SlowStore
+from tests.uncertain_store import UNKNOWN, Fate, UncertainStore
 from tests.unit.htp.disks import PowerCutFiles
 
 
@@ -85,16 +86,21 @@ class World:
         self.seed = seed
         self.backend = backend
         self.folder = folder
+        self.loop = loop
         self.dice = Random(seed)
         self.clients = self.dice.choice([2, 3, 4, 5])
         self.turns = self.dice.choice([0, 2, 6])
         self.slowness = self.dice.choice([0.02, 0.2, 0.5])
         self.faults = self.dice.choice([0.0, 0.0, 0.0, 0.03])
+        self.uncertain = self.dice.choice([0.05, 0.3]) if seed % 4 in (1, 2) else 0.0
+        """How often the store does not tell what became of a send: in half of the lives of each backend never."""
         self.at_once = self.dice.choice([True, False])
         """Whether the store takes appends at once; else they take their time, as any other call."""
         loop.sync_s = self.dice.choice([0.05, 0.05, 2.0])
         self.model = Model()
         self.gateway: Gateway
+        self.epoch = -1
+        """The gateway's."""
         self.store: Any
         self.running = False
         self.due: trio.Event = trio.Event()
@@ -135,13 +141,31 @@ class World:
         sync = self.dice.choice(["each", "auto", "filesystem"])
         return open_store(f"embedded:{self.disk.base}/data", files=self.disk, group_sync=sync)
 
+    def _uncertain(self, inner: Any) -> UncertainStore:
+        """The store, that does not tell what became of some sends."""
+        store = UncertainStore(inner)
+        broker = store.broker
+
+        def fate() -> Fate:
+            happens = self.running and self.dice.random() < self.uncertain
+            return self.dice.choice(UNKNOWN) if happens else Fate.KNOWN
+
+        async def arrive() -> None:
+            if not self.cut:
+                await broker.arrive()
+
+        broker.fate = fate
+        broker.soon = lambda decide: self.loop.later(decide, 2.0)
+        broker.on_late = lambda: self.loop.later(lambda: self.loop.nursery.start_soon(arrive), 2.0)
+        return store
+
     async def live(self, *, final: bool = False) -> None:
         """One life: start, work, and close in good order, or have the power cut."""
         self.cut = False
         inner = self._open_store()
         await inner.__aenter__()
         try:
-            self.store = Fallible(inner, self)
+            self.store = Fallible(self._uncertain(inner), self)
             await self._start()
             try:
                 with trio.CancelScope() as scope:
@@ -178,7 +202,8 @@ class World:
         gateway = Gateway(self.store, listen=None, config=config)
         with trio.fail_after(60):
             await gateway.start()
-        self.gateway = gateway
+        self.gateway, self.epoch = gateway, gateway.parts.identity.leader_epoch
+        promise(self.epoch > max(self.model.epochs.values(), default=-1), "the gateway's epoch is one of the past")
 
     async def _work(self, scope: trio.CancelScope) -> None:
         crash = self.dice.random() < 0.5

@@ -173,7 +173,7 @@ class Client:
     async def offset(self, name: str, timestamp: int, partition: int) -> int | None:
         row = await within(self.wire.offset(name, timestamp, partition))
         if row.error_code:
-            promise(self.world.faults, f"{name}-{partition}: {row}")
+            promise(self.world.faults or self.world.uncertain, f"{name}-{partition}: {row}")
             return None
         return int(row.offset)
 
@@ -414,8 +414,11 @@ class Client:
         response = await within(self.wire.metadata(*NAMES))
         for topic in response.topics:
             for partition in topic.partitions:
-                promise(partition.leader_epoch >= self.model.epoch, "the leader epoch went backwards")
-                self.model.epoch = partition.leader_epoch
+                key, epoch = (bytes(topic.topic_id), partition.partition_index), partition.leader_epoch
+                where = f"{topic.name}-{partition.partition_index}"
+                promise(epoch >= self.model.epochs.get(key, -1), f"{where}: the leader epoch went backwards")
+                promise(epoch >= self.world.epoch, f"{where}: its leader epoch is below the gateway's")
+                self.model.epochs[key] = epoch
 
     async def intrude(self) -> None:
         """A second gateway of another number on the same store is refused."""

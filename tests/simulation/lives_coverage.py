@@ -9,9 +9,12 @@ from typing import Any
 from unittest import mock
 from weakref import WeakKeyDictionary
 
-from kclient.gateway.append import Append
+from kclient.gateway.append import Append, AppendState
 from kclient.gateway.log import Duplicate, PartitionLog
-from kclient.gateway.partition import Partition, State
+from kclient.gateway.partition import Partition
+from kclient.gateway.partition_states import State
+from kclient.gateway.takeover import Takeover
+from kclient.gateway.undecided import Undecided
 
 
 class _CountingLog(PartitionLog):
@@ -28,18 +31,21 @@ def counted() -> Iterator[Counter[str]]:
     - `queued twice`: duplicates that came before their partition was open.
     - `queued`: appends that came before their partition was open, behind others that did.
     - `settling`: waits for appends to be settled; `left behind` of them, because the partition went.
+    - `unknown`: appends whose outcome was not known, when that was found out; `found` of them were stored.
+    - `opened anew`: partitions, to find that out; `tried again` where that failed.
     """
     seen: Counter[str] = Counter()
     queued: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
     prepare, settled = PartitionLog.prepare, Partition.settled
+    again, decide = Takeover.again, Undecided.decide
 
     def counting_prepare(
-        log: Any, header: Any, now_ms: int, timestamp: int = -1, waiting: Append | None = None
+        log: Any, header: Any, now_ms: int, timestamp: int, waiting: Append | None, *rest: Any
     ) -> Append | Duplicate:
         if waiting is not None:
             seen["queued"] += bool(queued.get(log))
             queued[log] = queued.get(log, 0) + 1
-        found = prepare(log, header, now_ms, timestamp, waiting)
+        found = prepare(log, header, now_ms, timestamp, waiting, *rest)
         if isinstance(found, Duplicate):
             seen["duplicates"] += 1
             seen["on their way"] += found.pending is not None
@@ -55,9 +61,24 @@ def counted() -> Iterator[Counter[str]]:
         seen["settling"] += waits
         seen["left behind"] += waits and partition.state is State.GONE
 
+    async def counting_again(takeover: Takeover, *args: Any) -> Any:
+        seen["tried again"] += 1
+        opened = await again(takeover, *args)
+        seen["tried again"] -= 1
+        seen["opened anew"] += 1
+        return opened
+
+    def counting_decide(undecided: Undecided, *args: Any) -> list[Append]:
+        decided = decide(undecided, *args)
+        seen["unknown"] += len(decided)
+        seen["found"] += sum(append.state is AppendState.DURABLE for append in decided)
+        return decided
+
     with (
         mock.patch.object(PartitionLog, "prepare", counting_prepare),
         mock.patch.object(Partition, "settled", counting_settled),
-        mock.patch("kclient.gateway.partition.PartitionLog", _CountingLog),
+        mock.patch.object(Takeover, "again", counting_again),
+        mock.patch.object(Undecided, "decide", counting_decide),
+        mock.patch("kclient.gateway.takeover.PartitionLog", _CountingLog),
     ):
         yield seen

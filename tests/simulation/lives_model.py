@@ -101,7 +101,8 @@ class Model:
         self.changing: dict[str, int] = defaultdict(int)
         """How often a name has begun or ceased to stand for something: what saw it change does not know which."""
         self.all: dict[bytes, Incarnation] = {}
-        self.epoch = -1
+        self.epochs: dict[tuple[bytes, int], int] = {}
+        """The leader epoch of a partition as it was seen last: it never falls."""
         self.offsets: dict[tuple[str, bytes, int], Committed] = {}
         self.broker: dict[str, set[str | None]] = {}
 

@@ -232,7 +232,7 @@ class Producer:
                 live = self.model.live.get(sent.name)
                 sent.topic_id = live.topic_id if live is not None else None
             if sent.topic_id is not None:
-                sent.sure = True
+                sent.sure = sent.acks == -1 or not self.world.uncertain  # what is written may be lost
                 ends = self.model.all[sent.topic_id].ends
                 if sent.acks == -1:
                     ends[sent.partition] = max(ends[sent.partition], sent.offset + 1)
@@ -247,14 +247,15 @@ class Producer:
             if not alive:
                 self._give_up(lane)
         elif row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            promise(lane.idempotent and self.world.faults, text)  # one before it has failed
+            promise(lane.idempotent and (self.world.faults or self.world.uncertain), text)  # one before it has failed
             if lane.unanswered and lane.unanswered[0] is batch:
                 self._give_up(lane)
                 self.producer_id = -1
         elif row.error_code == ErrorCode.REQUEST_TIMED_OUT:
             promise(hasty, text)
         else:
-            promise(row.error_code == ErrorCode.KAFKA_STORAGE_ERROR and self.world.faults, text)
+            troubled = self.world.faults or self.world.uncertain
+            promise(row.error_code == ErrorCode.KAFKA_STORAGE_ERROR and troubled, text)
 
     def _give_up(self, lane: Lane) -> None:
         lane.unanswered.clear()

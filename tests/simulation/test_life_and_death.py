@@ -10,13 +10,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import trio
 
 from kclient.concurrency import first_leaf
 from kclient.errors import KafkaError
 from kclient.gateway import log as log_module
 from kclient.gateway.append import Append, AppendState
+from kclient.gateway.leadership import SoleLeader
 from kclient.gateway.log import Checkpoint, PartitionLog
 from kclient.gateway.partition import Partition
+from kclient.gateway.undecided import Undecided
 from tests.simulation.lives import live
 from tests.simulation.lives_coverage import counted
 from tests.simulation.lives_model import Violated
@@ -38,6 +41,8 @@ def test_lives(backend: str, block: int) -> None:
     assert seen["duplicates"] > 100, seen
     assert seen["queued"] > 10, seen
     assert seen["on their way"] > 10, seen
+    assert seen["unknown"] > 10, seen
+    assert 0 < seen["found"] < seen["unknown"], seen
 
 
 @pytest.mark.long
@@ -52,6 +57,10 @@ def test_hundreds_of_lives(backend: str, seeds: range) -> None:
     assert seen["on their way"] > len(seeds), seen
     assert seen["queued twice"] > len(seeds) / 5, seen
     assert seen["left behind"], seen
+    assert seen["opened anew"] > len(seeds), seen
+    assert seen["unknown"] > 2 * len(seeds), seen
+    assert len(seeds) / 2 < seen["found"] < seen["unknown"], seen
+    assert seen["tried again"], seen
 
 
 def test_a_seed_gives_the_same_life() -> None:
@@ -136,12 +145,37 @@ def _appends_of_what_has_gone_are_waited_for() -> AbstractContextManager[Any]:
     return mock.patch.object(Partition, "_end", untold)
 
 
+def _what_is_not_known_counts_as_lost() -> AbstractContextManager[Any]:
+    return mock.patch.object(Partition, "_stop", Partition._fail)
+
+
+def _what_is_not_known_counts_as_stored() -> AbstractContextManager[Any]:
+    decide = Undecided.decide
+
+    def trusting(undecided: Undecided, log: PartitionLog, error: Any) -> list[Append]:
+        undecided._stored = set(undecided._by_offset)
+        return decide(undecided, log, error)
+
+    return mock.patch.object(Undecided, "decide", trusting)
+
+
+def _the_old_epoch_is_not_sealed() -> AbstractContextManager[Any]:
+    async def the_same(_: SoleLeader, __: object, above: int) -> int:
+        await trio.lowlevel.checkpoint()
+        return above
+
+    return mock.patch.object(SoleLeader, "raise_epoch", the_same)
+
+
 SOON = [
     _nothing_is_a_duplicate,
     _fewer_are_remembered,
     _queued_appends_are_reversed,
     _repeats_are_answered_at_once,
     _recovery_forgets_producers,
+    _what_is_not_known_counts_as_lost,
+    _what_is_not_known_counts_as_stored,
+    _the_old_epoch_is_not_sealed,
 ]
 LATER = [_queued_repeats_are_answered_at_once, _checkpoints_forget_producers, _appends_of_what_has_gone_are_waited_for]
 

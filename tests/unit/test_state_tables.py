@@ -32,6 +32,9 @@ from kclient.gateway.append import SUCCESSORS as APPEND_SUCCESSORS
 from kclient.gateway.append import AppendState
 from kclient.gateway.groups.states import SUCCESSORS as GROUP_SUCCESSORS
 from kclient.gateway.groups.states import GroupState
+from kclient.gateway.partition_states import PARTITION_TABLE
+from kclient.gateway.partition_states import Event as PartitionEvent
+from kclient.gateway.partition_states import State as PartitionState
 from kclient.net.sasl.authentication import AUTHENTICATION_TABLE, AuthenticationEvent, AuthenticationState
 from kclient.net.sasl.session import SESSION_TABLE, SessionEvent, SessionState
 from kclient.producer.states import (
@@ -67,6 +70,7 @@ MACHINES = {
     "holding": Machine(HOLDING_TABLE, HoldingState, HoldingEvent, "coordinator.md"),
     "link": Machine(LINK_TABLE, LinkState, LinkEvent, "cluster.md"),
     "member": Machine(MEMBER_TABLE, MemberState, MemberEvent, "coordinator.md"),
+    "partition": Machine(PARTITION_TABLE, PartitionState, PartitionEvent, "gateway.md"),
     "position": Machine(POSITION_TABLE, PositionState, PositionEvent, "fetching.md"),
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),
     "session": Machine(SESSION_TABLE, SessionState, SessionEvent, "connection.md"),

@@ -16,7 +16,15 @@ from kclient.errors import IllegalStateError
 from kclient.gateway.extents import extent as lists
 from kclient.gateway.extents.chunks import Chunks
 from kclient.gateway.recovery import behind_damage
-from kclient.htp.errors import DamagedError, HtpError, OrderError, PositionError, StorageError, UnknownTopicError
+from kclient.htp.errors import (
+    DamagedError,
+    HtpError,
+    OrderError,
+    OutcomeUnknownError,
+    PositionError,
+    StorageError,
+    UnknownTopicError,
+)
 from kclient.htp.port import Found, Place, Pulled, SegmentInfo, Sent, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
@@ -96,6 +104,8 @@ class ExtentTopic:
         self._last: Sent | None = None
         self._lost = True
         """Whether what lies at the end has to be looked for."""
+        self._undecided = False
+        """Whether the outcome of a send is not known: nothing more is sent before it is opened under a newer epoch."""
         self._trimmed = 0
         """The greatest offset that it was trimmed up to."""
         self._moved = False
@@ -146,9 +156,13 @@ class ExtentTopic:
     # Appending
 
     async def send(self, messages: Sequence[Buffer]) -> Sent:
-        """Append batches, all or none; nothing if the sync of earlier ones fails while this waits."""
+        """Append batches, all or none; nothing if the sync of earlier ones fails while this waits.
+
+        An outcome that the store does not know is passed on; nothing more is sent then.
+        """
         failures = self._failures
         async with self._changing:
+            self._check_decided()
             if self._lost:
                 await self._find_end()
             framing = self._encoding.framing
@@ -162,10 +176,15 @@ class ExtentTopic:
             if self.extents[-1].chunks.full:
                 await self._begin_chunk()
             topic = await self._topic(self.extents[-1].place)
+            self._check_decided()
             if self._failures != failures:  # whoever sends was told that this is undone with those
                 raise StorageError(f"{self.place}: what was sent before could not be synced")
             self._lost = True  # unless it succeeds
-            self._last = sent = await topic.send(wrapped)
+            try:
+                self._last = sent = await topic.send(wrapped)
+            except OutcomeUnknownError:
+                self._undecided = True
+                raise
             self._lost = False
             now_ms = self._wall_ms()
             for message, info in zip(messages, infos, strict=True):
@@ -174,11 +193,16 @@ class ExtentTopic:
             sent.on_synced(partial(self._synced, self._next))
             return sent
 
+    def _check_decided(self) -> None:
+        if self._undecided:
+            raise StorageError(f"{self.place}: what became of an earlier send is not known, so nothing was sent")
+
     def _synced(self, end: int, error: BaseException | None) -> None:
         if error is None:
             self._end = max(self._end, end)
             self._least = max(self._least, end)
-        else:  # its positions are given again
+        else:  # its positions are given again, or it is not known whether they are
+            self._undecided = self._undecided or isinstance(error, OutcomeUnknownError)
             self._lost = True
             self._failures += 1
             self._changed()
@@ -192,7 +216,10 @@ class ExtentTopic:
         extent = self.extents[-1]
         topic = await self._topic(extent.place)
         if self._last is not None:
-            await self._last.synced()
+            try:
+                await self._last.synced()
+            except OutcomeUnknownError as error:
+                raise StorageError(f"{self.place}: no chunk was begun: {error}") from error
             self._last = None
         extent.chunks.begin(self._next, (await topic.status()).end)
 

@@ -17,7 +17,8 @@ from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FetchPlan, Key, Wanted
 from kclient.gateway.handlers._work import FEW, READ_COMMITTED, lazily
 from kclient.gateway.log import PartitionLog
-from kclient.gateway.partition import Partition, State
+from kclient.gateway.partition import Partition
+from kclient.gateway.partition_states import State
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.waiters import Waiter
 from kclient.htp.errors import HtpError, PositionError
@@ -205,6 +206,8 @@ class FetchReader:
                 continue
             try:
                 if partition.state is not State.OPEN:
+                    if partition.undecided:
+                        continue  # it tells when it has been opened anew: the others of the request do not wait for it
                     await partition.ready()
                 most = self._most(fetch, partition, wanted, limit - fetch.size)
                 if most < 0:

@@ -16,7 +16,7 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway import topics as topics_module
 from kclient.gateway.append import AppendState
-from kclient.gateway.partition import State
+from kclient.gateway.partition_states import State
 from kclient.gateway.rows.keys import CHECKPOINTS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.htp import StorageError, open_store

@@ -19,9 +19,10 @@ from kclient.gateway.unit_epochs import Unit
 from kclient.htp import open_store
 from kclient.protocol import messages as m
 from kclient.protocol.message import ApiMessage
-from kclient.records import decode_records, read_header
+from kclient.records import decode_records, iter_headers, read_header
 from tests.all_rows import scan_all
 from tests.gateway_wire import batch_of, connect, names, produce_request, running
+from tests.uncertain_store import Fate, UncertainStore
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +134,27 @@ async def test_what_another_gateway_leads_is_not_served() -> None:
             assert [record.value for record in decode_records(records, "t", index)] == [b"a"]
             assert (await wire.offset("t", -1, partition=index)).leader_epoch == EPOCH + index
         assert sorted(partition.index for partition in gateway.parts.partitions.opened()) == [0, 2]
+
+
+@pytest.mark.usefixtures("half")
+async def test_a_raised_epoch_is_asked_of_the_leadership() -> None:
+    async with open_store(f"memory:{next(names)}") as inner:
+        store = UncertainStore(inner)
+        async with gateway_module.Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t", 4)
+            assert (await wire.produce("t", batch_of(b"a"), 2)).base_offset == 0
+            store.broker.fates.append(Fate.STORED)
+            assert (await wire.produce("t", batch_of(b"b"), 2)).base_offset == 1
+            assert (await wire.produce("t", batch_of(b"c"), 2)).base_offset == 2
+            records = (await wire.fetch("t", 0, partition=2)).records
+            epochs = [header.partition_leader_epoch for _, header in iter_headers(records)]
+            assert epochs == [EPOCH + 2, EPOCH + 2, EPOCH + 12]
+            told = {row.partition_index: row.leader_epoch for row in (await wire.metadata("t")).topics[0].partitions}
+            assert told == {0: EPOCH, 1: EPOCH + 1, 2: EPOCH + 12, 3: EPOCH + 3}
+            assert store.broker.epochs == [EPOCH + 2, EPOCH + 12]
+            assert await wire.delete("t") == 0, "under an epoch that none of its partitions is above"
+            await wire.aclose()
 
 
 REQUESTS: dict[str, tuple[Callable[[str], ApiMessage], int]] = {

@@ -20,6 +20,7 @@ from kclient.errors import (
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.log import Duplicate, PartitionLog
 from kclient.gateway.producer_windows import ProducerLimit
+from kclient.gateway.undecided import Undecided
 from tests.example_budget import examples
 
 MAX_SEQUENCE = 2**31 - 1
@@ -36,6 +37,7 @@ class Batch(NamedTuple):
     partition_leader_epoch: int = 0
     max_timestamp: int = 1
     is_control: bool = False
+    crc: int = 0
     is_transactional: bool = False
 
     @property
@@ -336,12 +338,14 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.log = PartitionLog()
         self.sequence = 0
+        self.sent: dict[int, int] = {}
+        """The sequence number of what has an offset now, or had it last."""
         self.acknowledged: dict[int, tuple[int, int]] = {}
 
     @rule(count=st.integers(1, 3))
     def append(self, count: int) -> None:
         self.sequence = self.log.windows[7].next_sequence if 7 in self.log.windows else 0
-        append(self.log, idempotent(self.sequence, count))
+        self.sent[append(self.log, idempotent(self.sequence, count)).base_offset] = self.sequence
 
     @precondition(lambda self: self.log.pending)
     @rule(data=st.data())
@@ -356,6 +360,30 @@ class AnyOrder(RuleBasedStateMachine):
     def fail(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.log.pending) - 1))
         self.log.failed(self.log.pending[index], KafkaStorageError())
+
+    @precondition(lambda self: self.log.pending)
+    @rule(data=st.data())
+    def not_know(self, data: st.DataObject) -> None:
+        """What became of those under way is not known: the first of them are found to be stored."""
+        pending, durable = list(self.log.pending), self.log.high_watermark
+        stored = pending[: data.draw(st.integers(0, len(pending)))]
+        undecided = Undecided(self.log)
+        assert not self.log.pending
+        assert self.log.next_offset >= self.log.high_watermark == durable
+        self.log.lead(self.log.leader_epoch + 1)
+        for each in stored:
+            count = each.next_offset - each.base_offset
+            header = idempotent(self.sent[each.base_offset], count)._replace(
+                base_offset=each.base_offset, partition_leader_epoch=undecided.epoch, crc=each.crc
+            )
+            self.log.recovered([header], 0)
+            undecided.saw(header)
+            self.acknowledged[each.base_offset] = (each.base_offset, each.next_offset)
+        assert undecided.decide(self.log, lambda _: KafkaStorageError()) == pending
+        assert [each.state for each in pending] == [
+            AppendState.DURABLE if each in stored else AppendState.FAILED for each in pending
+        ]
+        assert self.log.next_offset == self.log.high_watermark
 
     @precondition(lambda self: 7 in self.log.windows)
     @rule(data=st.data())

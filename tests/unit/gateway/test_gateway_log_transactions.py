@@ -330,6 +330,27 @@ class AnyTransactions(RuleBasedStateMachine):
         self.log.failed(append, KafkaStorageError())
         self.batches = [each for each in self.batches if each[0] < append.base_offset]
 
+    @precondition(lambda self: self.log.pending)
+    @rule(data=st.data())
+    def not_know(self, data: st.DataObject) -> None:
+        """What became of those under way is not known: some of the first are found to be stored."""
+        log, pending = self.log, list(self.log.pending)
+        stored = pending[: data.draw(st.integers(0, len(pending)))]
+        end = stored[-1].next_offset if stored else pending[0].base_offset
+        self.batches = [each for each in self.batches if each[0] < end]
+        assert log.withdraw() == pending
+        log.lead(log.leader_epoch + 1)
+        self._recover(self.batches)
+        for append in pending:
+            if append in stored:
+                log.found(append)
+            else:
+                log.lost(append, KafkaStorageError())
+        if log.transactions.unstable:  # who waits for what is stable is told of all of it when it is decided
+            first = next(iter(log.transactions.unstable))
+            held = [each for each in stored if each.base_offset >= first]
+            assert log.transactions.held_back >= 100 * len(held)
+
     @rule(data=st.data())
     def trim(self, data: st.DataObject) -> None:
         self.log.trim(data.draw(st.integers(0, self.log.high_watermark)))

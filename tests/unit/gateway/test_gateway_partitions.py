@@ -333,7 +333,7 @@ async def test_what_was_taken_and_not_synced_keeps_its_offset_to_itself() -> Non
 
 async def test_what_was_refused_as_a_partition_could_not_be_opened_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of one producer are on the way one behind the other; librdkafka takes "out of order" for stored."""
-    monkeypatch.setattr("kclient.gateway.partition._REFUSAL_S", 0.0)
+    monkeypatch.setattr("kclient.gateway.partition_life._REFUSAL_S", 0.0)
 
     async def fail(*_: object, **__: object) -> None:
         raise StorageError("no space")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from sqlalchemy import delete
 
+from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
 from kclient.gateway.ownership import HeldLease, take_store
 from kclient.gateway.rows.keys import LEADER_EPOCH, LEASE, UNITS, of_topic, parse_unit_key, unit_key
 from kclient.gateway.rows.numbers import LEADER_EPOCH as EPOCH_ROW
@@ -19,8 +23,10 @@ from kclient.gateway.unit_epochs import Unit, UnitEpochs
 from kclient.htp import FencedError, HtpError, StorageError, Store, open_store
 from kclient.htp.embedded.tables import leases
 from kclient.htp.rows import GREATEST_EPOCH
+from kclient.records import iter_headers
 from tests.all_rows import scan_all
-from tests.gateway_wire import names
+from tests.gateway_wire import Wire, batch_of, connect, names, produce_request
+from tests.uncertain_store import Fate, UncertainStore
 
 pytestmark = pytest.mark.anyio
 
@@ -219,3 +225,63 @@ async def test_epochs_come_to_an_end(url: str) -> None:
         with pytest.raises(HtpError, match="no leader epoch is left"):
             await epochs.raise_epoch(MINE, 0)
         assert epochs.of(MINE) == GREATEST_EPOCH
+
+
+@asynccontextmanager
+async def serving(inner: Store) -> AsyncIterator[tuple[Gateway, Wire, UncertainStore]]:
+    store = UncertainStore(inner)
+    async with Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        try:
+            yield gateway, wire, store
+        finally:
+            await wire.aclose()
+
+
+async def epochs_of(wire: Wire) -> list[int]:
+    records = (await wire.fetch("t", 0)).records or b""
+    return [header.partition_leader_epoch for _, header in iter_headers(records)]
+
+
+async def test_where_all_rows_are_lost_the_store_remembers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses the epoch that was used before: the partition gets one above, since the lease is the gateway's."""
+    monkeypatch.setattr("kclient.gateway.partition_life._REFUSAL_S", 0.0)
+    async with open_store(url) as inner:
+        async with serving(inner) as (gateway, wire, store):
+            await wire.create("t")
+            for number in range(20):
+                store.broker.fates.append(Fate.STORED)
+                await wire.produce("t", batch_of(b"%d" % number))
+            last = (await wire.metadata("t")).topics[0].partitions[0].leader_epoch
+        await inner.manager.commit({LEADER_EPOCH: None, **dict.fromkeys(await scan_all(inner.manager, UNITS))})
+        await _lose_lease(inner)
+        async with serving(inner) as (gateway, wire, _):
+            assert gateway.parts.identity.leader_epoch < last
+            assert (await wire.produce("t", batch_of(b"more"))).base_offset == 20
+            told = (await wire.metadata("t")).topics[0].partitions[0].leader_epoch
+            assert told == last + 1
+            found = await epochs_of(wire)
+            assert found == sorted(found)
+            assert found[-1] == told
+            assert await wire.delete("t") == 0
+
+
+async def test_one_that_was_followed_raises_nothing(url: str) -> None:
+    """The epoch that seals its topic is its successor's: it stops, and does not seal that in turn."""
+    async with open_store(url) as inner, serving(inner) as (first, wire, store):
+        await wire.create("t", 2)
+        await wire.produce("t", batch_of(b"a"))
+        async with serving(inner) as (_, other, _):
+            assert (await other.produce("t", batch_of(b"b"))).base_offset == 1
+            assert (await other.produce("t", batch_of(b"c"), 1)).base_offset == 0
+            store.broker.fates.append(Fate.LOST)
+            await wire.send(produce_request("t", batch_of(b"unknown")), 9)
+            late = connect(first)
+            row = await late.produce("t", batch_of(b"never opened here"), 1)
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            await anyio.wait_all_tasks_blocked()
+            for index, expected in enumerate([[b"a", b"b", b"d"], [b"c", b"d"]]):
+                assert (await other.produce("t", batch_of(b"d"), index)).base_offset == len(expected) - 1
+                assert await other.values("t", 0, index) == expected
+            await first.close(0.0)
+            await late.aclose()

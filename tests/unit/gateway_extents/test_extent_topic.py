@@ -21,6 +21,7 @@ from kclient.htp import (
     DamagedError,
     FencedError,
     OrderError,
+    OutcomeUnknownError,
     Place,
     PositionError,
     StorageError,
@@ -31,6 +32,7 @@ from kclient.records import iter_headers
 from kclient.records.restamping import place_batch
 from tests.gateway_wire import batch_of
 from tests.plain_store import HEAD, PlainStore
+from tests.uncertain_store import UNKNOWN, Fate, UncertainBroker, UncertainStore
 
 names = (f"extents-{number}" for number in count())
 pytestmark = pytest.mark.anyio
@@ -250,6 +252,74 @@ async def test_a_newer_leader_seals_an_older_one() -> None:
         with pytest.raises(FencedError):
             await old.trim(1)
         await made.holds_from(0)
+
+
+@asynccontextmanager
+async def uncertain(encoding: Encoding) -> AsyncIterator[tuple[Bed, UncertainBroker]]:
+    store: Any = UncertainStore(PlainStore(next(names)))
+    async with store:
+        await store.manager.create_domain("t")
+        place = (await store.manager.create_topic(Topic("t", "0"), broker="brk-0")).place
+        made = Bed(store, place, HeldLease(await store.manager.acquire("lease", "me", 100)), encoding)
+        await made.open()
+        yield made, store.broker
+
+
+@pytest.mark.parametrize("encoding", [BARE, Enveloped(3)], ids=["bare", "enveloped"])
+@pytest.mark.parametrize("fate", UNKNOWN, ids=lambda fate: fate.name)
+async def test_an_outcome_that_is_not_known_is_passed_on_and_nothing_is_sent_after_it(
+    fate: Fate, encoding: Encoding
+) -> None:
+    async with uncertain(encoding) as (made, broker):
+        made.topic.extents[0].chunks.unit = 500
+        for number in range(20):
+            await made.append(b"%d" % number, bytes(50))
+        kept, offset = list(made.batches), made.next
+        broker.fates.append(fate)
+        told: list[BaseException | None] = []
+        with pytest.raises(OutcomeUnknownError):
+            sent = await made.append(b"unknown", wait=False)
+            sent.on_synced(told.append)
+            await sent.synced()
+        if fate in (Fate.SYNCED, Fate.VANISHED):
+            assert [type(error) for error in told] == [OutcomeUnknownError]
+        met = len(broker.met)
+        for _ in range(3):
+            made.next = offset + 1
+            with pytest.raises(StorageError, match="is not known, so nothing was sent"):
+                await made.append(b"not sent", wait=False)
+        assert len(broker.met) == met
+        made.next = offset
+        await made.open()
+        assert [type(error) for error in await broker.arrive()] == ([FencedError] if fate is Fate.LATE else [])
+        stored = fate in (Fate.STORED, Fate.SYNCED)
+        assert (await made.topic.status())[1:3] == (offset + stored, offset + stored)
+        made.batches = [*kept, *(await made.read(offset))]
+        assert len(made.batches) == len(kept) + stored
+        made.next = offset + stored
+        await made.append(b"more")
+        await made.holds_from(0)
+
+
+async def test_what_waits_behind_an_outcome_that_is_not_known_was_not_sent() -> None:
+    """A chunk begins with it: it waits until the one before is synced, of which nobody will know."""
+    async with uncertain(BARE) as (made, broker):
+        made.topic.extents[0].chunks.unit = 10
+        broker.holding = []
+        broker.fates.append(Fate.SYNCED)
+        sent = await made.append(b"a", wait=False)
+        async with anyio.create_task_group() as group:
+
+            async def behind() -> None:
+                with pytest.raises(StorageError, match="no chunk was begun"):
+                    await made.append(b"b", wait=False)
+
+            group.start_soon(behind)
+            await anyio.wait_all_tasks_blocked()
+            broker.holding[0].decide()
+        with pytest.raises(OutcomeUnknownError):
+            await sent.synced()
+        assert len(broker.met) == 1
 
 
 async def copied(made: Bed, name: str, first: int, until: int) -> Extent:
