@@ -21,7 +21,6 @@ an append undoes that too.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from kclient.errors import (
 )
 from kclient.gateway.aborted import ChunkBounds
 from kclient.gateway.append import Append, AppendState
+from kclient.gateway.leader_epochs import LeaderEpochs
 from kclient.gateway.log_transactions import EndedTransaction, LogTransactions, Verification
 from kclient.gateway.producer_windows import (
     NO_TRANSACTION,
@@ -154,7 +154,7 @@ class PartitionLog:
         producers = producers or ProducerLimit()
         self._windows = ProducerWindows(producers, checkpoint.windows if checkpoint else None)
         self._refused = RefusedProducers(producers)
-        self._epochs: list[tuple[int, int]] = list(checkpoint.epochs) if checkpoint else []
+        self._epochs = LeaderEpochs(checkpoint.epochs if checkpoint else ())
         begun = [window.transaction_start for window in checkpoint.windows.values()] if checkpoint else ()
         self.transactions: LogTransactions = LogTransactions(
             (first for first in begun if first >= 0), checkpoint.aborted if checkpoint else ()
@@ -282,8 +282,8 @@ class PartitionLog:
     def stored(self, append: Append) -> None:
         """The store took the batch; its sync is on the way."""
         append.move(AppendState.STORED)
-        if not self._epochs or self._epochs[-1][0] < self.leader_epoch:
-            self._epochs.append((self.leader_epoch, append.base_offset))
+        if self._epochs.newest < self.leader_epoch:
+            self._epochs.begin(self.leader_epoch, append.base_offset)
 
     def durable(self, offset: int) -> tuple[list[Append], int, int]:
         """Everything below `offset` is durable.
@@ -331,8 +331,7 @@ class PartitionLog:
             if last is append:
                 break
         self.next_offset = append.base_offset
-        while self._epochs and self._epochs[-1][1] >= self.next_offset:
-            self._epochs.pop()
+        self._epochs.cut(self.next_offset)
         undone.reverse()
         return undone
 
@@ -470,8 +469,8 @@ class PartitionLog:
             return False
         self.next_offset = self.high_watermark = next_offset
         epoch = header.partition_leader_epoch
-        if not self._epochs or self._epochs[-1][0] < epoch:
-            self._epochs.append((epoch, header.base_offset))
+        if self._epochs.newest < epoch:
+            self._epochs.begin(epoch, header.base_offset)
         return True
 
     def skip_to(self, next_offset: int, end: int | None = None) -> None:
@@ -502,8 +501,8 @@ class PartitionLog:
                 else:
                     windows[append.producer_id] = append.undo
         start = self.start_offset if start_offset is None else start_offset
-        epochs = _since([entry for entry in self._epochs if entry[1] < self.high_watermark], start)
-        return Checkpoint(self.high_watermark, start, windows, tuple(epochs), self.transactions.aborted.trimmed(start))
+        epochs = self._epochs.between(start, self.high_watermark)
+        return Checkpoint(self.high_watermark, start, windows, epochs, self.transactions.aborted.trimmed(start))
 
     def expire(self, before_ms: int) -> int:
         """Forget the producers that have appended nothing since `before_ms`; how many there were."""
@@ -523,7 +522,7 @@ class PartitionLog:
         if before <= self.start_offset:
             return False
         self.start_offset = before
-        self._epochs = _since(self._epochs, before)
+        self._epochs.trim(before)
         self.transactions.aborted.trim(before)
         return True
 
@@ -542,31 +541,18 @@ class PartitionLog:
         """The greatest epoch not above `epoch` and where it ends, (-1, -1) when unknown (KIP-101, KIP-279)."""
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
-        if not 0 <= epoch < self.leader_epoch or not self._epochs:
+        if not 0 <= epoch < self.leader_epoch:
             return -1, -1
-        index = bisect_right([known for known, _ in self._epochs], epoch)
-        if index == 0:
-            return epoch, self._epochs[0][1]
-        found = self._epochs[index - 1][0]
-        return found, self._epochs[index][1] if index < len(self._epochs) else self.high_watermark
+        return self._epochs.end_of(epoch, self.high_watermark)
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch of the record at this offset; -1 when unknown."""
-        index = bisect_right([start for _, start in self._epochs], offset)
-        return self._epochs[index - 1][0] if index else -1
+        return self._epochs.of(offset)
 
     @property
     def windows(self) -> dict[int, ProducerWindow]:
         """What is remembered of each producer id, for descriptions and tests."""
         return self._windows.copy()
-
-
-def _since(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
-    """Epochs from an offset on: one that lies below it is gone, the one it lies in begins there."""
-    kept = bisect_right([begin for _, begin in epochs], start) - 1
-    if kept < 0:
-        return epochs
-    return [(epochs[kept][0], start), *epochs[kept + 1 :]]
 
 
 def _ended(window: ProducerWindow | None, header: Header, marker: Marker, now_ms: int) -> ProducerWindow:
