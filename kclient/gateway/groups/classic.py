@@ -53,6 +53,7 @@ class ClassicGroup(Rebalancing):
     """
 
     type: str = CLASSIC
+    protocol_type: str | None
 
     def __init__(self, group_id: str, settings: GroupSettings, new_member_id: Callable[[str], str]) -> None:
         super().__init__(group_id, settings, new_member_id)

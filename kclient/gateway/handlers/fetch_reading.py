@@ -57,24 +57,24 @@ class Fetch:
     )
 
     def __init__(self, request: FetchRequest, context: RequestContext, plan: FetchPlan, by_id: bool) -> None:
-        self.request = request
-        self.context = context
-        self.plan = plan
-        self.by_id = by_id
+        self.request: FetchRequest = request
+        self.context: RequestContext = context
+        self.plan: FetchPlan = plan
+        self.by_id: bool = by_id
         self.committed: bool = request.isolation_level == READ_COMMITTED
         """Whether only committed records are wanted."""
         self.rows: dict[int, FetchResponsePartitionData] = {}
         """The partitions that have records, by their numbers in the plan; for the others their state will do."""
         self.errors: dict[int, int] = {}
         """The codes of those that cannot be read."""
-        self.lacking = False
+        self.lacking: bool = False
         """Whether some are not there at all."""
-        self.size = 0
-        self.full = False
+        self.size: int = 0
+        self.full: bool = False
         """Whether there is more of a partition that the client would take, and no room for it in this answer."""
-        self.least = 0
+        self.least: int = 0
         """Bytes of memory without which nothing can be read: those of a large batch."""
-        self.hurried = False
+        self.hurried: bool = False
         """Whether it was told to wait no longer."""
         self.waiter: Waiter | None = None
 
