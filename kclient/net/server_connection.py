@@ -84,7 +84,7 @@ class _Parted:
     cause: BaseException | None
 
 
-class _Turns:
+class _ChannelTurns:
     """What a channel is told of a connection's turns."""
 
     __slots__ = ("add", "enter", "garbled", "leave", "progressed", "unasked")
@@ -257,7 +257,7 @@ class ServerConnection:
             self._supervisor,
             frame_limit=self.frame_limit,
             first_room=self._settings.first_room,
-            turns=_Turns(self.flow, self._order.progressed, self.share.unasked, self._garbled),
+            turns=_ChannelTurns(self.flow, self._order.progressed, self.share.unasked, self._garbled),
             admit=self._admit,
         )
 

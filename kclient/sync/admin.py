@@ -21,9 +21,9 @@ from kclient.admin import (
     TopicListing,
 )
 from kclient.admin.arguments import Change
-from kclient.admin.topics import Places
+from kclient.admin.topics import OffsetSpecs
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.config import ConfigSource
+from kclient.config import ConfigInput
 from kclient.sync.beginning import Beginning
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
 from kclient.unclosed import finalizer
@@ -45,7 +45,7 @@ class Admin:
         ConfigError: A setting is unknown or wrong.
     """
 
-    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+    def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         self._admin = AsyncAdmin(config, **settings)
         self._beginning = Beginning("admin client", self._admin.start)
 
@@ -160,7 +160,7 @@ class Admin:
         return self._call(self._admin.delete_records, before, timeout=timeout)
 
     def list_offsets(
-        self, wanted: Places, *, timeout: float | None = None
+        self, wanted: OffsetSpecs, *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The offset of a place in each partition: an `OffsetSpec`, or a timestamp in milliseconds."""
         return self._call(self._admin.list_offsets, wanted, timeout=timeout)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from kclient.config import ConfigSource
+    from kclient.config import ConfigInput
     from kclient.records import ConsumerRecord
     from kclient.sync.portal import Portal
     from kclient.types import (
@@ -76,7 +76,7 @@ class Consumer(ConsumerBase):
 
     _remedy = "`with`, or `consumer.close()`"
 
-    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
+    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigInput = None, **settings: Any) -> None:
         self._claims: dict[str, _Claim] = {}
         """That of the poll which is under way, if there is one."""
         self._stealing = threading.RLock()

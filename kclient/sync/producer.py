@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from kclient.config import ConfigSource, ProducerConfig
+    from kclient.config import ConfigInput, ProducerConfig
     from kclient.producer.interfaces import DeliveryCallback
-    from kclient.producer.sending import Wait
+    from kclient.producer.sending import AnyWait
     from kclient.sync.portal import Portal
     from kclient.types import Headers, PartitionInfo
 
@@ -62,7 +62,7 @@ class Producer(ProducerBase):
     _label = "sync.Producer"
     _remedy = "`with`, or `producer.close()`"
 
-    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+    def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._fast: Callable[..., Delivery] | None = None
         """The compiled append; what it cannot do it leaves to `_send`."""
@@ -281,7 +281,7 @@ class Producer(ProducerBase):
         self._beginning.check_here()
         return drive(self._life.sending.send_arrow(topic, data), self._carry_out)
 
-    def _carry_out(self, wait: Wait) -> None:
+    def _carry_out(self, wait: AnyWait) -> None:
         match wait:
             case LoadTopic(topic, partition, timeout):
                 self._running().call(self._life.loader.load, topic, timeout, partition)
