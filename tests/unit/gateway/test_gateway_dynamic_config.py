@@ -511,11 +511,12 @@ async def test_topics_of_the_same_settings_are_worked_out_once(monkeypatch: pyte
         worked_out.append(overrides)
         return resolve(broker, overrides)
 
+    monkeypatch.setattr(TopicConfig, "resolve", counted)
     async with running(f"memory:{next(names)}") as (gateway, wire):
         for number in range(20):
             await wire.create(f"plain{number}")
             await wire.create(f"own{number}", retention_ms="7", segment_ms="1000")
-        monkeypatch.setattr(TopicConfig, "resolve", counted)
+        worked_out.clear()
         assert await wire.alter(BROKER, "", ("log.retention.ms", SET, "5000")) == 0
         assert sorted(map(len, worked_out)) == [0, 2]
         found = {record.name.rstrip("0123456789"): record.config.retention_ms for record in gateway.parts.topics}
