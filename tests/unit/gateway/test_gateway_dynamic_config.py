@@ -13,7 +13,6 @@ import pytest
 from kclient.config.setting import Number
 from kclient.errors import ConfigError, ErrorCode
 from kclient.gateway import Gateway, connection_quota
-from kclient.gateway import gateway as gateway_module
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import READ_ONLY
 from kclient.gateway.partition import Partition
@@ -379,7 +378,7 @@ async def test_a_host_that_is_not_found_at_the_start_is_looked_up_again(
 
     monkeypatch.setattr(connection_quota.anyio, "getaddrinfo", lookup)
     monkeypatch.setattr(connection_quota, "_LOOK_UP_S", 0.1)
-    monkeypatch.setattr(gateway_module, "_LOOK_UP_AGAIN_S", 0.1)
+    monkeypatch.setattr(connection_quota, "_LOOK_UP_AGAIN_S", 0.1)
     async with open_store(url) as store:
         await store.manager.commit({SETTINGS: json.dumps(changed).encode()})
         with anyio.fail_after(20):

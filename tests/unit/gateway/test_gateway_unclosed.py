@@ -102,3 +102,33 @@ def test_a_dropped_blocking_gateway_warns_at_once() -> None:
     portal.call(close)
     never = kclient.sync.Gateway(f"memory:{next(names)}")
     del never
+
+
+OF_ITS_OWNER = """
+import asyncio, gc
+import kclient
+
+async def main():
+    async with kclient.htp.open_store("memory:of-another") as store:
+        gateway = kclient.Gateway(store, listen="127.0.0.1:0")
+        await gateway.start()
+        host, port = gateway.bootstrap.split(":")
+        del gateway
+        gc.collect()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write((14).to_bytes(4) + bytes.fromhex("001200000000000700") + b"\\x04test")
+        assert (await reader.readexactly(8))[4:] == (7).to_bytes(4)
+        writer.close()
+        await writer.wait_closed()
+    print("served")
+
+asyncio.run(main())
+"""
+
+
+def test_a_gateway_that_nobody_holds_serves_until_its_loop_ends() -> None:
+    command = [sys.executable, "-W", "always", "-c", OF_ITS_OWNER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "served\n"
+    assert done.stderr.count("ResourceWarning: <Gateway <kclient.htp.memory") == 1
+    assert done.stderr.count("serves no more") == 1
