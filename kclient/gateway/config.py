@@ -11,17 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError
-from kclient.gateway.settings import (
-    BROKER_SETTINGS,
-    ELSEWHERE,
-    LONG_MAX,
-    TOPIC_SETTINGS,
-    WITHOUT_EFFECT,
-    BrokerSetting,
-    SettingType,
-    Value,
-    did_you_mean,
-)
+from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean
+from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, TOPIC_SETTINGS, WITHOUT_EFFECT
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from kclient.errors import ConfigError
-from kclient.gateway.settings import connection_overrides
+from kclient.gateway.setting import connection_overrides
 from kclient.net.connection_limits import ConnectionQuota, plain_address
 
 if TYPE_CHECKING:

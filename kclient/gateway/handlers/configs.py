@@ -19,7 +19,8 @@ from kclient.gateway.dynamic_config import READ_ONLY, DynamicConfig, check_dynam
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import Work, counted, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSetting, SettingType, as_list, did_you_mean
+from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
+from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from kclient.gateway.topics import TopicCatalogue, check_name, checked_overrides
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
