@@ -7,13 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
-from kclient.records.arguments import (
-    as_view,
-    check_callable,
-    check_max_decompressed,
-    check_topic,
-    integer,
-)
+from kclient.records.arguments import as_view, check_callable, check_max_decompressed, check_topic, integer
 from kclient.records.batch_header import (
     CURRENT_MAGIC,
     HEADER_SIZE,

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from kclient.errors import ClosedError, IllegalStateError
+from kclient.reentry import reentered
 from kclient.sync.portal import Portal, get_portal
 
 if TYPE_CHECKING:
@@ -61,10 +62,7 @@ class Beginning:
         with self._starting:
             if self.portal is None:
                 if self._amid:
-                    raise IllegalStateError(
-                        f"This is a signal handler or a finalizer that came amid the start of the {self._client} in "
-                        "this thread, and would wait for it for ever"
-                    )
+                    raise reentered(f"the start of the {self._client}")
                 self._amid = True
                 try:
                     portal = self._begin()

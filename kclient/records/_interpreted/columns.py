@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 
 from kclient.records._interpreted.reading import Flawed, RecordCursor
-from kclient.records.arguments import columns_too_large
 from kclient.records.batch_header import BatchHeader, check_count
 from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.records.contract import Columns
 from kclient.records.corruption import record_error
+from kclient.records.refusals import columns_too_large
 from kclient.types import Buffer, Header, TimestampType
 
 
