@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from kclient.admin import Admin as AsyncAdmin
 from kclient.admin import (
@@ -24,14 +24,14 @@ from kclient.admin.arguments import Change
 from kclient.admin.topics import OffsetSpecs
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.config import ConfigInput
-from kclient.sync.beginning import Beginning
+from kclient.sync.beginning import Beginning, StartedByWith
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
 from kclient.unclosed import finalizer
 
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(StartedByWith):
     """Creates, describes, alters and deletes topics, groups and settings, from blocking code. Thread-safe.
 
     The calls are those of `kclient.Admin`, which documents them, without `await`. Use it with `with`; without, it
@@ -72,14 +72,6 @@ class Admin:
         portal = self._beginning.end()
         if portal is not None:
             portal.call(self._admin.close, timeout)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:  # interrupted, it may have started all the same
-            self.close(0)
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

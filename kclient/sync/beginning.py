@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from kclient.errors import ClosedError, IllegalStateError
 from kclient.reentry import reentered
@@ -13,6 +13,26 @@ from kclient.sync.portal import Portal, get_portal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+
+class StartedByWith:
+    """A client that a `with` block starts."""
+
+    def start(self) -> None:
+        """Start it."""
+        raise NotImplementedError
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:  # interrupted, it may have started all the same
+            self.close(0)
+            raise
+        return self
 
 
 class Beginning:

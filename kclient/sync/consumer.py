@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kclient.arguments import as_partition, as_partitions
 from kclient.cluster import leaves_in_order
@@ -24,7 +24,7 @@ from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
 from kclient.records import decode_arrow
-from kclient.sync.beginning import Beginning, orphaned
+from kclient.sync.beginning import Beginning, StartedByWith, orphaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ _SLICE = 1.0
 """Seconds after which a wait looks whether the loop's thread is still alive."""
 
 
-class Consumer(ConsumerBase):
+class Consumer(StartedByWith, ConsumerBase):
     """Reads records from Kafka, or from a kclient gateway, in blocking code.
 
     Use it with `with`: leaving commits (with `enable.auto.commit`) and leaves the group; leaving by KeyboardInterrupt
@@ -111,14 +111,6 @@ class Consumer(ConsumerBase):
     def _check_here(self) -> None:
         if not self._core.life.is_ours:
             raise orphaned("consumer")
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:  # interrupted, it may have started all the same
-            self.close(0)
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

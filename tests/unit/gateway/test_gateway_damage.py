@@ -23,7 +23,7 @@ from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.rows import seal, unsealed
 from kclient.records import decode_records
 from tests.all_rows import scan_all
-from tests.gateway_wire import Wire, batch_of, connect, names, running
+from tests.gateway_wire import Wire, batch_of, connect, running
 
 pytestmark = pytest.mark.anyio
 
@@ -34,13 +34,6 @@ EARLIEST, LATEST = -2, -1
 def anyio_backend() -> str:
     """One loop will do: what is read from a row has nothing to do with it."""
     return "asyncio"
-
-
-@pytest.fixture(params=["memory", "embedded"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "embedded":
-        return f"embedded:{tmp_path / 'data'}"
-    return f"memory:{next(names)}"
 
 
 def idempotent(number: int) -> bytearray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -37,13 +36,6 @@ pytestmark = pytest.mark.anyio
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 TOPIC, BROKER = 2, 4
-
-
-@pytest.fixture(params=["memory", "embedded"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "embedded":
-        return f"embedded:{tmp_path / 'data'}"
-    return f"memory:{next(names)}"
 
 
 async def together(wires: list[Wire], kind: int, resource: str, changes: list[tuple[str, int, str | None]]) -> None:

@@ -26,13 +26,6 @@ from tests.slow_store import Gates
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "embedded"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "embedded":
-        return f"embedded:{tmp_path / 'data'}"
-    return f"memory:{next(names)}"
-
-
 def numbered(number: int) -> dict[str, Any]:
     return {"config": {"node.id": number}}
 
