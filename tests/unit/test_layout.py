@@ -7,6 +7,8 @@ import tomllib
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import kclient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +37,7 @@ def test_every_package_has_its_init_and_the_types_are_shipped() -> None:
     assert (ROOT / "kclient" / "py.typed").exists()
 
 
+@pytest.mark.slow  # it loads every optional package
 def test_every_benchmark_can_be_loaded() -> None:
     """They run for minutes, and nobody runs them after each change."""
     names = sorted(f"benchmarks.{path.stem}" for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "__main__")

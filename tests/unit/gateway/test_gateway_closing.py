@@ -10,13 +10,21 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, ownership
+from kclient.gateway import gateway as gateway_module
 from kclient.htp import LeaseHeldError, open_store
 from kclient.htp.errors import StorageFullError
 from kclient.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a store has at least, and to take the lease back, is a tenth of a second."""
+    monkeypatch.setattr(gateway_module, "_LEAST_S", 0.1)
+    monkeypatch.setattr(ownership, "_GIVE_BACK_S", 0.1)
 
 
 async def commit_offset(gateway: Gateway, wire: Wire) -> None:
@@ -44,7 +52,8 @@ async def nothing(gateway: Gateway, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("change", [commit_offset, create, trim, alter, alter_broker, nothing])
-@pytest.mark.parametrize("timeout", [0.0, 1.0])
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("timeout", [0.0, 0.3])
 async def test_a_store_that_does_not_answer_delays_closing_no_longer_than_the_timeout(
     change: Callable[[Gateway, Wire], Awaitable[None]], timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from kclient.protocol.messages.configs import (
 )
 from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
+from tests.sweeps import slow
 
 pytestmark = pytest.mark.anyio
 
@@ -209,7 +210,7 @@ async def test_what_no_gateway_could_serve_with_is_refused(
 
 
 @pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
-@pytest.mark.parametrize("text", ["-1", "-2", "-7"])
+@pytest.mark.parametrize("text", ["-1", "-7", *slow("-2")])
 @pytest.mark.parametrize("given", [True, False], ids=["given", "altered"])
 async def test_retention_below_zero_is_for_ever(url: str, name: str, text: str, given: bool) -> None:
     """As in Kafka; and no topic is lost by it."""

@@ -13,6 +13,7 @@ import pytest
 import kclient.sync
 from kclient.gateway import Gateway
 from tests.gateway_wire import names
+from tests.sweeps import slow
 
 LOOP_ENDS = """
 import asyncio, gc, sys
@@ -52,7 +53,7 @@ def run(code: str, how: str, store: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("how", ["dropped", "forgotten", "kept", "closed"])
+@pytest.mark.parametrize("how", ["dropped", "closed", *slow("forgotten", "kept")])
 def test_a_loop_that_ends_is_one_warning_and_one_line(how: str, tmp_path: Path) -> None:
     told = run(LOOP_ENDS, how, f"embedded:{tmp_path / 'data'}")
     if how == "closed":
@@ -63,7 +64,7 @@ def test_a_loop_that_ends_is_one_warning_and_one_line(how: str, tmp_path: Path) 
     assert told.count("serves no more") == 1
 
 
-@pytest.mark.parametrize("how", ["dropped", "kept", "closed"])
+@pytest.mark.parametrize("how", ["dropped", "closed", *slow("kept")])
 def test_an_interpreter_that_ends_is_one_warning_and_one_line(how: str) -> None:
     told = run(BLOCKING, how, "memory:forgotten")
     if how == "closed":
@@ -107,6 +108,7 @@ def test_a_dropped_blocking_gateway_warns_at_once() -> None:
 OF_ITS_OWNER = """
 import asyncio, gc
 import kclient
+
 
 async def main():
     async with kclient.htp.open_store("memory:of-another") as store:

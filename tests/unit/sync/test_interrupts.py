@@ -34,6 +34,7 @@ from kclient.sync import Consumer, Producer
 from kclient.sync.portal import get_portal
 from kclient.testing import memory_broker
 from kclient.types import RecordMetadata, TopicPartition
+from tests.sweeps import slow
 
 OURS = str(Path(kclient.__file__).parent)
 BEFORE = 20
@@ -340,7 +341,7 @@ def test_a_handler_that_uses_the_producer_it_came_amid(
         assert with_a_handler(inners[inner], outers[outer], then=works(producer, other_thread)) > 3
 
 
-@pytest.mark.parametrize("inner", ["flush", "ask", "position", "send"])
+@pytest.mark.parametrize("inner", ["flush", "send", *slow("ask", "position")])
 def test_a_handler_that_comes_amid_a_poll(inner: str, address: str, producer: Producer) -> None:
     """Perhaps amid what the loop's thread needs as well."""
     fill(producer, 0, 200)
@@ -559,7 +560,7 @@ class Reader:
         assert self.consumer._core.fetcher.buffer.size <= 6_000
 
 
-@pytest.mark.parametrize("interceptors", [(), (NextRecord(),)], ids=["", "intercepted"])
+@pytest.mark.parametrize("interceptors", [(), *slow((NextRecord(),))], ids=["", "intercepted"])
 @pytest.mark.parametrize("way", ["lists", "one by one", "columns"])
 def test_a_consumer_that_is_interrupted_amid_records(
     way: str, interceptors: tuple[ConsumerInterceptor, ...], address: str, producer: Producer
