@@ -43,11 +43,11 @@ types: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python tests/verify_types.py
 
-# Virtual time makes these cheap: a few seeds of each.
+# Virtual time makes these cheap: a seed of each.
 TROUBLE = $(patsubst %,tests/simulation/test_%_in_trouble.py,clusters readers admins)
 
 unit: $(STAMP)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit $(TROUBLE) -m "not slow and not long" -q -n 4
+	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit $(TROUBLE) -m "not slow and not long" -q -n 3
 
 ## make check        lint and unit tests, side by side: the fast part, under two minutes
 check: $(STAMP)

@@ -155,5 +155,11 @@ def topic(request: pytest.FixtureRequest) -> str:
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
+def pytest_collection_finish() -> None:
+    """The tests themselves are millions of objects that stay: a full collection need not look at them every time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=20, help="how often the test of kill -9 kills the gateway")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, LONG_MAX, TOPIC_SETTINGS, WITHOUT_EFFECT, BrokerSetting
+from kclient.gateway.setting import LONG_MAX, BrokerSetting
+from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, TOPIC_SETTINGS, WITHOUT_EFFECT
 
 __all__ = ["render"]
 

@@ -15,7 +15,7 @@ from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import Closing, Cluster
 from kclient.concurrency import Supervisor, to_the_end
-from kclient.config import AdminConfig, ConfigSource
+from kclient.config import AdminConfig, ConfigInput
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
 from kclient.protocol.messages import (
     DescribeClusterRequest,
@@ -47,7 +47,7 @@ class Admin(GroupOperations, ConfigOperations):
         ConfigError: a setting is unknown or wrong.
     """
 
-    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+    def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         self._config = AdminConfig.parse(config, **settings)
         self._supervisor = Supervisor("admin client")
         self._cluster = Cluster(self._config, self._supervisor, allow_auto_topic_creation=False)

@@ -54,7 +54,7 @@ from kclient.types import Node, OffsetAndTimestamp, PartitionInfo, TopicPartitio
 
 T = TypeVar("T")
 
-Places: TypeAlias = Mapping[TopicPartition, OffsetSpec | int] | Mapping[tuple[str, int], OffsetSpec | int]
+OffsetSpecs: TypeAlias = Mapping[TopicPartition, OffsetSpec | int] | Mapping[tuple[str, int], OffsetSpec | int]
 """Places by partition: an `OffsetSpec`, or a timestamp in milliseconds."""
 
 
@@ -265,7 +265,7 @@ class TopicOperations(AdminBase):
         return await self._at_leaders(ends, ask, timeout=timeout, what="Deleting records")
 
     async def list_offsets(
-        self, wanted: Places, *, timeout: float | None = None
+        self, wanted: OffsetSpecs, *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The offset of a place in each partition: an `OffsetSpec`, or a timestamp in milliseconds.
 

@@ -5,7 +5,6 @@ One `Cluster` belongs to one client object, which owns the supervisor that the m
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -22,27 +21,22 @@ from kclient.cluster.connections import SILENCE, BrokerLink
 from kclient.cluster.coordinators import GROUP, coordinator_in, coordinator_request
 from kclient.cluster.links import Links, nobody_answered
 from kclient.cluster.metadata import ClusterSnapshot, MetadataCache
+from kclient.cluster.metadata_updater import MetadataUpdater
 from kclient.cluster.trial import Trial
 from kclient.cluster.versions import version_for
 from kclient.concurrency import Completion
 from kclient.errors import (
-    AuthenticationError,
     BrokerConnectionError,
     ClosedError,
-    ErrorCode,
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
-    error_for,
 )
 from kclient.net.connection import Connection
 from kclient.net.sasl.login import login_for
 from kclient.protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
 )
 
 if TYPE_CHECKING:
@@ -54,14 +48,10 @@ if TYPE_CHECKING:
     from kclient.protocol.message import ApiMessage
     from kclient.types import Node
 
-logger: logging.Logger = logging.getLogger("kclient.cluster")
-
 T = TypeVar("T")
 
 PATIENCE: Final = 1.0
 """Seconds after which another broker is asked as well, where any broker can answer."""
-WATCH: Final = 1.0
-"""Seconds between looks at what brokers owe."""
 
 
 class Cluster:
@@ -102,17 +92,22 @@ class Cluster:
         """Called in the loop's thread after each answer with metadata, and when topics were forgotten."""
         self._supervisor = supervisor
         self._patience = patience
-        self._allow_creation = allow_auto_topic_creation
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
         self._login = login_for(config.sasl_credentials, supervisor)
         self._links = Links(cluster_addresses(config), self._new_link)
+        self._rebootstraps = config.metadata_recovery_strategy == "rebootstrap"
+        self._updater = MetadataUpdater(
+            self.metadata,
+            self,
+            self._links,
+            supervisor=supervisor,
+            clock=clock,
+            allow_creation=allow_auto_topic_creation,
+            rebootstrap_after=config.metadata_recovery_rebootstrap_trigger_ms / 1000 if self._rebootstraps else None,
+            on_update=self._announce,
+        )
         # bound to a loop by those who wait: blocking clients are made in threads that may run another one
-        self._wake: Completion[None] = Completion()
         self._news: Completion[None] = Completion()
-        self._error: KafkaError | None = None
-        self._trial = Trial()
-        """Whom the last request for metadata was sent to."""
-        self._failing_since: float | None = None
         self._started = False
         self._closed = False
         self._tasks: list[TaskHandle] = []
@@ -150,14 +145,14 @@ class Cluster:
     @property
     def error(self) -> KafkaError | None:
         """Why the last request for metadata failed; None if it was answered."""
-        return self._error
+        return self._updater.error
 
     @property
     def trouble(self) -> str:
         """What keeps metadata from coming: why the last request failed, or who does not answer; empty for nothing."""
-        if self._error is not None:
-            return str(self._error)
-        return f"tried {self._trial}" if self._trial else ""
+        if self.error is not None:
+            return str(self.error)
+        return f"tried {self._updater.trial}" if self._updater.trial else ""
 
     def silence(self, call: float) -> str:
         """Who has owed something for most of a call, or for long; empty for nobody.
@@ -191,7 +186,7 @@ class Cluster:
     def request_update(self, *, urgent: bool = False) -> None:
         """Have the metadata fetched anew in the background."""
         self.metadata.request_update(urgent=urgent)
-        self._wake.set_result(None)
+        self._updater.wake()
 
     def track(self, topics: Iterable[str], *, create: bool = True) -> None:
         """Add topics of interest; new ones are fetched in the background.
@@ -201,13 +196,13 @@ class Cluster:
             create: Whether those that are missing are created (if client and broker allow that) until they were found.
         """
         if self.metadata.track(topics, self.clock(), create=create):
-            self._wake.set_result(None)
+            self._updater.wake()
 
     def track_only(self, topics: Iterable[str], *, create: bool = True) -> None:
         """As `track`; all other topics are of interest no more, and leave the snapshot."""
-        with self._leaving():
+        with self._updater.leaving():
             if self.metadata.track_only(topics, self.clock(), create=create):
-                self._wake.set_result(None)
+                self._updater.wake()
 
     @contextmanager
     def looking_at(self, topics: Iterable[str]) -> Iterator[None]:
@@ -220,16 +215,8 @@ class Cluster:
         try:
             yield
         finally:
-            with self._leaving():
+            with self._updater.leaving():
                 self.metadata.look_away(looked_at)
-
-    @contextmanager
-    def _leaving(self) -> Iterator[None]:
-        """Tell the listeners if topics leave the snapshot in the block."""
-        before = self.metadata.snapshot
-        yield
-        if self.metadata.snapshot is not before:
-            self._announce()
 
     async def refresh(
         self,
@@ -276,102 +263,22 @@ class Cluster:
             while not met(self.metadata.snapshot):
                 self._check_open()
                 self._supervisor.check()
-                if self._error is not None and not self._error.retriable:
-                    raise self._error
+                if self.error is not None and not self.error.retriable:
+                    raise self.error
                 await self._news.wait()
         if met(self.metadata.snapshot):
             return self.metadata.snapshot
         reason = f": {self.trouble}" if self.trouble else ""
-        raise KafkaTimeoutError(f"{what} did not arrive within {in_seconds(seconds)}{reason}") from self._error
+        raise KafkaTimeoutError(f"{what} did not arrive within {in_seconds(seconds)}{reason}") from self.error
 
     async def _keep_fresh(self) -> None:
         try:
-            await self._update_when_due()
+            await self._updater.run()
         finally:
             # also where the client failed or the loop ends: nothing is sent any more, and nobody waits in vain
             for link in self._links:
                 link.hang_up()
             self._news.set_result(None)
-
-    async def _update_when_due(self) -> None:
-        while not self._closed:
-            now = self.clock()
-            with self._leaving():
-                self.metadata.expire_topics(now)
-            due = self.metadata.next_update(now)
-            if due > now:
-                with anyio.move_on_after(min(due - now, WATCH)):
-                    await self._wake.wait()
-                if self._wake.done:
-                    self._wake = Completion()
-                    # what was asked for may have been answered meanwhile
-                if self._links.overdue():
-                    self.metadata.request_update()
-                continue
-            await self._update()
-
-    async def _update(self) -> None:
-        """Ask one broker for metadata; a failure is remembered for those who wait."""
-        self._wake = Completion()
-        cache = self.metadata
-        cache.begin_update(self.clock())
-        self._trial = Trial()
-        asked = None if cache.all_topics else cache.topics
-        try:
-            response = await self._ask_metadata(asked)
-        except KafkaError as error:
-            self._error = error
-            cache.fail_update(self.clock())
-            self._rebootstrap_if_due()
-            if error.retriable or not isinstance(error, AuthenticationError):  # the link has told of refusals
-                logger.log(logging.DEBUG if cache.failures > 1 else logging.WARNING, "metadata: %s", error)
-        else:
-            self._error = None
-            self._trial = Trial()  # who was slower than the one that answered is in nobody's way
-            self._failing_since = None
-            cache.update(response, self.clock(), asked=asked)
-            for link, reason in self._links.drop_moved(cache.snapshot.nodes):
-                news.tell(link.address, news.BrokerEvent.LEFT)
-                self._supervisor.spawn(link.aclose, reason, name=f"close {link.address}")
-        self._announce()
-
-    def _rebootstrap_if_due(self) -> None:
-        """Forget brokers that answer, but not with metadata, for too long (KIP-1102)."""
-        now = self.clock()
-        if self._failing_since is None:
-            self._failing_since = now
-        trigger = self.config.metadata_recovery_rebootstrap_trigger_ms / 1000
-        if self.config.metadata_recovery_strategy == "rebootstrap" and now - self._failing_since >= trigger:
-            self._failing_since = None
-            self.metadata.rebootstrap()
-
-    async def _ask_metadata(self, topics: list[str] | None) -> MetadataResponse:
-        """Ask for topics, all if None, and for those apart that asking is to create."""
-        create = self.metadata.to_create() if self._allow_creation else set[str]()
-        requests = [_metadata_request(None if topics is None else [name for name in topics if name not in create])]
-        if create:
-            requests.append(_metadata_request(sorted(create), create=True))
-
-        async def ask(connection: Connection) -> MetadataResponse:
-            answers = [await self.request_on(connection, request, response=MetadataResponse) for request in requests]
-            found = answers[-1]
-            for answer in answers:
-                self._check_metadata(answer, connection)
-            found.topics = [topic for answer in answers for topic in answer.topics]
-            return found
-
-        return await self.ask_any(ask, trial=self._trial)
-
-    def _check_metadata(self, response: MetadataResponse, connection: Connection) -> None:
-        if (
-            response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED
-            and self.config.metadata_recovery_strategy == "rebootstrap"
-        ):
-            self.metadata.rebootstrap()
-        if response.error_code:
-            raise error_for(response.error_code)
-        if not response.brokers:
-            raise BrokerConnectionError(f"{connection.address} knows of no broker yet")
 
     def _announce(self) -> None:
         told, self._news = self._news, Completion()
@@ -448,7 +355,7 @@ class Cluster:
         """
         self._check_open()
         nodes = self.metadata.snapshot.nodes
-        bootstrap = not nodes or self.config.metadata_recovery_strategy == "rebootstrap"
+        bootstrap = not nodes or self._rebootstraps
         told = Trial() if trial is None else trial
 
         async def through(link: BrokerLink) -> T:
@@ -537,13 +444,6 @@ class Cluster:
             raise ClosedError("The client was closed")
         if not self._started:
             raise IllegalStateError("The client was not started; use `async with`")
-
-
-def _metadata_request(topics: list[str] | None, *, create: bool = False) -> MetadataRequest:
-    return MetadataRequest(
-        topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
-        allow_auto_topic_creation=create,
-    )
 
 
 async def _itself(connection: Connection) -> Connection:

@@ -26,7 +26,6 @@ from kclient.concurrency.frames import stands_in as stands_in
 from kclient.concurrency.moments import HeldLock as HeldLock
 from kclient.concurrency.moments import MomentLock as MomentLock
 from kclient.concurrency.moments import check_none_held as check_none_held
-from kclient.concurrency.moments import reentered as reentered
 from kclient.concurrency.moments import watch_lock as watch_lock
 from kclient.concurrency.named_locks import NamedLocks as NamedLocks
 from kclient.concurrency.scripts import drive as drive
@@ -57,7 +56,6 @@ __all__ = [
     "first_leaf",
     "loop_clock",
     "loop_soon",
-    "reentered",
     "stands_in",
     "thread_to_the_end",
     "to_the_end",

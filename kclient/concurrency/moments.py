@@ -10,20 +10,12 @@ import weakref
 from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 
-from kclient.errors import IllegalStateError
+from kclient.reentry import reentered
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["HeldLock", "MomentLock", "check_none_held", "reentered", "watch_lock"]
-
-
-def reentered() -> IllegalStateError:
-    """The error for what such a thread must not do."""
-    return IllegalStateError(
-        "This is a signal handler or a finalizer that came amid a call of a client in this thread (or a log handler "
-        "within one), and can do nothing that has to wait for that: let it set a flag or raise an exception instead"
-    )
+__all__ = ["HeldLock", "MomentLock", "check_none_held", "watch_lock"]
 
 
 class HeldLock(Protocol):

@@ -95,7 +95,7 @@ class Supervisor:
         """The first exception that a task let escape."""
         self._on_failure = on_failure
         self._handles: set[TaskHandle] = set()
-        self._host: _Host | None = None
+        self._host: _TaskHost | None = None
         self._loop: LoopHandle | None = None
 
     @property
@@ -280,7 +280,7 @@ class Supervisor:
         if self.state is SupervisorState.RUNNING:
             self.fail(ClosedError(f"{self.name}: the task {handle.name} was cancelled from outside"))
 
-    def _host_ended(self, host: _Host) -> None:
+    def _host_ended(self, host: _TaskHost) -> None:
         if host is self._host and self.state is SupervisorState.RUNNING:
             self.fail(ClosedError(f"{self.name}: the event loop ended its tasks"))
             self.state = SupervisorState.CLOSED
@@ -289,7 +289,7 @@ class Supervisor:
         return f"<Supervisor {self.name} {self.state.value}, {len(self._handles)} tasks, failure={self.failure!r}>"
 
 
-class _Host:
+class _TaskHost:
     """Where the tasks of a supervisor live, with one more that notices when the loop ends; anyone may close it.
 
     What the two kinds below do each in its own way has no body here.
@@ -349,7 +349,7 @@ class _Host:
         raise NotImplementedError
 
 
-class _AsyncioHost(_Host):
+class _AsyncioHost(_TaskHost):
     """Tasks of the loop.
 
     They are no anyio task group's: that starts a coroutine inside of another one, and where a loop ends before its
@@ -388,7 +388,7 @@ class _AsyncioHost(_Host):
         await asyncio.wait([self._watcher, *self._tasks])
 
 
-class _TrioHost(_Host):
+class _TrioHost(_TaskHost):
     """System tasks: the run's own, as those of asyncio are the loop's.
 
     A nursery in the task that starts the owner would have to be closed by that task and outside of every scope that was

@@ -6,7 +6,7 @@ snake_case, a mapping with Kafka's dotted names, or a properties file.
 
 from kclient.config.admin import AdminConfig as AdminConfig
 from kclient.config.common import ClientConfig as ClientConfig
-from kclient.config.common import ConfigSource as ConfigSource
+from kclient.config.common import ConfigInput as ConfigInput
 from kclient.config.consumer import ConsumerConfig as ConsumerConfig
 from kclient.config.producer import ProducerConfig as ProducerConfig
 from kclient.config.properties import parse_properties as parse_properties
@@ -15,7 +15,7 @@ from kclient.config.setting import Setting as Setting
 __all__ = [
     "AdminConfig",
     "ClientConfig",
-    "ConfigSource",
+    "ConfigInput",
     "ConsumerConfig",
     "ProducerConfig",
     "Setting",

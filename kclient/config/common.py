@@ -16,14 +16,14 @@ from kclient.config.security import SecuritySettings
 from kclient.config.setting import REQUIRED, Boolean, Choice, List, Number, Setting, Text, setting
 from kclient.errors import ConfigError, NotYetSupportedError
 
-__all__ = ["LONG", "ClientConfig", "ConfigSource"]
+__all__ = ["LONG", "ClientConfig", "ConfigInput"]
 
 _DERIVED = ("tls_context", "sasl_credentials")
 
 LONG = 2**63 - 1
 """Largest value of Java's long."""
 
-ConfigSource = Mapping[str, Any] | str | Path | None
+ConfigInput = Mapping[str, Any] | str | Path | None
 """Where settings come from: a mapping, a properties file (its path), or the text of one."""
 
 
@@ -136,7 +136,7 @@ class ClientConfig(SecuritySettings):
         return 100
 
     @classmethod
-    def parse(cls, config: ConfigSource = None, /, **settings: Any) -> Self:
+    def parse(cls, config: ConfigInput = None, /, **settings: Any) -> Self:
         """Read settings.
 
         Args:
@@ -204,7 +204,7 @@ class ClientConfig(SecuritySettings):
         """
 
 
-def read_source(config: ConfigSource) -> Mapping[str, Any]:
+def read_source(config: ConfigInput) -> Mapping[str, Any]:
     """The settings of a mapping, a properties file or its text, as they are written there."""
     if config is None:
         return {}

@@ -20,7 +20,7 @@ _DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d
 
 
 @dataclass(frozen=True)
-class _OffsetReset(Kind):
+class _AutoOffsetReset(Kind):
     """`auto.offset.reset`: a word, or a duration back from now (KIP-1106)."""
 
     @property
@@ -47,7 +47,7 @@ class ConsumerConfig(ClientConfig):
         Number(0), 5000, "How often positions are committed with `enable.auto.commit`."
     )
     auto_offset_reset: str = setting(
-        _OffsetReset(),
+        _AutoOffsetReset(),
         "latest",
         """Where to begin where nothing was committed or the offset is gone: at the `latest` or `earliest` record, at
         the first that is not older than a duration (`by_duration:PT1H`, KIP-1106), or raise (`none`).""",

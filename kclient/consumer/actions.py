@@ -36,7 +36,7 @@ class Await:
 
 Action: TypeAlias = Wait | Call | Await
 Script: TypeAlias = Generator[Action, Any, Any]
-Steps: TypeAlias = Generator[Action, Any, bool]
+ScriptPart: TypeAlias = Generator[Action, Any, bool]
 """Part of a script; says whether it is done, or was out of time."""
 Told: TypeAlias = Generator[Action, Any, Exception | None]
 """Part of a script that calls the user's code; gives what that raised."""

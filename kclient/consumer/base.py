@@ -27,7 +27,7 @@ from kclient.types import OffsetAndMetadata
 from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
-    from kclient.config import ConfigSource
+    from kclient.config import ConfigInput
     from kclient.consumer.actions import Script
     from kclient.consumer.group.model import ConsumerGroupMetadata
     from kclient.consumer.interfaces import CommitCallback, RebalanceListener
@@ -48,7 +48,7 @@ class ConsumerBase:
     _remedy = ""
     """What to do instead of forgetting to close it."""
 
-    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
+    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigInput = None, **settings: Any) -> None:
         names, source = split_arguments(topics, config)
         self._core = ConsumerCore(ConsumerConfig.parse(source, **settings), self._clock)
         self._collector = self._core.collector
@@ -275,7 +275,7 @@ class ConsumerBase:
         return self._core.default_timeout if timeout is None else timeout
 
 
-def split_arguments(given: Iterable[Any], config: ConfigSource) -> tuple[list[str], ConfigSource]:
+def split_arguments(given: Iterable[Any], config: ConfigInput) -> tuple[list[str], ConfigInput]:
     """Tell topics from a configuration among the positional arguments of a consumer.
 
     Raises:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from kclient.config import ConfigSource
+    from kclient.config import ConfigInput
     from kclient.records import ConsumerRecord
     from kclient.types import (
         OffsetAndMetadata,
@@ -61,7 +61,7 @@ class Consumer(ConsumerBase):
 
     _remedy = "`async with`, or `await consumer.close()`"
 
-    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
+    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigInput = None, **settings: Any) -> None:
         super().__init__(*topics, config=config, **settings)
         self._ready = Wakeup()
         self._readiness.signal = self._ready.set

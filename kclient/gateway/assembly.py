@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kclient.concurrency import loop_soon
 from kclient.gateway.access import Access
 from kclient.gateway.clock import Clock
-from kclient.gateway.config import BrokerConfig
+from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
 from kclient.gateway.groups import GroupCoordinator
@@ -126,9 +127,12 @@ async def assemble(
         topics, config, dynamic, leadership,
         manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, spawn=spawn,
     )  # fmt: skip
+    replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
-        topics, groups.committed, leadership, mapping, config,
+        topics, groups.committed, leadership, mapping,
         manager=manager, broker=broker, lease=lease, shields=shields, spawn=spawn, flow=queue.flow(),
+        resolve=partial(TopicConfig.resolve, config),
+        num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
     )  # fmt: skip
     store = partition_store(manager, broker, lease, clock.wall_ms)
     partitions = PartitionTable(
@@ -136,12 +140,18 @@ async def assemble(
         manager=manager, store=store, lease=lease, leadership=leadership, clock=clock, producers=producers,
         shields=shields, spawn=spawn,
     )  # fmt: skip
-    retention = Retention(topics, partitions, config, dynamic, clock)
+    retention = Retention(
+        topics, partitions, clock,
+        check_interval_ms=config.live_int("log.retention.check.interval.ms"),
+        producer_id_expiration_ms=config.live_int("producer.id.expiration.ms"),
+        unreadable=lambda: dynamic.unreadable,
+    )  # fmt: skip
     dynamic.on_change(groups.reconfigure)
     dynamic.on_change(retention.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
     access = Access(topics, leadership)
     peers = LocalPeers(topics, partitions, NoTransactions())
+    auto_create_topics = config.live_bool("auto.create.topics.enable")
     table = HandlerTable(
         [
             ProduceHandler(access, partitions, workers, clock, peers, spawn),
@@ -150,11 +160,13 @@ async def assemble(
             OffsetForLeaderEpochHandler(access, partitions),
             DeleteRecordsHandler(access, partitions),
             InitProducerIdHandler(access, ProducerIds(manager, lease, identity.leader_epoch, producers)),
-            MetadataHandler(identity.cluster_id, leadership, config, access, catalogue),
+            MetadataHandler(identity.cluster_id, leadership, access, catalogue, auto_create_topics=auto_create_topics),
             DescribeClusterHandler(identity.cluster_id, leadership, access),
             DescribeTopicPartitionsHandler(leadership, access),
-            CreateTopicsHandler(identity.node_id, config, access, catalogue),
-            DeleteTopicsHandler(config, access, catalogue),
+            CreateTopicsHandler(
+                identity.node_id, access, catalogue, origins=config, replication_factor=replication_factor
+            ),
+            DeleteTopicsHandler(access, catalogue, enabled=config.live_bool("delete.topic.enable")),
             CreatePartitionsHandler(identity.node_id, access, catalogue),
             DescribeConfigsHandler(identity.node_id, config, access),
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),

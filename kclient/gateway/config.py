@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError
-from kclient.gateway.settings import (
-    BROKER_SETTINGS,
-    ELSEWHERE,
-    LONG_MAX,
-    TOPIC_SETTINGS,
-    WITHOUT_EFFECT,
-    BrokerSetting,
-    SettingType,
-    Value,
-    did_you_mean,
-)
+from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean
+from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, TOPIC_SETTINGS, WITHOUT_EFFECT
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
+
+T = TypeVar("T")
+
+Live: TypeAlias = Callable[[], T]
+"""A setting that may change while the gateway runs, as the part gets it that obeys it: called, it tells the present
+value. What only a restart changes is given as a value."""
 
 # The sources of a value, numbered as DescribeConfigs numbers them (`DescribeConfigsResponse.ConfigSource`).
 SOURCE_TOPIC: Final = 1
@@ -38,6 +36,18 @@ class Origin(NamedTuple):
     name: str
     text: str | None
     source: int
+
+
+class SettingOrigins(Protocol):
+    """Tells where the values of settings come from."""
+
+    def origins(self, name: str) -> Iterator[Origin]:
+        """Where a broker setting's value comes from, the one in force first."""
+        ...
+
+    def topic_origins(self, name: str, overrides: Mapping[str, str]) -> Iterator[Origin]:
+        """Where a topic setting's value comes from, the one in force first, in the topic's unit."""
+        ...
 
 
 class BrokerConfig:
@@ -152,6 +162,16 @@ class BrokerConfig:
     def get_bool(self, name: str) -> bool:
         """The value of a boolean setting."""
         return bool(self._values[name])
+
+    def live_int(self, name: str) -> Live[int]:
+        """An integer setting, for a part that obeys it as it is at the time."""
+        self.get_int(name)
+        return partial(self.get_int, name)
+
+    def live_bool(self, name: str) -> Live[bool]:
+        """A boolean setting, for a part that obeys it as it is at the time."""
+        self.get_bool(name)
+        return partial(self.get_bool, name)
 
     def origins(self, name: str) -> Iterator[Origin]:
         """Where a broker setting's value comes from, the one in force first."""

@@ -1,19 +1,23 @@
-"""The limits of connections as the broker settings give them."""
+"""The limits of connections as the broker settings give them, and kept in force as those change."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from kclient.errors import ConfigError
-from kclient.gateway.settings import connection_overrides
+from kclient.gateway.setting import connection_overrides
 from kclient.net.connection_limits import ConnectionQuota, plain_address
 
 if TYPE_CHECKING:
-    from kclient.gateway.config import BrokerConfig
+    from kclient.concurrency import TaskHandle
+    from kclient.gateway.config import BrokerConfig, Live
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 _EACH: Final = "max.connections.per.ip"
 _OVERRIDES: Final = "max.connections.per.ip.overrides"
@@ -21,6 +25,25 @@ SETTINGS: Final = frozenset({"max.connections", _EACH, _OVERRIDES})
 
 _LOOK_UP_S: Final = 10.0
 """Seconds in which all names have to be found."""
+_LOOK_UP_AGAIN_S: Final = 30.0
+"""After so many seconds a host that was not found is looked up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """What the settings of the limits say; they name hosts as the user did."""
+
+    most: int
+    """`max.connections`."""
+    each: int
+    """`max.connections.per.ip`."""
+    overrides: str
+    """`max.connections.per.ip.overrides`."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> LimitSettings:
+        """What these settings say."""
+        return cls(config.get_int("max.connections"), config.get_int(_EACH), str(config.get(_OVERRIDES) or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +69,9 @@ class FoundQuota:
             raise self.closed
 
 
-def connection_limits(config: BrokerConfig) -> tuple[object, ...]:
-    """What the settings of the limits say: another quota has to be made when that has changed."""
-    return tuple(config.get(name) for name in sorted(SETTINGS))
-
-
-async def connection_quota(config: BrokerConfig) -> FoundQuota:
-    """The limits of `max.connections` and of `max.connections.per.ip` with its overrides, whose names are looked up.
-
-    That takes ten seconds at most.
-    """
-    most, each = config.get_int("max.connections"), config.get_int(_EACH)
-    limits = connection_overrides(str(config.get(_OVERRIDES) or ""))
+async def connection_quota(wanted: LimitSettings) -> FoundQuota:
+    """The quota that keeps these limits: the hosts that they name are looked up, which takes ten seconds at most."""
+    limits = connection_overrides(wanted.overrides)
     found: dict[str, list[str]] = {}
     failed: dict[str, str] = dict.fromkeys(limits, f"no answer within {_LOOK_UP_S:g} s")
 
@@ -77,6 +91,66 @@ async def connection_quota(config: BrokerConfig) -> FoundQuota:
     unknown = [
         ConfigError(f"{_OVERRIDES}: {host} cannot be found: {failed[host]}") for host in limits if host not in found
     ]
-    nobody = each == 0 and not overrides
+    nobody = wanted.each == 0 and not overrides
     closed = ConfigError(f"{_EACH} may be 0 only with {_OVERRIDES}") if nobody else None
-    return FoundQuota(ConnectionQuota(most, each, overrides), unknown, closed)
+    return FoundQuota(ConnectionQuota(wanted.most, wanted.each, overrides), unknown, closed)
+
+
+class QuotaKeeper:
+    """Keeps the limits of connections in force: those that the settings say now, with hosts as far as they are found.
+
+    Args:
+        wanted: What they said when the quota was looked up that is in force.
+        limits: What they say now.
+        apply: Called with another quota, puts it in force.
+        spawn: Starts a task of the gateway.
+    """
+
+    def __init__(
+        self,
+        wanted: LimitSettings,
+        *,
+        limits: Live[LimitSettings],
+        apply: Callable[[ConnectionQuota], object],
+        spawn: Callable[..., TaskHandle],
+    ) -> None:
+        self._wanted = wanted
+        """What is in force, or is being looked up."""
+        self._limits = limits
+        self._apply = apply
+        self._spawn = spawn
+        self._looking_up: TaskHandle | None = None
+
+    def complete(self, found: FoundQuota) -> None:
+        """Look up again what was not found for the quota that is in force."""
+        if found.flaws:
+            self._look_up(_tell_flaws(found, set()))
+
+    def settings_changed(self) -> None:
+        """Settings have changed, perhaps these."""
+        if self._limits() != self._wanted:
+            self._look_up(set())
+
+    def _look_up(self, told: set[str]) -> None:
+        if self._looking_up is not None:
+            self._looking_up.cancel()  # it is about older settings
+        self._wanted = self._limits()
+        self._looking_up = self._spawn(self._put_in_force, told, name="connection limits")
+
+    async def _put_in_force(self, told: set[str]) -> None:
+        """Hosts that are not found are looked up again until they are."""
+        while True:
+            found = await connection_quota(self._wanted)
+            self._apply(found.quota)
+            told = _tell_flaws(found, told)
+            if not found.unknown:
+                return
+            await anyio.sleep(_LOOK_UP_AGAIN_S)
+
+
+def _tell_flaws(found: FoundQuota, told: set[str]) -> set[str]:
+    """Log what is wrong with the limits of connections, but for what was told before; returns all of it."""
+    flaws = {str(flaw) for flaw in found.flaws}
+    for flaw in sorted(flaws - told):
+        logger.error("the limits of connections are in force without this: %s", flaw)
+    return flaws

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError
-from kclient.gateway.connection_quota import SETTINGS, connection_quota
+from kclient.gateway.connection_quota import SETTINGS, LimitSettings, connection_quota
 from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.gateway.rows.keys import SETTINGS as SETTINGS_KEY
 from kclient.gateway.settings import BROKER_SETTINGS
@@ -143,7 +143,7 @@ class DynamicConfig:
         try:
             config = self._config.altered(values)
             if any(present.get(name) != values.get(name) for name in SETTINGS):
-                (await connection_quota(config)).check({})
+                (await connection_quota(LimitSettings.of(config))).check({})
         except ConfigError as error:
             raise InvalidConfigurationError(str(error)) from error
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
-import ipaddress
 import logging
 import os
-import socket
-import time
-import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, cast
 from weakref import WeakMethod
@@ -26,19 +19,18 @@ from kclient.concurrency import Completion, Supervisor, TaskHandle, thread_to_th
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.assembly import Assembly, assemble
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.connection_quota import FoundQuota, connection_limits, connection_quota
+from kclient.gateway.connection_quota import LimitSettings, QuotaKeeper, connection_quota
 from kclient.gateway.contexts import Advertised
-from kclient.gateway.identity import Identity
+from kclient.gateway.identity import Identity, cluster_id_of
 from kclient.gateway.leadership import SoleLeader
+from kclient.gateway.listening import advertised, listen
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
-from kclient.gateway.ownership import HeldLease, give_store_back, take_store
-from kclient.gateway.rows.broker import decode_cluster_id, encode_cluster_id
-from kclient.gateway.rows.keys import CLUSTER_ID
+from kclient.gateway.ownership import LeaseKeeper
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp import open_store
-from kclient.htp.errors import ConflictError, FencedError, HtpError, StorageFullError, StoreClosedError
-from kclient.htp.port import CAP_EXCLUSIVE, Lease, Store
+from kclient.htp.errors import HtpError
+from kclient.htp.port import CAP_EXCLUSIVE, Store
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
 from kclient.net.server import Server, ServerSettings
@@ -49,12 +41,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 P = ParamSpec("P")
 
-LEASE_S: Final = 30.0
-"""The gateway's lease; it is renewed three times in it."""
 DRAIN_S: Final = 10.0
 """How long closing may take, in seconds."""
-_LOOK_UP_AGAIN_S: Final = 30.0
-"""After so many seconds a host that was not found is looked up again."""
 _LEAST_S: Final = 1.0
 """Seconds that the store has at least to take what has to be stored at the end."""
 
@@ -112,18 +100,14 @@ class Gateway:
         self._supervisor = Supervisor("gateway", on_failure=_weakly(self._failed))
         self._parts: Assembly | None = None
         self._server: Server | None = None
-        self._limits: tuple[object, ...] = ()
-        """What the settings say of connections, as far as that is in force or being looked up."""
-        self._limiting: TaskHandle | None = None
         self._bound: Advertised | None = None
         self._bound_to: Address | None = None
         self._unwatch: Callable[[], None] | None = None
         self._background: list[TaskHandle] = []
         """Tasks that use partitions of their own accord: they end before the partitions do."""
-        self._lease: Lease | None = None
-        """The lease as it was taken, until it is given back."""
+        self._lease: LeaseKeeper | None = None
         self._renewing: TaskHandle | None = None
-        """Renews it meanwhile."""
+        """Renews the lease meanwhile."""
         self._ended: anyio.Event | None = None
         self._pid = 0
         """Of the process that started it and has not been warned yet; 0 if there is none."""
@@ -246,22 +230,11 @@ class Gateway:
         """
         found = parse_address(address)
         told = advertise if advertise is None or isinstance(advertise, Address) else parse_address(advertise)
-        label = _advertised(found, told)
-        if found.scheme == "unix":
-            return (await self._running().listen_unix(Path(found.host), label=label)).address
-        try:
-            listener = await self._running().listen_tcp(found.host, found.port, label=label)
-        except OSError as error:
-            raise _not_bound(found, error) from error
-        _warn_beyond_loopback(found)
-        if told is None or told.port == 0:
-            # connections come no earlier than the next turn of the loop: they see the port that was chosen
-            listener.label = _advertised(listener.address, told and Address(told.host, listener.address.port))
-        return listener.address
+        return await listen(self._running(), found, told)
 
     def connect_stream(self, stream: ByteStream, *, advertise: Address) -> None:
         """Serve one stream that a client inside the process made; `advertise` is the address it is told."""
-        self._running().attach(stream, label=_advertised(advertise, None))
+        self._running().attach(stream, label=advertised(advertise))
 
     @property
     def connections(self) -> int:
@@ -376,37 +349,18 @@ class Gateway:
 
     async def _let_go(self) -> None:
         try:
-            await self._give_lease_back()
+            if self._lease is not None:
+                await self._lease.give_back(failed=self.failure is not None)
         finally:
             if self._owned is not None:
                 await self._owned.aclose()
-
-    async def _give_lease_back(self) -> None:
-        """Where `_save` has not: else no gateway of another number could start before it has run out."""
-        lease, self._lease = self._lease, None
-        if lease is None:
-            return
-        with suppress(StoreClosedError):  # by whoever opened it
-            if await give_store_back(self._store.manager, lease) or self.failure is not None:
-                return
-        logger.warning(
-            "the store did not take the lease back: a gateway of another node.id has to wait for up to %.0f s", LEASE_S
-        )
 
     # Starting
 
     async def _start(self) -> None:
         parts = self._parts = await self._assemble()
         await parts.load()
-        self._limits = connection_limits(self._config)
-        found = await connection_quota(self._config)
-        found.check(self._config.dynamic)  # what was changed while a gateway ran stops no start
-        settings = self._server_settings(found.quota)
-        self._server = Server(parts.requests, self._supervisor, settings, queue=parts.queue)
-        parts.dynamic.on_change(_weakly(self._limits_changed))
-        if found.flaws:
-            self._look_up_limits(_tell_flaws(found, set()))
-        self._server.on_memory_short = parts.requests.memory_short
+        self._server = await self._make_server(parts)
         if self._listen is not None:
             await self._listen_first(self._listen)
         if self._presence is not None:
@@ -428,11 +382,12 @@ class Gateway:
     async def _assemble(self) -> Assembly:
         manager, broker = self._store.manager, self._store.broker
         node_id = self._config.get_int("node.id")
-        cluster_id = await self._cluster_id()
-        self._lease = await take_store(manager, node_id, LEASE_S)
-        held, identity = HeldLease(self._lease), Identity(node_id, cluster_id, self._lease.epoch)
+        cluster_id = await cluster_id_of(manager)
+        lease = self._lease = LeaseKeeper(manager, node_id, exclusive=CAP_EXCLUSIVE in broker.capabilities)
+        held = await lease.take()
+        identity = Identity(node_id, cluster_id, held.current.epoch)
         # to start may take longer than the lease lasts
-        self._renewing = self._supervisor.spawn(self._keep_lease, held, node_id, name="lease")
+        self._renewing = self._supervisor.spawn(self._renew, lease, name="lease")
         spawn = self._supervisor.spawn
         rack = self._config.get("broker.rack")
         epochs = UnitEpochs(manager, held)
@@ -440,42 +395,22 @@ class Gateway:
         leadership = SoleLeader(identity, None if rack is None else str(rack), epochs)
         return await assemble(self._config, self._mapping, manager, broker, held, identity, leadership, spawn)
 
-    async def _cluster_id(self) -> str:
-        manager = self._store.manager
-        found = (await manager.get([CLUSTER_ID])).get(CLUSTER_ID)
-        if found is not None:
-            try:
-                return decode_cluster_id(found.value)
-            except ValueError as error:
-                logger.error("the cluster id is damaged, the store gets another one: %s", error)
-        made = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        try:
-            row = encode_cluster_id(made)
-            await manager.commit({CLUSTER_ID: row}, {CLUSTER_ID: 0 if found is None else found.version})
-        except ConflictError:  # another gateway over the same store was faster
-            return await self._cluster_id()
-        return made
+    async def _make_server(self, parts: Assembly) -> Server:
+        limits = partial(LimitSettings.of, self._config)
+        wanted = limits()
+        found = await connection_quota(wanted)
+        found.check(self._config.dynamic)  # what was changed while a gateway ran stops no start
+        settings = self._server_settings(found.quota)
+        server = Server(parts.requests, self._supervisor, settings, queue=parts.queue)
+        server.on_memory_short = parts.requests.memory_short
 
-    def _limits_changed(self) -> None:
-        if connection_limits(self._config) != self._limits:
-            self._look_up_limits()
+        def apply(quota: ConnectionQuota) -> None:
+            server.limits.quota = quota
 
-    def _look_up_limits(self, told: set[str] | None = None) -> None:
-        if self._limiting is not None:
-            self._limiting.cancel()  # it is about older settings
-        self._limits = connection_limits(self._config)
-        self._limiting = self._supervisor.spawn(self._limit_connections, told or set(), name="connection limits")
-
-    async def _limit_connections(self, told: set[str]) -> None:
-        """Put the limits of connections in force; hosts that are not found are looked up again until they are."""
-        assert self._server is not None
-        while True:
-            found = await connection_quota(self._config)
-            self._server.limits.quota = found.quota
-            told = _tell_flaws(found, told)
-            if not found.unknown:
-                return
-            await anyio.sleep(_LOOK_UP_AGAIN_S)
+        keeper = QuotaKeeper(wanted, limits=limits, apply=apply, spawn=self._supervisor.spawn)
+        keeper.complete(found)
+        parts.dynamic.on_change(keeper.settings_changed)
+        return server
 
     def _server_settings(self, quota: ConnectionQuota) -> ServerSettings:
         idle_ms = self._config.get_int("connections.max.idle.ms")
@@ -492,7 +427,7 @@ class Gateway:
     async def _listen_first(self, address: Address) -> None:
         bound = self._bound_to = await self.listen(str(address), advertise=self._advertise)
         told = self._advertise
-        self._bound = _advertised(bound, told and Address(told.host, told.port or bound.port))
+        self._bound = advertised(bound, told and Address(told.host, told.port or bound.port))
 
     def _running(self) -> Server:
         self._supervisor.check()
@@ -502,24 +437,9 @@ class Gateway:
 
     # Running
 
-    async def _keep_lease(self, lease: HeldLease, node_id: int) -> None:
-        manager, broker = self._store.manager, self._store.broker
-        while True:
-            await anyio.sleep(LEASE_S / 3)
-            try:
-                lease.current = await manager.renew(lease.current)
-            except FencedError:
-                logger.error("another gateway with node.id=%d has taken over: this one stops", node_id)
-                raise
-            except StorageFullError as error:
-                if CAP_EXCLUSIVE in broker.capabilities:
-                    # nothing can be written, by anybody; what can be read may be
-                    lease.current = replace(lease.current, expires=time.monotonic() + LEASE_S)
-                    logger.error("no space is left, only reading goes on until there is: %s", error)
-                else:
-                    logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
-            except HtpError as error:
-                logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
+    async def _renew(self, lease: LeaseKeeper) -> None:
+        # a task that holds the gateway: while it runs it is there, though nobody else holds it, and tells how it ends
+        await lease.renew()
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, ClosedError):  # a loop that ends takes the tasks with it
@@ -592,17 +512,9 @@ class Gateway:
         if self._renewing is not None:
             self._renewing.cancel()
             await self._renewing.wait()
-        with suppress(HtpError):  # it is tried once more
-            await parts.manager.release(parts.lease.current)
-            self._lease = None
-
-
-def _tell_flaws(found: FoundQuota, told: set[str]) -> set[str]:
-    """Log what is wrong with the limits of connections, but for what was told before; returns all of it."""
-    flaws = {str(flaw) for flaw in found.flaws}
-    for flaw in sorted(flaws - told):
-        logger.error("the limits of connections are in force without this: %s", flaw)
-    return flaws
+        if self._lease is not None:
+            with suppress(HtpError):  # it is tried once more
+                await self._lease.release()
 
 
 def _weakly(method: Callable[P, object]) -> Callable[P, None]:
@@ -618,42 +530,3 @@ def _weakly(method: Callable[P, object]) -> Callable[P, None]:
             found(*args, **options)
 
     return call
-
-
-def _advertised(address: Address, told: Address | None) -> Advertised:
-    """What clients are told: the address given for them, else the bound one, made reachable."""
-    shown = told if told is not None else address
-    host = shown.broker_host
-    if shown.scheme == "tcp" and _is_wildcard(host):
-        host = socket.gethostname()
-    return Advertised(host, shown.port)
-
-
-def _not_bound(address: Address, error: OSError) -> OSError:
-    """The error of a listener, with the address and what helps."""
-    why = {
-        errno.EADDRINUSE: "another process listens there; stop it, or choose another port (0 takes any that is free)",
-        errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 stands for all that it has",
-        errno.EACCES: "ports below 1024 need privileges; choose another one",
-    }.get(error.errno or 0, error.strerror or str(error))
-    return OSError(error.errno, f"cannot listen on {address}: {why}")
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-def _warn_beyond_loopback(address: Address) -> None:
-    try:
-        local = ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        local = address.host == "localhost"
-    if not local:
-        logger.warning(
-            "listening on %s, beyond this machine, without authentication: whoever reaches it may read, write and "
-            "delete everything",
-            address,
-        )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kclient.gateway.unit_epochs import UnitEpochs
 
 
-class Node(NamedTuple):
+class GatewayNode(NamedTuple):
     """A gateway as clients know it: a broker of the cluster."""
 
     node_id: int
@@ -42,7 +42,7 @@ class Leader(NamedTuple):
 class Leadership(Protocol):
     """Tells who leads and coordinates what at this moment. It is asked for each request, and must not wait."""
 
-    def nodes(self, advertised: Advertised) -> Sequence[Node]:
+    def nodes(self, advertised: Advertised) -> Sequence[GatewayNode]:
         """All gateways, this one first.
 
         Args:
@@ -113,9 +113,9 @@ class SoleLeader:
         self._epochs = epochs
         self._own = epochs.own
 
-    def nodes(self, advertised: Advertised) -> Sequence[Node]:
+    def nodes(self, advertised: Advertised) -> Sequence[GatewayNode]:
         """This one."""
-        return (Node(self._leader.node_id, advertised.host, advertised.port, self._rack),)
+        return (GatewayNode(self._leader.node_id, advertised.host, advertised.port, self._rack),)
 
     @property
     def controller_id(self) -> int:

@@ -7,7 +7,9 @@ only be found out by watching it (`kclient.htp.leases`).
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -16,12 +18,14 @@ import anyio
 from kclient.concurrency import to_the_end
 from kclient.gateway.rows import numbers
 from kclient.gateway.rows.keys import FIRST_LEASES, LEADER_EPOCH, LEASE
-from kclient.htp.errors import HtpError, LeaseHeldError
+from kclient.htp.errors import FencedError, HtpError, LeaseHeldError, StorageFullError, StoreClosedError
 from kclient.htp.leases import acquire_when_over
 from kclient.htp.port import Lease, LeaseInfo, Manager
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
+LEASE_S: Final = 30.0
+"""Seconds that a lease lasts; it is renewed three times in them."""
 _HOLDER: Final = "node-"
 """What the name of a holder begins with; the gateway's number follows."""
 _GIVE_BACK_S: Final = 1.0
@@ -36,6 +40,83 @@ class HeldLease:
     def __init__(self, taken: Lease) -> None:
         self.current: Lease = taken
         """As it was taken, or renewed last."""
+
+
+class LeaseKeeper:
+    """A gateway's lease of its store: taken at the start, renewed meanwhile, given back at the end.
+
+    Args:
+        manager: The store's.
+        node_id: The gateway's number.
+        exclusive: Whether the store keeps other processes out by itself.
+    """
+
+    def __init__(self, manager: Manager, node_id: int, *, exclusive: bool) -> None:
+        self._manager = manager
+        self._node_id = node_id
+        self._exclusive = exclusive
+        self._held: HeldLease | None = None
+        """Until it is given back."""
+
+    async def take(self) -> HeldLease:
+        """Take the store over, see `take_store`; `renew` has to run from then on."""
+        self._held = HeldLease(await take_store(self._manager, self._node_id, LEASE_S))
+        return self._held
+
+    async def renew(self) -> None:
+        """Renew it for ever.
+
+        Raises:
+            FencedError: Another gateway has taken the store over.
+        """
+        held = self._held
+        assert held is not None
+        while True:
+            await anyio.sleep(LEASE_S / 3)
+            try:
+                held.current = await self._manager.renew(held.current)
+            except FencedError:
+                logger.error("another gateway with node.id=%d has taken over: this one stops", self._node_id)
+                raise
+            except StorageFullError as error:
+                if self._exclusive:
+                    # nothing can be written, by anybody; what can be read may be
+                    held.current = replace(held.current, expires=time.monotonic() + LEASE_S)
+                    logger.error("no space is left, only reading goes on until there is: %s", error)
+                else:
+                    _tell_not_renewed(error)
+            except HtpError as error:
+                _tell_not_renewed(error)
+
+    async def release(self) -> None:
+        """Give it back when all is written; `renew` has ended.
+
+        Raises:
+            HtpError: The store does not take it; `give_back` tries once more.
+        """
+        if self._held is not None:
+            await self._manager.release(self._held.current)
+            self._held = None
+
+    async def give_back(self, *, failed: bool) -> None:
+        """Where `release` has not: else no gateway of another number could start before it has run out.
+
+        Args:
+            failed: Whether the gateway has, which may be why the store does not take it.
+        """
+        held, self._held = self._held, None
+        if held is None:
+            return
+        with suppress(StoreClosedError):  # by whoever opened it
+            if await give_store_back(self._manager, held.current) or failed:
+                return
+        logger.warning(
+            "the store did not take the lease back: a gateway of another node.id has to wait for up to %.0f s", LEASE_S
+        )
+
+
+def _tell_not_renewed(error: HtpError) -> None:
+    logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
 
 
 async def take_store(manager: Manager, node_id: int, ttl: float) -> Lease:

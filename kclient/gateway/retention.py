@@ -17,8 +17,7 @@ from kclient.htp.port import SegmentInfo
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
-    from kclient.gateway.config import BrokerConfig
-    from kclient.gateway.dynamic_config import DynamicConfig
+    from kclient.gateway.config import Live
     from kclient.gateway.partition import Partition
     from kclient.gateway.partitions import PartitionTable
     from kclient.gateway.topic_record import TopicRecord
@@ -76,7 +75,16 @@ class _Look:
 
 
 class Retention:
-    """Applies retention to every partition, now and then or on demand."""
+    """Applies retention to every partition, now and then or on demand.
+
+    Args:
+        topics: Of which partitions.
+        partitions: Has them.
+        clock: What time it is.
+        check_interval_ms: Time between two passes.
+        producer_id_expiration_ms: After this time an idle producer is forgotten.
+        unreadable: Whether the settings that say how long records are kept cannot be read.
+    """
 
     FIRST: Final = 30.0
     """Seconds after the start until the first pass, as in Kafka."""
@@ -85,15 +93,18 @@ class Retention:
         self,
         topics: TopicTable,
         partitions: PartitionTable,
-        config: BrokerConfig,
-        dynamic: DynamicConfig,
         clock: Clock,
+        *,
+        check_interval_ms: Live[int],
+        producer_id_expiration_ms: Live[int],
+        unreadable: Live[bool],
     ) -> None:
         self._topics = topics
         self._partitions = partitions
-        self._config = config
-        self._dynamic = dynamic
         self._clock = clock
+        self._check_interval_ms = check_interval_ms
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._unreadable = unreadable
         self._running = anyio.Lock()
         self._changed = Wakeup()
 
@@ -111,15 +122,15 @@ class Retention:
                 last, most = self._clock.now(), inf
 
     def _interval(self) -> float:
-        return self._config.get_int("log.retention.check.interval.ms") / 1000
+        return self._check_interval_ms() / 1000
 
     async def apply(self) -> int:
         """Apply retention to all partitions, and forget idle producers; how many logs were cut."""
-        if self._dynamic.unreadable:
+        if self._unreadable():
             logger.error("nothing is removed: the broker settings, which may say how long, cannot be read")
             return 0
         async with self._running:
-            look = _Look(self._clock.wall_ms() - self._config.get_int("producer.id.expiration.ms"))
+            look = _Look(self._clock.wall_ms() - self._producer_id_expiration_ms())
             async with anyio.create_task_group() as tasks:
                 for record, partition in self._all():
                     done = anyio.Event()

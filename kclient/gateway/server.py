@@ -25,7 +25,7 @@ from kclient.gateway.ownership import HeldLease
 from kclient.net.address import parse_address
 from kclient.net.answers import FRAME_READ, CloseConnectionError, Work
 from kclient.net.server import Answer, Later, Reply, ServerConnection, Steps
-from kclient.protocol.framing import RequestHeader, decode_request_header, encode_response, encode_response_steps
+from kclient.protocol.framing import FrameHeader, decode_request_header, encode_response, encode_response_steps
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.registry import ApiKey, request_class
 
@@ -136,7 +136,7 @@ class RequestServer:
     # Requests
 
     @staticmethod
-    def _unknown(header: RequestHeader) -> NoReturn:
+    def _unknown(header: FrameHeader) -> NoReturn:
         raise ProtocolError(f"the API key {_name(header.api_key)} is not served")
 
     def _dispatch(
@@ -232,7 +232,7 @@ class RequestServer:
         return None if answer is None else _encoded(answer, context)
 
 
-def _read_header(frame: memoryview) -> tuple[RequestHeader, int]:
+def _read_header(frame: memoryview) -> tuple[FrameHeader, int]:
     """The header of a large frame."""
     try:
         return decode_request_header(frame[:_LONGEST_HEADER])

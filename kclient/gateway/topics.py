@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -29,7 +29,7 @@ from kclient.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.config import BrokerConfig, TopicConfig, check_topic_overrides
+from kclient.gateway.config import Live, TopicConfig, check_topic_overrides
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.rows.keys import INTENTS, TOPICS, intent_key, of_topic, topic_key
@@ -67,6 +67,10 @@ def check_name(name: str) -> None:
         )
 
 
+Resolve: TypeAlias = Callable[[Mapping[str, str]], TopicConfig]
+"""Works out the settings in force of a topic with these overrides."""
+
+
 class TopicOffsets(Protocol):
     """What is committed of topics: it goes with them."""
 
@@ -99,13 +103,15 @@ class TopicCatalogue:
         offsets: What is committed of them.
         epochs: Under which they are led.
         mapping: Where the partitions of new topics lie.
-        config: The broker's settings, which topics follow.
         manager: Keeps the rows.
         broker: Keeps the messages.
         lease: Under which rows are written.
         shields: Keep changes from being left half done.
         spawn: Starts a task of the gateway.
         flow: In whose turns many partitions are told of a change.
+        resolve: Works out the settings in force of a topic with these overrides: the broker's settings may change.
+        num_partitions: Of a topic of which nobody says how many.
+        replication_factor: What such a topic shows.
     """
 
     def __init__(
@@ -114,7 +120,6 @@ class TopicCatalogue:
         offsets: TopicOffsets,
         epochs: TopicEpochs,
         mapping: PartitionMapping,
-        config: BrokerConfig,
         *,
         manager: Manager,
         broker: Broker,
@@ -122,12 +127,17 @@ class TopicCatalogue:
         shields: Shields,
         spawn: Callable[..., object],
         flow: Flow,
+        resolve: Resolve,
+        num_partitions: Live[int],
+        replication_factor: Live[int],
     ) -> None:
         self._topics = topics
         self._offsets = offsets
         self._epochs = epochs
         self._mapping = mapping
-        self._config = config
+        self._resolve = resolve
+        self._num_partitions = num_partitions
+        self._replication_factor = replication_factor
         self._manager = manager
         self._broker = broker
         self._lease = lease
@@ -152,14 +162,14 @@ class TopicCatalogue:
                     self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
 
     async def _load(self, rows: dict[str, Versioned]) -> None:
-        configs = _Configs(self._config)
+        configs = _Configs(self._resolve)
         older: list[TopicRecord] = []
         for name, row in rows.items():
             try:
                 record = self._parse(name, row, configs)
                 if not record.places:  # recorded by a version that did not know them
                     record.places = await record.mapping.find(self._manager, name, record.partitions)
-                    record.config = TopicConfig.resolve(self._config, record.overrides)
+                    record.config = self._resolve(record.overrides)
                     older.append(record)
             except (ValueError, KafkaError) as error:
                 self._not_served(name, f"its row cannot be read: {error}")
@@ -211,7 +221,7 @@ class TopicCatalogue:
         if name in self._topics.damaged:
             raise TopicExistsError(f"Topic '{name}' exists and is not served, {self._topics.damaged[name]}")
         if partitions == -1:
-            partitions = self._config.get_int("num.partitions")
+            partitions = self._num_partitions()
         if not 0 < partitions <= MOST_PARTITIONS:
             raise InvalidPartitionsError(
                 f"Number of partitions was set to {partitions}: it must be between 1 and {MOST_PARTITIONS}"
@@ -234,8 +244,8 @@ class TopicCatalogue:
 
     async def _create(self, name: str, partitions: int, factor: int, overrides: dict[str, str]) -> TopicRecord:
         if factor < 1:
-            factor = self._config.get_int("default.replication.factor")
-        config = TopicConfig.resolve(self._config, overrides)
+            factor = self._replication_factor()
+        config = self._resolve(overrides)
         record = TopicRecord(name, _new_id(), partitions, factor, self._mapping, overrides, config)
         key, intent = topic_key(name), intent_key(name)
         await self._remove_left(name)
@@ -253,7 +263,7 @@ class TopicCatalogue:
             {key: record.row(), intent: None}, {key: 0}, lease=self._lease.current
         )
         del self._topics.left[name]
-        record.config = TopicConfig.resolve(self._config, overrides)  # as they are now
+        record.config = self._resolve(overrides)  # as they are now
         self._topics.add(record)
         logger.info("topic %s created with %d partitions", name, partitions)
         if record.config.compacts:
@@ -436,7 +446,7 @@ class TopicCatalogue:
         await self._reconfigure(record)
 
     async def _reconfigure(self, record: TopicRecord) -> None:
-        record.config = TopicConfig.resolve(self._config, record.overrides)
+        record.config = self._resolve(record.overrides)
         await self._tell_partitions(record, Pace(self._flow))
 
     @staticmethod
@@ -453,7 +463,7 @@ class TopicCatalogue:
         Others come in between. What they create, or alter, has the new settings already; the caller sees to it that
         the broker's settings stay what they are until this returns.
         """
-        configs, pace = _Configs(self._config), Pace(self._flow)
+        configs, pace = _Configs(self._resolve), Pace(self._flow)
         for record in self._topics:
             await pace.pause()
             record.config = configs.of(record.overrides)
@@ -469,8 +479,8 @@ class TopicCatalogue:
 class _Configs:
     """Settings in force, worked out once for all topics of the same overrides: while the broker's stay as they are."""
 
-    def __init__(self, broker: BrokerConfig) -> None:
-        self._broker = broker
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
         self._found: dict[frozenset[tuple[str, str]], TopicConfig] = {}
 
     def of(self, overrides: Mapping[str, str]) -> TopicConfig:
@@ -478,7 +488,7 @@ class _Configs:
         same = frozenset(overrides.items())
         found = self._found.get(same)
         if found is None:
-            found = self._found[same] = TopicConfig.resolve(self._broker, overrides)
+            found = self._found[same] = self._resolve(overrides)
         return found
 
 

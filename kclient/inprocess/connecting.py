@@ -33,7 +33,7 @@ async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
     found = local_address(str(address))
     assert found is not None, "registered for memory: and embedded: only"
     seconds = config.socket_connection_setup_timeout_ms / 1000
-    attempt = _Attempt(found, config, time.monotonic() + seconds)
+    attempt = _Connecting(found, config, time.monotonic() + seconds)
     try:
         while True:
             stream = await attempt.here() or await attempt.elsewhere()
@@ -54,7 +54,7 @@ def exists(address: str) -> bool:
     return found is None or found.scheme != "embedded" or is_data_directory(found.host)
 
 
-class _Attempt:
+class _Connecting:
     """One way to a gateway after the other, until the time is over."""
 
     def __init__(self, address: Address, config: ConnectionConfig, deadline: float) -> None:

@@ -3,7 +3,8 @@
 - `address`: what `bootstrap.servers` and metadata name.
 - `connectors`: which function makes the byte stream for an address.
 - `streams`: byte streams over sockets and in memory; `tls`: over sockets, encrypted.
-- `frames`, `channel`, `channel_kinds`: frames in and out of a stream.
+- `frames`, `channel`: frames in and out of a stream; `channel_kinds` chooses from `loop_channel`, `memory_channel`,
+  `task_channels`.
 - `connection`: a client's pipelined requests; `send_queue`: when they may leave; `disconnect_errors`: why one ended.
 - `sasl`: authentication, both sides.
 - `server`: accepting connections, ordered replies, back-pressure.

@@ -12,16 +12,10 @@ from typing import Final, Protocol
 
 from kclient.errors import ProtocolError
 from kclient.net.frames import FrameAssembler
-from kclient.net.streams import FAIR_SHARE, ByteStream, CutOffError, SocketStream
+from kclient.net.streams import ByteStream
 from kclient.types import Buffer
 
 __all__ = ["Channel", "ChannelOwner", "TruncatedError", "Turns"]
-
-
-WRITE_SHARE = 1024 * 1024
-"""Bytes written to one connection before the others have their turn, where they take turns."""
-READ_SHARE = 1024 * 1024
-"""Bytes read from one connection before the others have their turn, where they take turns: a millisecond's worth."""
 
 
 class TruncatedError(ConnectionError):
@@ -238,42 +232,6 @@ class Channel:
             self.close()
         else:
             self.close(TruncatedError(f"the other side closed the connection {self._assembler.pending}"))
-
-    def _receive_ready(self, stream: SocketStream) -> bool:
-        """Read all that is ready, up to a fair share; False if the channel ended with it."""
-        turns = self._turns
-        share = FAIR_SHARE if turns is None else turns.unasked(READ_SHARE)
-        if share < READ_SHARE:
-            share = min(share + self._assembler.missing, READ_SHARE)
-        try:
-            ended = stream.fill(self._assembler, share)
-        except CutOffError as error:
-            self._deliver()
-            self.close(error if self._assembler.idle else TruncatedError(f"{error}, {self._assembler.pending}"))
-            return False
-        except OSError as error:
-            self._deliver()
-            self.close(stream.explain(error))
-            return False
-        except ProtocolError as error:
-            self._garbled(error)
-            return False
-        self._deliver()
-        if ended:
-            self._ended()
-        return not self.closed
-
-    def _send_ready(self, stream: SocketStream) -> bool:
-        """Write what the stream takes now, with turns up to a share; False if the channel broke."""
-        left = WRITE_SHARE if self._turns is not None else self.pending_bytes
-        try:
-            while self._pending and left > 0 and (count := stream.flush(self._pending)):
-                self.pending_bytes -= count
-                left -= count
-        except OSError as error:
-            self.close(stream.explain(error))
-            return False
-        return True
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "paused" if self.paused else "open"

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from kclient.concurrency import Supervisor, TaskHandle, Timer, loop_clock
+from kclient.concurrency import Supervisor, Timer, loop_clock
 from kclient.errors import (
     AuthenticationError,
     KafkaError,
@@ -32,12 +32,12 @@ from kclient.net.arguments import (
 )
 from kclient.net.channel import Channel
 from kclient.net.channel_kinds import open_channel
+from kclient.net.client_session import ClientSession
 from kclient.net.connectors import connect
 from kclient.net.disconnect_errors import SASL_HINT, TLS_HINT, ended_error, looks_like_sasl, looks_like_tls
-from kclient.net.negotiation import authenticate, negotiate_versions
+from kclient.net.negotiation import negotiate_versions
 from kclient.net.pending import Pending, response_of
 from kclient.net.receive_buffers import receive_buffers
-from kclient.net.sasl.authentication import ClientAuthentication, session_end
 from kclient.net.send_queue import SendQueue
 from kclient.net.settings import ConnectionConfig, ConnectionSettings
 from kclient.net.streams import ByteStream, check_stream
@@ -90,9 +90,6 @@ class Connection:
         self._correlation_id = 0
         self._in_flight: deque[Pending] = deque()
         self._unwritten: list[Pending] = []  # requests without response, until their bytes have left
-        self._login: Login | None = None
-        self._renewal: TaskHandle | None = None  # the task that authenticates again, while it waits for a token
-        self._supervisor = supervisor
         self._answered = 0  # responses since the versions were negotiated
         self._negotiated_at = -_NEVER
         self._hint = ""
@@ -106,7 +103,10 @@ class Connection:
             address,
             supervisor,
             go_on=self._send_waiting,
-            renew=self._begin_reauthentication,
+            renew=lambda: self._session.renew(),
+        )
+        self._session = ClientSession(
+            self._ask_first, address, self._send_queue, supervisor, over=self._authentication_over
         )
         self._channel: Channel = open_channel(
             stream, self, supervisor, frame_limit=_FIRST_LIMIT, first_room=_FIRST_ROOM
@@ -332,14 +332,7 @@ class Connection:
             TypeError: If it is no login.
         """
         check_login(login)
-        mechanism = await login.begin()
-        again = self._login is not None
-        exchange = ClientAuthentication(mechanism, self.address, self.api_versions, again=again)
-        self._renewal = None  # from here on it ends with the connection
-        await authenticate(self._ask_first, exchange, login)
-        self._login = login
-        self._send_queue.session_end = session_end(exchange.session_lifetime_ms, self._now())
-        logger.debug("%s: authenticated%s by %s", self.address, " again" if again else "", login.mechanism)
+        await self._session.begin(login, self.api_versions)
 
     async def _ask_first(self, message: ApiMessage, version: int) -> Any:
         """Ask before those requests that wait for their turn."""
@@ -347,30 +340,17 @@ class Connection:
             raise self._ended("authentication was not completed")
         return await response_of(self._submit(message, version, None, expect_response=True, wait=False))
 
-    def _begin_reauthentication(self) -> None:
-        """The session is about to end: authenticate again, behind what is on its way and before what follows."""
-        login = self._login
-        assert login is not None
-        self._renewal = self._supervisor.spawn(self._reauthenticate, login, name=f"authenticate again {self.address}")
-        self._send_queue.held = True
-
-    async def _reauthenticate(self, login: Login) -> None:
-        error: BaseException | None = ConnectionAbortedError("the task that authenticates again was cancelled")
-        try:
-            await self.authenticate(login)
-            error = None
-        except Exception as failure:  # noqa: BLE001  (it fails those who wait)
-            error = failure
-        finally:
-            if isinstance(error, AuthenticationError):
-                self.cause = error  # the broker has hung up already perhaps, and this is why
-            if error is not None:
-                self._channel.close(error)
-            self._send_queue.held = False
-            if self.closed:
-                self._fail_unsent()
-            else:
-                self._send_waiting()
+    def _authentication_over(self, error: BaseException | None) -> None:
+        """The connection has authenticated again, or could not."""
+        if isinstance(error, AuthenticationError):
+            self.cause = error  # the broker has hung up already perhaps, and this is why
+        if error is not None:
+            self._channel.close(error)
+        self._send_queue.held = False
+        if self.closed:
+            self._fail_unsent()
+        else:
+            self._send_waiting()
 
     def on_close(self, callback: Callable[[Connection], object]) -> None:
         """Call `callback(connection)` when the connection ends, at once if it has; it must not raise."""
@@ -422,8 +402,7 @@ class Connection:
         self._send_queue.close()
         receive_buffers().clear()  # nobody may read in this thread any more
         waiting = [*self._in_flight, *self._unwritten]
-        if self._renewal is not None:
-            self._renewal.cancel()
+        self._session.end()
         if waiting and not self._local:
             self._hint = self._guess(cause)
         self._in_flight, self._unwritten = deque(), []
@@ -440,7 +419,7 @@ class Connection:
     def _guess(self, cause: BaseException | None) -> str:
         """Which setting may be behind an end that left requests unanswered."""
         if self.api_versions:
-            first = not self._answered and self._login is None
+            first = not self._answered and not self._session.authenticated
             return SASL_HINT if first and looks_like_sasl(cause, self._now() - self._negotiated_at) else ""
         return TLS_HINT if self._in_clear and looks_like_tls(cause) else ""
 

@@ -118,7 +118,7 @@ class ReplyOrder:
     """
 
     __slots__ = (
-        "_closed", "_deserted", "_most_bytes", "_most_places", "_most_unsent", "_now", "_reply_bytes", "channel",
+        "_deserted", "_most_bytes", "_most_places", "_most_unsent", "_now", "_reply_bytes", "channel", "closed",
         "crowded", "last_sent", "on_empty", "places", "request_bytes", "share", "undone", "unsent", "working",
         "written",
     )  # fmt: skip
@@ -150,7 +150,8 @@ class ReplyOrder:
         self._most_unsent = settings.max_unsent_bytes
         self._reply_bytes = 0  # of replies that wait for those before them
         self._deserted = False
-        self._closed = False
+        self.closed: bool = False
+        """Whether no reply is waited for any more."""
 
     @property
     def busy(self) -> bool:
@@ -224,7 +225,7 @@ class ReplyOrder:
                 self.unsent += size
                 self.written += size
                 self.channel.write(parts)
-                if not self._closed:
+                if not self.closed:
                     self._count_unsent()
         self._go_on()
 
@@ -236,7 +237,7 @@ class ReplyOrder:
 
     def is_next(self, slot: ReplySlot) -> bool:
         """See `ReplySlot.is_next`."""
-        if self._closed or slot.done:
+        if self.closed or slot.done:
             return False
         before = 0 if self.channel is None else self.channel.pending_bytes
         if self.places[0] is not slot:
@@ -298,7 +299,7 @@ class ReplyOrder:
 
     def close(self) -> None:
         """No reply is waited for any more; what was held is the share's business."""
-        self._closed = True
+        self.closed = True
         self.crowded, self.on_empty = _never, None  # so that no cycle keeps the connection
         self.places.clear()
         self.request_bytes = self._reply_bytes = self.unsent = self.undone = 0

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
 
-from kclient.concurrency import Completion, Supervisor, TaskHandle, loop_clock
+from kclient.concurrency import Supervisor, TaskHandle, loop_clock
 from kclient.errors import ProtocolError
-from kclient.net.answers import Answer, CloseConnectionError, Later, Reply, Steps
+from kclient.net.answering import Answering
+from kclient.net.answers import Answer, CloseConnectionError, Steps
 from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
 from kclient.net.fair_queue import Flow
+from kclient.net.frame_admission import FrameAdmission
 from kclient.net.memory_budget import MemoryBudget, Share, TooMuchMemoryError
 from kclient.net.reply_order import ReplyOrder, ReplySlot
 from kclient.net.request_steps import RequestSteps
@@ -33,8 +34,6 @@ __all__ = ["RequestHandler", "ServerConnection"]
 
 logger: logging.Logger = logging.getLogger("kclient.net.server")
 
-_PER_TASK: Final = 4096
-"""About how many bytes of memory a task takes."""
 _ARRIVED: Final = 16 * 1024
 """Bytes in the stream that show that a client sends: a socket takes so many also while it is not read."""
 
@@ -84,7 +83,7 @@ class _Parted:
     cause: BaseException | None
 
 
-class _Turns:
+class _ChannelTurns:
     """What a channel is told of a connection's turns."""
 
     __slots__ = ("add", "enter", "garbled", "leave", "progressed", "unasked")
@@ -148,17 +147,30 @@ class ServerConnection:
         """The place of the request that the handler is told to begin."""
         self._order = ReplyOrder(settings, self.share, lambda: self.crowded)
         self._steps = RequestSteps(flow, self._order)
-        self._tasks: set[TaskHandle] = set()
+        self._answering = Answering(
+            self._order,
+            self._steps,
+            supervisor,
+            self.peer,
+            placed=self._reply_placed,
+            room=self._task_ended,
+            failed=self._failed,
+        )
+        self._frame = FrameAdmission(
+            self.share,
+            self._order,
+            moved=lambda: self.moved,
+            alone=self._holds_nothing,
+            refuse=self._refuse_frame,
+            pause=self._pause,
+        )
+        self._delivery: TaskHandle | None = None
+        """Waits at the end until the client's system has got the last answers."""
         self._backlog: deque[memoryview] = deque()
         self._begins_in_steps = False  # a request: the next one begins after it
-        self._frame_held = 0  # bytes that are held for the frame that is being received
-        self._frame_waits = 0  # and those that it waits for
-        self._announced = 0.0  # when its first bytes came
-        self._announced_moved = 0  # what had moved then
         self._begins_soon = False
         self._woken = False
         self._batching = False
-        self._last_received = False  # what follows cannot be taken: what is here begins, then it drains
         self._draining = False
         self._delivering = False
         self._closing = False
@@ -188,7 +200,7 @@ class ServerConnection:
         moved = self.moved
         if moved != self._moved:  # a part of a large request is a sign of life, too
             self._moved, self._active = moved, self._now()
-        waits = not self._order.over or self._backlog or self._frame_waits
+        waits = not self._order.over or self._backlog or self._frame.waits
         return None if waits else max(self._active, self._order.last_sent)
 
     @property
@@ -199,7 +211,7 @@ class ServerConnection:
         What the server has begun and does not end, as while its disk stalls, is not the client's to hasten: it does not
         count.
         """
-        size = self._frame_held + self._frame_waits
+        size = self._frame.held + self._frame.waits
         if not self._owes:
             return size
         begun = 0 if self._first_waits else self._order.request_bytes
@@ -222,7 +234,7 @@ class ServerConnection:
     @property
     def announced(self) -> tuple[float, int] | None:
         """When the request began to come that is being received, and what had `moved` then; None if there is none."""
-        return (self._announced, self._announced_moved) if self._frame_held else None
+        return self._frame.announced
 
     @property
     def waits_to_be_read(self) -> bool:
@@ -239,7 +251,7 @@ class ServerConnection:
         held, most = share.held, share.most
         if self._backlog and held >= most:
             return True
-        if self._frame_waits and held + self._frame_waits > most:
+        if self._frame.waits and held + self._frame.waits > most:
             return True
         return self._steps.crowded(held, most)
 
@@ -257,8 +269,8 @@ class ServerConnection:
             self._supervisor,
             frame_limit=self.frame_limit,
             first_room=self._settings.first_room,
-            turns=_Turns(self.flow, self._order.progressed, self.share.unasked, self._garbled),
-            admit=self._admit,
+            turns=_ChannelTurns(self.flow, self._order.progressed, self.share.unasked, self._garbled),
+            admit=self._frame.admit,
         )
 
     def limit_frames(self, limit: int | None) -> None:
@@ -298,8 +310,9 @@ class ServerConnection:
         """Close at once, and cancel the requests that have begun."""
         self.close()
         self._steps.give_up()
-        for task in list(self._tasks):
-            task.cancel()
+        self._answering.cancel()
+        if self._delivery is not None:
+            self._delivery.cancel()
 
     def drain(self) -> None:
         """Begin no more requests, and close when all that have begun are answered and the answers have arrived."""
@@ -314,8 +327,9 @@ class ServerConnection:
 
     async def wait_closed(self) -> None:
         """Wait until the tasks of a closed connection have ended."""
-        for task in list(self._tasks):
-            await task.wait()
+        await self._answering.wait()
+        if self._delivery is not None:
+            await self._delivery.wait()
         if self._channel is not None:
             await self._channel.wait_closed()
 
@@ -324,9 +338,9 @@ class ServerConnection:
     def frames_received(self, frames: list[memoryview]) -> None:
         self._active = self._now()
         size = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
-        if self._frame_held and self._channel is not None:
+        if self._frame.held and self._channel is not None:
             admitted = self._channel.take_admitted()
-            self._frame_held -= admitted
+            self._frame.received(admitted)
             size -= admitted
         self.share.add(size, size)
         self._backlog.extend(frames)
@@ -344,9 +358,7 @@ class ServerConnection:
             cause = cause.with_traceback(None)
             cause.__context__ = None
         self._parted = _Parted(cause)
-        self.share.go_on()
-        self.share.add(-self._frame_held, requests=-self._frame_held)
-        self._frame_held = self._frame_waits = 0
+        self._frame.drop()
         self._order.detach()
         self._desert()
         self._begin_soon()
@@ -373,6 +385,8 @@ class ServerConnection:
         self._begins_in_steps = False
         self.beginning = None
         self._steps.end()
+        self._answering.close()
+        self._frame.close()
         # as text: log records that are kept must not keep the connection
         if isinstance(cause, TruncatedError):
             logger.info("%s: %s", self.peer, str(cause))
@@ -400,35 +414,14 @@ class ServerConnection:
 
     # Memory.
 
-    def _admit(self, size: int, here: int) -> bool:
-        """Whether a request may be received now of which `here` bytes have come: they are held in any case."""
-        self._announced, self._announced_moved = self._now(), self.moved
-        if self._take_for_frame(size):
-            return True
-        if not self._last_received:
-            self.share.begin_request(here)
-            self._frame_held += here
-            self._frame_waits = size - here
-            self._pause()
-            self._order.hurry()
-        return False
+    def _holds_nothing(self) -> bool:
+        """Whether what it keeps is all that it holds, but for a request that is being received."""
+        undelivered = self._channel is not None and self._channel.undelivered
+        return not (self._order.places or self._backlog or self._order.unsent or undelivered)
 
-    def _take_for_frame(self, size: int) -> bool:
-        # without any of these, what it keeps is all that it holds
-        alone = not (self._order.places or self._backlog or self._order.unsent or self._undelivered)
-        try:
-            taken = self.share.take(size, request=True, last=alone)
-        except TooMuchMemoryError as error:
-            self._say(error)
-            self._take_no_more()
-            return False
-        if taken:
-            self._frame_held += size
-        return taken
-
-    @property
-    def _undelivered(self) -> bool:
-        return self._channel is not None and self._channel.undelivered
+    def _refuse_frame(self, error: TooMuchMemoryError) -> None:
+        self._say(error)
+        self._take_no_more()
 
     def _memory_freed(self) -> None:
         if not self._woken and not self.closed:
@@ -440,13 +433,8 @@ class ServerConnection:
         if self.closed:
             return False
         assert self._channel is not None
-        if self._frame_waits:
-            if self._take_for_frame(self._frame_waits):
-                self._frame_waits = 0
-                self.share.go_on()
-                self._channel.admit()
-            elif self._frame_waits:
-                self._order.hurry()
+        if self._frame.waits and self._frame.ask_again():
+            self._channel.admit()
         self._order.tell_next()
         self._steps.ask_again()
         self._begin_all(until)
@@ -454,7 +442,7 @@ class ServerConnection:
         return False
 
     def _asked(self, _until: float) -> bool:
-        if not (self._order.places or self._backlog or self._frame_waits):
+        if not (self._order.places or self._backlog or self._frame.waits):
             self.share.asked()  # else it may need what it has found no use for yet
         return False
 
@@ -472,10 +460,7 @@ class ServerConnection:
 
         Frames that came in the same piece may not be here yet: it is seen to in a turn of its own.
         """
-        self._last_received = True
-        if self._frame_waits:
-            self._frame_waits = 0
-            self.share.go_on()
+        self._frame.stop()
         self._pause()
         self._begin_soon()
 
@@ -546,10 +531,10 @@ class ServerConnection:
             elif self._may_begin():
                 self._begin_soon()
             return
-        if self._last_received and not (self._draining or self._backlog or self._begins_in_steps):
+        if self._frame.over and not (self._draining or self._backlog or self._begins_in_steps):
             self.drain()
             return
-        blocked = bool(self._backlog or self._draining or self._last_received or self._frame_waits)
+        blocked = bool(self._backlog or self._draining or self._frame.over or self._frame.waits)
         if self._backlog and not self._draining and self._may_begin():
             self._begin_soon()  # only its time was over
         if blocked or self._begins_in_steps or self._order.full():
@@ -579,78 +564,25 @@ class ServerConnection:
             self._begins_in_steps = True
             self._steps.begin(slot, answer, self._begun_in_steps, self._failed, until)
         else:
-            self._follow(slot, answer)
+            self._answering.follow(slot, answer)
         return not self.closed
 
     def _begun_in_steps(self, slot: ReplySlot, answer: Answer) -> None:
         self._begins_in_steps = False
-        self._follow(slot, answer)
+        self._answering.follow(slot, answer)
         if not self._batching and not self.closed:
             self._order.flush()
             self._begin_now_or_soon()
 
-    def _follow(self, slot: ReplySlot, answer: Answer) -> None:
-        """See to it that the answer of a request that has begun gets into its place."""
-        if isinstance(answer, Later):
-            answer.completion.on_done(partial(self._completed, slot, answer.reply))
-        elif isinstance(answer, Completion):
-            answer.on_done(partial(self._completed, slot, Completion.result))
-        elif answer is None or isinstance(answer, Sequence):
-            self._order.place(slot, answer)
-        elif isinstance(answer, Steps):
-            self._steps.add(slot, answer, self._answered, self._failed)
-        else:
-            self._start_task(slot, answer)
-
-    def _start_task(self, slot: ReplySlot, answer: Awaitable[Reply | Steps | None]) -> None:
-        try:
-            task = self._supervisor.spawn(
-                self._finish, slot, answer, name=f"answer {self.peer}", on_error=partial(self._failed, slot)
-            )
-        except Exception as error:  # noqa: BLE001  (the server's owner has failed or closed; it is logged)
-            if isinstance(answer, Coroutine):
-                answer.close()
-            self._failed(slot, error)
-            return
-        self._order.working += 1
-        slot.held += _PER_TASK
-        self.share.add(_PER_TASK)
-        self._tasks.add(task)
-        task.on_done(self._tasks.discard)
-
-    async def _finish(self, slot: ReplySlot, answer: Awaitable[Reply | Steps | None]) -> None:
-        try:
-            reply = await answer
-        finally:
-            full = self._order.busy
-            self._order.working -= 1
-        self._answered(slot, reply)
-        if full and not self.closed and not self._batching:
-            self._begin_now_or_soon()
-
-    def _completed(
-        self, slot: ReplySlot, reply: Callable[[Completion[Any]], Reply | Steps | None], completion: Completion[Any]
-    ) -> None:
-        if self.closed:
-            return
-        try:
-            made = reply(completion)
-        except Exception as error:  # noqa: BLE001  (it is logged)
-            self._failed(slot, error)
-        else:
-            self._answered(slot, made)
-
-    def _answered(self, slot: ReplySlot, reply: Reply | Steps | None) -> None:
-        if self.closed:
-            return
-        if isinstance(reply, Steps):
-            self._steps.add(slot, reply, self._answered, self._failed)
-            return
-        self._order.place(slot, reply)
+    def _reply_placed(self, slot: ReplySlot) -> None:
         if self._batching or self._order.places[0] is not slot:
             return
         self._order.flush()
         self._begin_now_or_soon()
+
+    def _task_ended(self) -> None:
+        if not self._batching:
+            self._begin_now_or_soon()
 
     def _failed(self, slot: ReplySlot, error: BaseException) -> None:
         """A request has no answer: the connection is closed when those before it have been answered."""
@@ -688,8 +620,8 @@ class ServerConnection:
         if channel.in_flight and self._supervisor.running:
             # a system that closes a socket whose client still sends takes back what has not got there
             self._delivering = True
-            self._tasks.add(task := self._supervisor.spawn(self._close_when_delivered, name=f"end of {self.peer}"))
-            task.on_done(self._tasks.discard)
+            self._delivery = self._supervisor.spawn(self._close_when_delivered, name=f"end of {self.peer}")
+            self._delivery.on_done(self._delivery_ended)
         else:
             self.close()
 
@@ -704,6 +636,9 @@ class ServerConnection:
                     pause = min(2 * pause, 1.0)
         finally:
             self.close()
+
+    def _delivery_ended(self, _: TaskHandle) -> None:
+        self._delivery = None
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "draining" if self._draining else "open"

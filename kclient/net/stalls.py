@@ -54,7 +54,7 @@ class Watched(Protocol):
     def waits_to_be_read(self) -> bool: ...
 
 
-class _Patience:
+class _PatienceLeft:
     """What is left for one connection."""
 
     __slots__ = ("at", "emptied", "full", "left", "most", "moved")
@@ -89,7 +89,7 @@ class StallWatch:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._short = timeout * _LEAST
-        self._watched: WeakKeyDictionary[Watched, _Patience] = WeakKeyDictionary()
+        self._watched: WeakKeyDictionary[Watched, _PatienceLeft] = WeakKeyDictionary()
 
     def stalls_for(self, connection: Watched, now: float) -> float | None:
         """The seconds for which a connection has moved too little, if it has no patience left; else None.
@@ -113,15 +113,15 @@ class StallWatch:
             patience.refill(self._short, now)
         return now - patience.full if patience.left <= 0 else None
 
-    def _begin(self, connection: Watched, kept: int, now: float) -> _Patience:
+    def _begin(self, connection: Watched, kept: int, now: float) -> _PatienceLeft:
         """A connection is looked at for the first time: its request may have begun to come long ago."""
         at, moved = connection.announced or (now, connection.moved)
-        patience = _Patience(self._timeout, at, moved)
+        patience = _PatienceLeft(self._timeout, at, moved)
         self._reckon(patience, kept, connection.moved, now)
         patience.left = max(patience.left, self._short)
         return patience
 
-    def _reckon(self, patience: _Patience, kept: int, moved: int, now: float) -> None:
+    def _reckon(self, patience: _PatienceLeft, kept: int, moved: int, now: float) -> None:
         enough = max(min(_MUCH, kept // _PART), kept // _TIMES, 1)
         given = (moved - patience.moved) / enough * self._timeout
         left = max(patience.left, 0.0) + given - (now - patience.at)

@@ -11,7 +11,7 @@ from kclient.unclosed import finalizer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kclient.config import ConfigSource
+    from kclient.config import ConfigInput
     from kclient.errors import DeliveryError
     from kclient.producer.lifecycle import ProducerLifecycle
 
@@ -23,7 +23,7 @@ class ProducerBase:
     _remedy = "`close`"
     _life: ProducerLifecycle
 
-    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+    def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         self._life = self._make(ProducerConfig.parse(config, **settings), time.monotonic)
 
     def _make(self, config: ProducerConfig, clock: Callable[[], float]) -> ProducerLifecycle:

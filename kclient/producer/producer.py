@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from kclient.config import ConfigSource, ProducerConfig
+    from kclient.config import ConfigInput, ProducerConfig
     from kclient.producer.interfaces import DeliveryCallback
-    from kclient.producer.sending import Wait
+    from kclient.producer.sending import AnyWait
     from kclient.types import Headers, PartitionInfo
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
@@ -58,7 +58,7 @@ class Producer(ProducerBase):
 
     _remedy = "`async with`, or `await producer.close()`"
 
-    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+    def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._fast = self._life.buffer.appender.append if self._life.plain else None
 
@@ -261,7 +261,7 @@ class Producer(ProducerBase):
         await self._let_others_run()
         return await drive_async(self._life.sending.send_arrow(topic, data), self._carry_out)
 
-    async def _carry_out(self, wait: Wait) -> None:
+    async def _carry_out(self, wait: AnyWait) -> None:
         match wait:
             case LoadTopic(topic, partition, timeout):
                 self._life.supervisor.check_loop()

@@ -53,8 +53,8 @@ class LetOthersRun(NamedTuple):
     """A piece of a long call is done: where others share the thread, it may be their turn."""
 
 
-Wait: TypeAlias = LoadTopic | WaitForRoom | LetOthersRun
-Script: TypeAlias = Generator[Wait, None, T]
+AnyWait: TypeAlias = LoadTopic | WaitForRoom | LetOthersRun
+Script: TypeAlias = Generator[AnyWait, None, T]
 Arguments: TypeAlias = tuple[
     str, Any, Any, int | None, int | None, "Headers", "DeliveryCallback | None", bool, int
 ]  # of `RecordAppender.append`
@@ -144,7 +144,7 @@ class Sending:
         with self._interceptors.seen():
             return (yield from self._append_later(why, record))
 
-    def _wait(self, why: Full | NoMetadata, topic: str, partition: int | None, deadline: float) -> Wait:
+    def _wait(self, why: Full | NoMetadata, topic: str, partition: int | None, deadline: float) -> AnyWait:
         """What to wait for until an append may succeed that did not."""
         left = deadline - self._clock()
         if why is NO_METADATA:

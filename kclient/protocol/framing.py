@@ -30,7 +30,7 @@ _RESPONSE = struct.Struct(">xxxxi")
 Response = TypeVar("Response", bound=ApiMessage)
 
 
-class RequestHeader(NamedTuple):
+class FrameHeader(NamedTuple):
     """What stands before a request."""
 
     api_key: int
@@ -154,7 +154,7 @@ def has_flexible_response_header(api_key: int | None, flexible: bool) -> bool:
     return flexible and api_key != ApiKey.API_VERSIONS
 
 
-def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
+def decode_request_header(frame: Buffer) -> tuple[FrameHeader, int]:
     """Read the header of a request frame without its length; gives it and the position of the message.
 
     The header can be read even if API or version are not known: its beginning never changes.
@@ -186,7 +186,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             position += 1  # none, as nearly always
         else:
             position = _skip_tags("a request", frame, position)
-    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+    return FrameHeader(api_key, api_version, correlation_id, client_id), position
 
 
 def _skip_tags(what: str, frame: Buffer, position: int) -> int:
@@ -215,7 +215,7 @@ def _has_tags(api_key: int, api_version: int) -> bool:
     return low <= api_version <= high
 
 
-def decode_request(frame: Buffer) -> tuple[RequestHeader, ApiMessage]:
+def decode_request(frame: Buffer) -> tuple[FrameHeader, ApiMessage]:
     """Read a whole request frame without its length.
 
     Raises:

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from operator import index as operator_index
 from typing import Any, Final
 
-from kclient.errors import ConfigError, IllegalStateError, RecordTooLargeError
-from kclient.records.batch_header import HEADER_SIZE
+from kclient.errors import ConfigError
 from kclient.records.bounds import INT16_MAX, INT32_MAX, INT64_MAX, INT64_MIN
-from kclient.records.contract import BinaryColumn, Destinations, HeaderColumn, RecordColumns
 from kclient.types import Buffer, TimestampType
 
 MAX_BATCH_SIZE: Final = INT32_MAX - (1 << 20)
@@ -22,7 +20,6 @@ _TIMESTAMP: Final = (
     f"a record's timestamp must be an integer: milliseconds since the epoch, at most {INT64_MAX}, or -1 for none"
 )
 _MOST_PARTITIONS: Final = 1 << 20  # a topic's; Kafka's own limits lie far below
-_FARTHEST_ROW: Final = 1 << 48  # no memory has as many, and sums of such numbers do not overflow
 
 
 def shown(value: Any) -> str:
@@ -375,130 +372,6 @@ def check_start(start: Any) -> int:
     return integer("start", start, 0, INT64_MAX)
 
 
-def check_many(values: Any, keys: Any) -> None:
-    """Refuse what many values and keys cannot be taken from by their index.
-
-    Raises:
-        TypeError: They are no sequences.
-        ValueError: They differ in number.
-    """
-    _check_sequence("values", values, "")
-    if keys is None:
-        return
-    _check_sequence("keys", keys, " or None")
-    if len(keys) != len(values):
-        raise ValueError(f"there are {len(keys)} keys for {len(values)} values")
-
-
-def _check_sequence(name: str, items: Any, or_none: str) -> None:
-    if type(items) is list or type(items) is tuple:
-        return
-    if isinstance(items, memoryview):
-        raise TypeError(f"{name} must be a list or another sequence of bytes{or_none}, not {shown(items)}")
-    try:
-        len(items)
-    except TypeError:
-        sized = False
-    else:
-        sized = hasattr(items, "__getitem__") and not isinstance(items, str | bytes | bytearray | Mapping)
-    if not sized:
-        raise TypeError(f"{name} must be a list or another sequence of bytes{or_none}, not {shown(items)}")
-
-
-def check_columns(columns: Any) -> None:
-    """Refuse what are no columns to append; whether their buffers are long enough is still to be looked at.
-
-    Raises:
-        TypeError: They, or parts of them, are of a wrong type.
-        ValueError: A number of rows, or where they begin, makes no sense.
-    """
-    if not isinstance(columns, RecordColumns):
-        raise TypeError(f"columns must be RecordColumns, as record_columns makes them, not {shown(columns)}")
-    rows = _plain_number("rows", columns.rows)
-    _check_column("keys", columns.keys)
-    _check_column("values", columns.values)
-    if columns.timestamps is not None:
-        as_view(columns.timestamps, "timestamps")
-    if columns.headers is not None:
-        _check_headers(columns.headers)
-    if not 0 <= rows <= INT32_MAX:
-        raise bad_column(0)
-
-
-def _check_column(name: str, column: Any) -> None:
-    if column is None:
-        return
-    if not isinstance(column, BinaryColumn):
-        raise TypeError(f"{name} must be a BinaryColumn or None, not {shown(column)}")
-    first = _plain_number(f"first of {name}", column.first)
-    as_view(column.ends, f"ends of {name}")
-    as_view(column.data, f"data of {name}")
-    if column.validity is not None:
-        as_view(column.validity, f"validity of {name}")
-    _check_flag(f"wide of {name}", column.wide)
-    if not 0 <= first <= _FARTHEST_ROW:
-        raise bad_column(0)
-
-
-def _check_headers(headers: Any) -> None:
-    if not isinstance(headers, HeaderColumn):
-        raise TypeError(f"headers must be a HeaderColumn or None, not {shown(headers)}")
-    numbers = [_plain_number(f"{name} of headers", getattr(headers, name)) for name in ("first", "base", "total")]
-    as_view(headers.ends, "ends of headers")
-    if headers.validity is not None:
-        as_view(headers.validity, "validity of headers")
-    _check_flag("wide of headers", headers.wide)
-    _check_column("keys of headers", headers.keys)
-    _check_column("values of headers", headers.values)
-    if not all(0 <= number <= _FARTHEST_ROW for number in numbers):
-        raise bad_column(0)
-
-
-def _check_flag(name: str, value: Any) -> None:
-    if type(value) is not bool:
-        raise TypeError(f"{name} must be True or False, not {shown(value)}")
-
-
-def check_destinations(destinations: Any, rows: int) -> None:
-    """Refuse what does not say where so many rows go.
-
-    Raises:
-        TypeError: They, or parts of them, are of a wrong type.
-        ValueError: There are no topics, or not as many numbers as rows.
-    """
-    if not isinstance(destinations, Destinations):
-        raise TypeError(f"destinations must be Destinations, not {shown(destinations)}")
-    topics = destinations.topics
-    if not isinstance(topics, list | tuple):
-        raise TypeError(f"topics must be a list or tuple of names, not {shown(topics)}")
-    for topic in topics:
-        check_topic(topic)
-    if not topics and destinations.numbers is None:
-        raise ValueError("topics must not be empty where the rows tell no numbers of topics")
-    for name in ("numbers", "partitions"):
-        column = getattr(destinations, name)
-        if column is not None and as_view(column, name).nbytes < rows * 4:
-            raise bad_column(0)
-
-
-def _plain_number(name: str, value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{name} must be an integer, not {shown(value)}")
-    return value
-
-
-def check_source(source: Any, kind: type[Any]) -> None:
-    """Refuse what is no source of rows of the same implementation, or does not say where they go.
-
-    Raises:
-        TypeError: It is not, or does not.
-    """
-    if not isinstance(source, kind):
-        raise TypeError(f"source must be a RecordSource, not {shown(source)}")
-    if not source.has_destinations:
-        raise TypeError("source must be a RecordSource with destinations")
-
-
 def check_enough(enough: Any) -> int:
     """After how many bytes to stop.
 
@@ -549,46 +422,3 @@ def check_record(
         tuple(header_pairs(headers)),
         -1 if leader_epoch is None else integer("leader_epoch", leader_epoch, -1, INT32_MAX),
     )
-
-
-def bad_column(row: int) -> ValueError:
-    """The exception for a column whose buffers contradict each other."""
-    return ValueError(f"the buffers of a column make no sense at row {row}")
-
-
-def builder_closed() -> IllegalStateError:
-    """The exception for appending to a batch that was built."""
-    return IllegalStateError("The batch was built; nothing can be appended to it any more.")
-
-
-def reentered() -> IllegalStateError:
-    """The exception for taking a lock that this thread holds."""
-    return IllegalStateError(
-        "This is a signal handler or a finalizer that came amid another call of the same producer in this thread, and "
-        "would wait for it for ever: let it set a flag or raise an exception, and send or flush afterwards"
-    )
-
-
-def builder_empty() -> IllegalStateError:
-    """The exception for building a batch without records."""
-    return IllegalStateError("A batch without records cannot be built.")
-
-
-def record_too_large(size: int) -> RecordTooLargeError:
-    """The exception for a record that fits into no batch."""
-    return RecordTooLargeError(
-        f"A record of {size} bytes does not fit into a batch, whose length is at most {MAX_BATCH_SIZE} bytes "
-        f"({HEADER_SIZE} of them the header)."
-    )
-
-
-def columns_too_large() -> RecordTooLargeError:
-    """The exception for more bytes than one Arrow batch can hold."""
-    return RecordTooLargeError(
-        "The batches hold more than 2 GiB, more than one Arrow batch can; decode fewer at a time."
-    )
-
-
-def builder_busy() -> IllegalStateError:
-    """The exception for using a column builder while another thread appends to it."""
-    return IllegalStateError("Another thread is using the column builder.")

@@ -11,7 +11,7 @@ from kclient.errors import MissingExtraError
 from kclient.records.arguments import MAX_BATCH_SIZE, check_max_decompressed, shown
 from kclient.records.batch_header import HEADER_SIZE, BatchHeader
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
-from kclient.records.message_set import Rows
+from kclient.records.message_set import MessageRows
 from kclient.records.reader import check_enough, check_wanted, follows, open_batches
 from kclient.types import Buffer
 
@@ -41,7 +41,7 @@ class ArrowChunk(NamedTuple):
     """Producer id and first offset of each aborted transaction, or None to read everything."""
 
 
-class _Runs:
+class _Repeats:
     """A column whose value changes seldom, as values and how often each repeats.
 
     Args:
@@ -155,7 +155,11 @@ class ArrowDecoder:
         check_max_decompressed(max_decompressed)
         enough = check_enough(enough)
         builder = self._columns(bool(include_headers))
-        topics, partitions, types = _Runs(_repeated_text), _Runs(_repeated_number), _Runs(_repeated_number)
+        topics, partitions, types = (
+            _Repeats(_repeated_text),
+            _Repeats(_repeated_number),
+            _Repeats(_repeated_number),
+        )
         size = whole = 0
         go_on: int | None = None
         for chunk in _chunks(chunks):
@@ -177,7 +181,7 @@ class ArrowDecoder:
                 ):
                     if payload is None:
                         continue
-                    if isinstance(payload, Rows):
+                    if isinstance(payload, MessageRows):
                         header, payload = _as_batch(self._implementation, header, payload)
                     rows = builder.append(payload, header, position, start, end)
                     if rows:
@@ -219,7 +223,7 @@ def _check_utf8(topic: str) -> None:
         raise ValueError(f"topic must be text that UTF-8 can hold, not {topic!a}") from None
 
 
-def _as_batch(implementation: Implementation, header: BatchHeader, rows: Rows) -> tuple[BatchHeader, memoryview]:
+def _as_batch(implementation: Implementation, header: BatchHeader, rows: MessageRows) -> tuple[BatchHeader, memoryview]:
     """The rows of a message set as a batch v2 holds them, and the header that goes with it."""
     stamps = [min(max(row[1], -_FARTHEST), _FARTHEST) for row in rows]
     # The builder takes no timestamps before the epoch, but only differences are read of what it writes.
@@ -269,7 +273,7 @@ def _schema(include_headers: bool) -> Any:
     return pa.schema(fields)
 
 
-def _record_batch(pa: Any, columns: Columns, topics: _Runs, partitions: _Runs, types: _Runs) -> Any:
+def _record_batch(pa: Any, columns: Columns, topics: _Repeats, partitions: _Repeats, types: _Repeats) -> Any:
     schema = arrow_schema(columns.headers is not None)
     arrays = [
         _binary(pa, columns.rows, columns.key_validity, columns.key_ends, columns.key_data),

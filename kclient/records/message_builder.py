@@ -10,25 +10,23 @@ from kclient.errors import ConfigError
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
     as_bytes,
-    builder_closed,
-    builder_empty,
     check_limit,
-    check_many,
     check_offset_delta,
     check_start,
     header_list,
     integer,
     milliseconds,
-    record_too_large,
     setting,
     shown,
     whole_number,
 )
 from kclient.records.batch_header import MEASURE_SIZE, CompressionType
 from kclient.records.bounds import INT32_MAX, INT64_MAX
+from kclient.records.column_arguments import check_many
 from kclient.records.compression import check_compression, check_level, compress
 from kclient.records.message_header import LOG_APPEND_TIME, MESSAGE_OVERHEAD, encode_message
 from kclient.records.old_lz4 import break_checksum
+from kclient.records.refusals import builder_closed, builder_empty, record_too_large
 from kclient.records.sizes import size_of_bytes
 from kclient.types import Buffer, Headers
 

@@ -48,18 +48,18 @@ class Leaf(NamedTuple):
     value: bytes | None
 
 
-Row: TypeAlias = tuple[int, int, bytes | None, bytes | None]
+MessageRow: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 """Offset, timestamp, key and value of a record."""
 
 
-class Rows(list[Row]):
+class MessageRows(list[MessageRow]):
     """The records of a run, in rising order of their offsets."""
 
 
-OpenBatch: TypeAlias = "tuple[int, BatchHeader, Buffer | Rows | None]"
+OpenBatch: TypeAlias = "tuple[int, BatchHeader, Buffer | MessageRows | None]"
 
 
-class _Run:
+class _MessageRun:
     """Records that one header can tell of."""
 
     __slots__ = ("first", "header", "kind", "length", "position", "rows")
@@ -70,7 +70,7 @@ class _Run:
         self.header = header
         self.first = first
         self.kind = first.timestamp_type
-        self.rows = Rows()
+        self.rows = MessageRows()
         self.add(first)
 
     def fits(self, leaf: Leaf) -> bool:
@@ -130,7 +130,7 @@ class MessageRuns:
         self._end = end
         self._check_crcs = check_crcs
         self._limit = max_decompressed
-        self._run: _Run | None = None
+        self._run: _MessageRun | None = None
         self._floor = start
         """The least offset that the next message can bring."""
         self.done: bool = False
@@ -163,7 +163,7 @@ class MessageRuns:
         run = self._run
         if run is None or len(run.rows) >= RUN_RECORDS or not run.fits(leaf):
             complete = self.flush()
-            run = self._run = _Run(position, header, leaf)
+            run = self._run = _MessageRun(position, header, leaf)
         else:
             run.add(leaf)
         self._scan(run, header)
@@ -171,7 +171,7 @@ class MessageRuns:
         self._floor = max(self._floor, run.rows[-1][0] + 1)
         return complete
 
-    def _scan(self, run: _Run, header: BatchHeader) -> None:
+    def _scan(self, run: _MessageRun, header: BatchHeader) -> None:
         """Add the messages that follow, as long as they are like the first; what is odd the careful way looks at."""
         data, view, rows = self._data, self._view, run.rows
         position, stop, magic = self.position, len(data), header.magic
@@ -220,12 +220,12 @@ class MessageRuns:
         except RecordTooLargeError:
             message = too_large(self._limit).message  # the whole limit, not what was left of it
             raise RecordTooLargeError(f"At offset {header.base_offset}: {message}") from None
-        runs = [_Run(position, header, leaves[0])]
+        runs = [_MessageRun(position, header, leaves[0])]
         for leaf in leaves[1:]:
             if runs[-1].fits(leaf):
                 runs[-1].add(leaf)
             else:
-                runs.append(_Run(position, header, leaf))
+                runs.append(_MessageRun(position, header, leaf))
         return [*self.flush(), *(run.close() for run in runs)]
 
     def flush(self) -> list[OpenBatch]:

@@ -7,13 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
-from kclient.records.arguments import (
-    as_view,
-    check_callable,
-    check_max_decompressed,
-    check_topic,
-    integer,
-)
+from kclient.records.arguments import as_view, check_callable, check_max_decompressed, check_topic, integer
 from kclient.records.batch_header import (
     CURRENT_MAGIC,
     HEADER_SIZE,
@@ -27,7 +21,7 @@ from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
 from kclient.records.control import AbortedFilter, EndMarker, check_aborted, decode_control_type, decode_end_marker
 from kclient.records.corruption import deserialization_error
 from kclient.records.headers import check_batch, next_header
-from kclient.records.message_set import MessageRuns, OpenBatch, Rows
+from kclient.records.message_set import MessageRows, MessageRuns, OpenBatch
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -71,13 +65,13 @@ def _locate(error: CorruptRecordError, header: BatchHeader, position: int) -> Co
     )
 
 
-Wanted: TypeAlias = tuple[memoryview, str, int, int, int, int, "list[tuple[int, int]] | None"]
+WantedRecords: TypeAlias = tuple[memoryview, str, int, int, int, int, "list[tuple[int, int]] | None"]
 """View, topic, partition, first offset, end of offsets, limit of decompression and aborted transactions."""
 
 
 def check_wanted(
     buffer: Any, topic: Any, partition: Any, start_offset: Any, end_offset: Any, max_decompressed: Any, aborted: Any
-) -> Wanted:
+) -> WantedRecords:
     """The arguments that all readers take.
 
     Raises:
@@ -171,7 +165,7 @@ class RecordReader:
 
     def _iterate(
         self,
-        wanted: Wanted,
+        wanted: WantedRecords,
         check_crcs: bool,
         key_deserializer: Deserialize | None,
         value_deserializer: Deserialize | None,
@@ -183,7 +177,7 @@ class RecordReader:
             ):
                 records: list[Any] = []
                 if payload is not None:
-                    parse = self._make if isinstance(payload, Rows) else self._parse
+                    parse = self._make if isinstance(payload, MessageRows) else self._parse
                     parse(
                         payload, header, position, topic, partition, start, end,
                         key_deserializer, value_deserializer, records,
@@ -258,7 +252,7 @@ class RecordReader:
             ):
                 if payload is None:
                     continue
-                parse = self._make if isinstance(payload, Rows) else self._parse
+                parse = self._make if isinstance(payload, MessageRows) else self._parse
                 parse(
                     payload, header, position, topic, partition, start, end,
                     key_deserializer, value_deserializer, records,
@@ -296,9 +290,9 @@ def check_enough(enough: Any) -> int | None:
     return None if enough is None else integer("enough", enough, 1, INT64_MAX)
 
 
-def size_of_payload(payload: Buffer | Rows) -> int:
+def size_of_payload(payload: Buffer | MessageRows) -> int:
     """The bytes of a batch's records after decompression; of rows those of keys and values."""
-    if isinstance(payload, Rows):
+    if isinstance(payload, MessageRows):
         return sum(len(key or b"") + len(value or b"") for _, _, key, value in payload)
     return len(payload)
 
@@ -310,7 +304,7 @@ def follows(view: memoryview, position: int, header: BatchHeader, end: int) -> b
 
 def make_records(
     new: Callable[..., Any],
-    rows: Rows,
+    rows: MessageRows,
     header: BatchHeader,
     position: int,
     topic: str,

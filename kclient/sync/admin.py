@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from kclient.admin import Admin as AsyncAdmin
 from kclient.admin import (
@@ -21,17 +21,17 @@ from kclient.admin import (
     TopicListing,
 )
 from kclient.admin.arguments import Change
-from kclient.admin.topics import Places
+from kclient.admin.topics import OffsetSpecs
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.config import ConfigSource
-from kclient.sync.beginning import Beginning
+from kclient.config import ConfigInput
+from kclient.sync.beginning import Beginning, StartedByWith
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
 from kclient.unclosed import finalizer
 
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(StartedByWith):
     """Creates, describes, alters and deletes topics, groups and settings, from blocking code. Thread-safe.
 
     The calls are those of `kclient.Admin`, which documents them, without `await`. Use it with `with`; without, it
@@ -45,7 +45,7 @@ class Admin:
         ConfigError: A setting is unknown or wrong.
     """
 
-    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+    def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         self._admin = AsyncAdmin(config, **settings)
         self._beginning = Beginning("admin client", self._admin.start)
 
@@ -72,14 +72,6 @@ class Admin:
         portal = self._beginning.end()
         if portal is not None:
             portal.call(self._admin.close, timeout)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:  # interrupted, it may have started all the same
-            self.close(0)
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -160,7 +152,7 @@ class Admin:
         return self._call(self._admin.delete_records, before, timeout=timeout)
 
     def list_offsets(
-        self, wanted: Places, *, timeout: float | None = None
+        self, wanted: OffsetSpecs, *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The offset of a place in each partition: an `OffsetSpec`, or a timestamp in milliseconds."""
         return self._call(self._admin.list_offsets, wanted, timeout=timeout)

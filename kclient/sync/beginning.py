@@ -5,13 +5,34 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from kclient.errors import ClosedError, IllegalStateError
+from kclient.reentry import reentered
 from kclient.sync.portal import Portal, get_portal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+
+class StartedByWith:
+    """A client that a `with` block starts."""
+
+    def start(self) -> None:
+        """Start it."""
+        raise NotImplementedError
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:  # interrupted, it may have started all the same
+            self.close(0)
+            raise
+        return self
 
 
 class Beginning:
@@ -61,10 +82,7 @@ class Beginning:
         with self._starting:
             if self.portal is None:
                 if self._amid:
-                    raise IllegalStateError(
-                        f"This is a signal handler or a finalizer that came amid the start of the {self._client} in "
-                        "this thread, and would wait for it for ever"
-                    )
+                    raise reentered(f"the start of the {self._client}")
                 self._amid = True
                 try:
                     portal = self._begin()

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kclient.arguments import as_partition, as_partitions
 from kclient.cluster import leaves_in_order
@@ -24,14 +24,14 @@ from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
 from kclient.records import decode_arrow
-from kclient.sync.beginning import Beginning, orphaned
+from kclient.sync.beginning import Beginning, StartedByWith, orphaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
-    from kclient.config import ConfigSource
+    from kclient.config import ConfigInput
     from kclient.records import ConsumerRecord
     from kclient.sync.portal import Portal
     from kclient.types import (
@@ -50,7 +50,7 @@ _SLICE = 1.0
 """Seconds after which a wait looks whether the loop's thread is still alive."""
 
 
-class Consumer(ConsumerBase):
+class Consumer(StartedByWith, ConsumerBase):
     """Reads records from Kafka, or from a kclient gateway, in blocking code.
 
     Use it with `with`: leaving commits (with `enable.auto.commit`) and leaves the group; leaving by KeyboardInterrupt
@@ -76,7 +76,7 @@ class Consumer(ConsumerBase):
 
     _remedy = "`with`, or `consumer.close()`"
 
-    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigSource = None, **settings: Any) -> None:
+    def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigInput = None, **settings: Any) -> None:
         self._claims: dict[str, _Claim] = {}
         """That of the poll which is under way, if there is one."""
         self._stealing = threading.RLock()
@@ -111,14 +111,6 @@ class Consumer(ConsumerBase):
     def _check_here(self) -> None:
         if not self._core.life.is_ours:
             raise orphaned("consumer")
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:  # interrupted, it may have started all the same
-            self.close(0)
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

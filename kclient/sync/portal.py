@@ -154,8 +154,8 @@ class Portal:
             BaseException: What the coroutine raised.
         """
         self.check_waiting()
-        outcome: _Outcome[T] = _Outcome()
-        handle = _Call(self._tasks, outcome, function, args, kwargs)
+        outcome: _CallOutcome[T] = _CallOutcome()
+        handle = _PortalCall(self._tasks, outcome, function, args, kwargs)
         self.loop.call_soon_threadsafe(handle.start)
         try:
             return self._wait(outcome)
@@ -164,7 +164,7 @@ class Portal:
                 self.call_soon(handle.cancel)
             raise
 
-    def _wait(self, outcome: _Outcome[T]) -> T:
+    def _wait(self, outcome: _CallOutcome[T]) -> T:
         while not outcome.there.wait(1.0):  # in slices, because a thread that died completes nothing
             if not outcome.there.is_set:
                 self.check()
@@ -192,7 +192,7 @@ class Portal:
     def spawn(self, function: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
         """Run a coroutine in the loop without waiting for it; what it raises is lost."""
         self.check()
-        self.loop.call_soon_threadsafe(_Call(self._tasks, _Outcome(), function, args, {}).start)
+        self.loop.call_soon_threadsafe(_PortalCall(self._tasks, _CallOutcome(), function, args, {}).start)
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
         """Run a function in the loop, soon; ignored if the loop has ended."""
@@ -209,7 +209,7 @@ class Portal:
             self._thread.join(timeout=5.0)
 
 
-class _Outcome(Generic[T]):
+class _CallOutcome(Generic[T]):
     """What a coroutine in the loop returned or raised, for the thread that waits for it."""
 
     __slots__ = ("_error", "_result", "there")
@@ -240,13 +240,13 @@ class _Outcome(Generic[T]):
             del error
 
 
-class _Call:
+class _PortalCall:
     """One coroutine on its way through the loop."""
 
     def __init__(
         self,
         tasks: set[asyncio.Task[Any]],
-        outcome: _Outcome[Any],
+        outcome: _CallOutcome[Any],
         function: Callable[..., Coroutine[Any, Any, Any]],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],

@@ -10,7 +10,7 @@ import logging
 import os
 import weakref
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, in_seconds
 from kclient.cluster import leaves_in_order
@@ -21,15 +21,15 @@ from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.lifecycle import ProducerLifecycle
 from kclient.producer.record_arguments import as_values_and_keys
 from kclient.producer.sending import LetOthersRun, LoadTopic, WaitForRoom
-from kclient.sync.beginning import Beginning, orphaned
+from kclient.sync.beginning import Beginning, StartedByWith, orphaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from kclient.config import ConfigSource, ProducerConfig
+    from kclient.config import ConfigInput, ProducerConfig
     from kclient.producer.interfaces import DeliveryCallback
-    from kclient.producer.sending import Wait
+    from kclient.producer.sending import AnyWait
     from kclient.sync.portal import Portal
     from kclient.types import Headers, PartitionInfo
 
@@ -38,7 +38,7 @@ logger: logging.Logger = logging.getLogger("kclient.producer")
 T = TypeVar("T")
 
 
-class Producer(ProducerBase):
+class Producer(StartedByWith, ProducerBase):
     """Sends records to Kafka, or to a kclient gateway, from blocking code. Thread-safe.
 
     Use it with `with`: a normal exit flushes; leaving by KeyboardInterrupt gives up what was not acknowledged yet, and
@@ -62,7 +62,7 @@ class Producer(ProducerBase):
     _label = "sync.Producer"
     _remedy = "`with`, or `producer.close()`"
 
-    def __init__(self, config: ConfigSource = None, /, **settings: Any) -> None:
+    def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._fast: Callable[..., Delivery] | None = None
         """The compiled append; what it cannot do it leaves to `_send`."""
@@ -96,14 +96,6 @@ class Producer(ProducerBase):
         if self._beginning.portal is None:
             _open_producers.add(self)
         return self._beginning.running()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:  # interrupted, it may have started all the same
-            self.close(0)
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -281,7 +273,7 @@ class Producer(ProducerBase):
         self._beginning.check_here()
         return drive(self._life.sending.send_arrow(topic, data), self._carry_out)
 
-    def _carry_out(self, wait: Wait) -> None:
+    def _carry_out(self, wait: AnyWait) -> None:
         match wait:
             case LoadTopic(topic, partition, timeout):
                 self._running().call(self._life.loader.load, topic, timeout, partition)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kclient.concurrency import reentered
 from kclient.consumer.fetch.completed_fetch import ENOUGH, with_partition
 from kclient.consumer.fetch.interception import Interception, UndecodedRecords
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import ResetKind
 from kclient.errors import CorruptRecordError, KafkaError, LogTruncationError, OffsetOutOfRangeError
 from kclient.records import ArrowChunk, decode_arrow_some, decode_records, decode_some
+from kclient.reentry import reentered
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:

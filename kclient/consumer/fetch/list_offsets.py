@@ -51,7 +51,7 @@ class Question:
             timeout_ms=timeout_ms,
         )
 
-    def read(self, response: ListOffsetsResponse) -> Answer:
+    def read(self, response: ListOffsetsResponse) -> OffsetAnswer:
         """What the broker answered; a partition that it left out is one to ask for again."""
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         refused: dict[TopicPartition, KafkaError] = {}
@@ -65,10 +65,10 @@ class Question:
                     found[tp] = None if code else _offset(partition)
         for tp in self.wanted.keys() - found.keys() - refused.keys():
             refused[tp] = BrokerConnectionError(f"node {self.node_id} did not answer for {tp}")
-        return Answer(found, refused)
+        return OffsetAnswer(found, refused)
 
 
-class Answer(NamedTuple):
+class OffsetAnswer(NamedTuple):
     """A broker's answer to a question."""
 
     found: dict[TopicPartition, OffsetAndTimestamp | None]
@@ -175,7 +175,7 @@ class OffsetSearch:
         times = [self._retry_at[tp] for tp in self.missing if tp not in self._asked and tp in self._retry_at]
         return min(times, default=None)
 
-    def received(self, question: Question, answer: Answer, now: float) -> bool:
+    def received(self, question: Question, answer: OffsetAnswer, now: float) -> bool:
         """A broker answered; whether fresh metadata are needed."""
         stale = False
         for tp in self._waiting_for(question):

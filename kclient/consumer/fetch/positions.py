@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kclient.cluster import Cluster, ClusterSnapshot
     from kclient.concurrency import MomentLock
     from kclient.consumer.attempts import Attempts
-    from kclient.consumer.fetch.list_offsets import Answer
+    from kclient.consumer.fetch.list_offsets import OffsetAnswer
     from kclient.consumer.notices import PendingErrors
     from kclient.consumer.subscription import PartitionState, SubscriptionState
     from kclient.consumer.tasks import BackgroundTasks
@@ -242,7 +242,7 @@ class PositionFinder:
                     self._end_reset(state, answer)
         self._progress()
 
-    def _end_reset(self, state: PartitionState, answer: Answer) -> None:
+    def _end_reset(self, state: PartitionState, answer: OffsetAnswer) -> None:
         """Under the lock: a leader answered for a partition that waits for it."""
         if state.tp in answer.refused:
             self._later([state], answer.refused[state.tp])

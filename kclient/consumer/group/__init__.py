@@ -14,6 +14,7 @@ Who calls whom, from the user down:
       GroupMember
         CoordinatorLookup      which broker coordinates the group (`coordinator_lookup`)
         GroupLeader            what a member knows while it leads: who subscribes to what (`leader`)
+        Holding                the partitions that it reads, and whether others may already (`holding`)
         Heartbeats, PollTimer  when heartbeats are due, and when time is over (`timers`)
         Errand                 something that is to be sent once (`errand`)
         GroupRequests          makes the requests (`requests`), with what members tell each other (`consumer_protocol`)

@@ -17,6 +17,7 @@ from kclient.consumer.group.assignors import Assignor, RebalanceProtocol, common
 from kclient.consumer.group.consumer_protocol import decode_assignment
 from kclient.consumer.group.coordinator_lookup import CoordinatorLookup
 from kclient.consumer.group.errand import Errand
+from kclient.consumer.group.holding import Holding
 from kclient.consumer.group.leader import GroupLeader
 from kclient.consumer.group.model import (
     Complete,
@@ -38,10 +39,7 @@ from kclient.consumer.group.refusals import (
 )
 from kclient.consumer.group.requests import GroupRequests, read_subscriptions
 from kclient.consumer.group.states import (
-    HOLDING_TABLE,
     MEMBER_TABLE,
-    HoldingEvent,
-    HoldingState,
     MemberEvent,
     MemberState,
 )
@@ -94,8 +92,7 @@ class GroupMember:
         self._heartbeats = Heartbeats(settings.heartbeat_interval, settings.session_timeout)
         self._topics: frozenset[str] | None = None
         self._by_pattern = False
-        self._owned: tuple[TopicPartition, ...] = ()
-        self._holding = HoldingState.KEPT
+        self._holding = Holding()
         self._lost_error: KafkaError | None = None
         self._rejoin_reason: str | None = None
         self._join_reason = ""
@@ -174,7 +171,7 @@ class GroupMember:
     def step(self) -> Step | None:
         """What the caller of `poll` has to do before it returns records."""
         if self.state is MemberState.PREPARING:
-            return Prepare(self._holding is HoldingState.LOST, self._rejoin_reason or "joining")
+            return Prepare(self._holding.lost, self._rejoin_reason or "joining")
         return self._complete if self.state is MemberState.COMPLETING else None
 
     def prepared(self, owned: Iterable[TopicPartition], now: float) -> None:
@@ -186,8 +183,7 @@ class GroupMember:
         """
         if self.state is not MemberState.PREPARING:
             return  # it left the group meanwhile
-        self._owned = tuple(owned)
-        self._hold(HoldingEvent.GIVEN_UP)
+        self._holding.give_up(owned)
         self._join_reason = self._rejoin_reason or "joining"
         if self._by_pattern:
             self._refresh.want(object())
@@ -195,9 +191,9 @@ class GroupMember:
 
     def took_over(self, step: Complete) -> None:
         """What `Complete` assigns is read from now on, though the step may be broken off before it is done."""
-        self._owned = step.assigned
+        self._holding.take_over(step.assigned)
         if self._complete is not step:
-            self._hold(HoldingEvent.ENDED)  # the membership ended meanwhile, and what was just taken over with it
+            self._holding.end_membership()  # the membership ended meanwhile, and what was just taken over with it
 
     def completed(self, done: Complete, *, gave_up: bool) -> None:
         """The step `Complete` is done.
@@ -225,8 +221,7 @@ class GroupMember:
         self._topics = None
         self._rejoin_reason = None
         self._depart(reason)
-        self._owned = ()
-        self._hold(HoldingEvent.GIVEN_UP)
+        self._holding.give_up()
         self._lost_error = None
 
     @property
@@ -406,7 +401,7 @@ class GroupMember:
                 return self._join_at
             try:
                 self._joining = self._requests.join(
-                    self.coordinator, self.metadata, self._topics or (), self._owned, self._join_reason
+                    self.coordinator, self.metadata, self._topics or (), self._holding.partitions, self._join_reason
                 )
             except KafkaError as error:
                 self._fail(error)
@@ -495,7 +490,7 @@ class GroupMember:
             self._join_failures = self._join_failures + 1 if code != ErrorCode.REBALANCE_IN_PROGRESS else 1
             self._start_joining(MemberEvent.TRY_AGAIN, now + self.settings.retry_backoff.seconds(self._join_failures))
         elif code in _MEMBERSHIP_GONE:
-            if self._owned:
+            if self._holding.partitions:
                 self._lose_membership(code)
             else:
                 self._forget_member(keep_id=code == ErrorCode.ILLEGAL_GENERATION)
@@ -553,8 +548,8 @@ class GroupMember:
         error = max_poll_exceeded(self.settings, self._polls.since(now))
         logger.warning("%s", error)
         self._depart("max.poll.interval.ms exceeded")
-        if self._owned:
-            self._hold(HoldingEvent.ENDED)
+        if self._holding.partitions:
+            self._holding.end_membership()
         self._lost_error = error
 
     # ------------------------------------------------------------------ ends
@@ -564,7 +559,7 @@ class GroupMember:
         error = membership_lost(self.settings, code, self._heartbeats.explanation())
         logger.warning("%s", error)
         self._lost_error = error
-        self._hold(HoldingEvent.ENDED)
+        self._holding.end_membership()
         self._forget_member(keep_id=code == ErrorCode.ILLEGAL_GENERATION)
         self._go(MemberEvent.EXPELLED)
 
@@ -593,8 +588,8 @@ class GroupMember:
         if self.state in _ABSENT and self.state is not MemberState.UNJOINED:
             return
         self.error = error
-        if self._owned:
-            self._hold(HoldingEvent.ENDED)
+        if self._holding.partitions:
+            self._holding.end_membership()
         self._lost_error = error
         self._forget_member(keep_id=True)
         self._go(MemberEvent.REFUSED)
@@ -606,9 +601,6 @@ class GroupMember:
         self.error = self._lost_error = error
         self._go(MemberEvent.TAKEN_OVER)
         return error
-
-    def _hold(self, event: HoldingEvent) -> None:
-        self._holding = next_state(HOLDING_TABLE, self._holding, event)
 
     def _go(self, event: MemberEvent) -> None:
         state = next_state(MEMBER_TABLE, self.state, event)

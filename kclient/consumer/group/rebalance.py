@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from kclient.concurrency import MomentLock
-    from kclient.consumer.actions import Steps, Told
+    from kclient.consumer.actions import ScriptPart, Told
     from kclient.consumer.group.auto_commit import AutoCommit
     from kclient.consumer.group.committer import Committer
     from kclient.consumer.group.member import GroupMember
@@ -78,7 +78,7 @@ class Rebalance:
         self._taking: tuple[Complete, set[TopicPartition]] | None = None
         """The assignment that is being taken over, and what the consumer read before it."""
 
-    def steps(self, deadline: float) -> Steps:
+    def steps(self, deadline: float) -> ScriptPart:
         """Carry out the steps that are due; False if the time was over, and the next poll goes on.
 
         While one awaits, another task may unsubscribe, and assign: what is read then is none of the step's business.
@@ -96,7 +96,7 @@ class Rebalance:
                 return False
         return True
 
-    def _prepare(self, step: Prepare, deadline: float) -> Steps:
+    def _prepare(self, step: Prepare, deadline: float) -> ScriptPart:
         """Before joining: commit, and give up what must not be kept."""
         subscriptions = self._subscriptions
         ended = subscriptions.ended
@@ -120,7 +120,7 @@ class Rebalance:
             raise error
         return True
 
-    def _complete(self, step: Complete, deadline: float) -> Steps:
+    def _complete(self, step: Complete, deadline: float) -> ScriptPart:
         """After joining: take over what the group assigned."""
         subscriptions, member = self._subscriptions, self._member
         ended = subscriptions.ended
@@ -173,7 +173,7 @@ class Rebalance:
             self._partitions.drop(partitions)
         return error
 
-    def _commit_positions(self, partitions: Sequence[TopicPartition], deadline: float) -> Steps:
+    def _commit_positions(self, partitions: Sequence[TopicPartition], deadline: float) -> ScriptPart:
         """With auto commit, commit before partitions go to others; a failure is logged, as in the Java client.
 
         False if it is not through by the deadline: the next poll goes on waiting, as long as the group may do.

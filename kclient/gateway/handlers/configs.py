@@ -13,13 +13,14 @@ from kclient.errors import (
     KafkaError,
 )
 from kclient.gateway.access import Access, AclOperation, ResourceType
-from kclient.gateway.config import SOURCE_DEFAULT, BrokerConfig, Origin
+from kclient.gateway.config import SOURCE_DEFAULT, Origin, SettingOrigins
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import READ_ONLY, DynamicConfig, check_dynamic
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import Work, counted, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSetting, SettingType, as_list, did_you_mean
+from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
+from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from kclient.gateway.topics import TopicCatalogue, check_name, checked_overrides
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
@@ -76,9 +77,9 @@ class DescribeConfigsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (1, 4)
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, node_id: int, config: BrokerConfig, access: Access) -> None:
+    def __init__(self, node_id: int, origins: SettingOrigins, access: Access) -> None:
         self._node_id = node_id
-        self._config = config
+        self._origins = origins
         self._access = access
 
     def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> Begun:
@@ -117,17 +118,17 @@ class DescribeConfigsHandler(Handler):
     def _settings(
         self, resource: DescribeConfigsResource, client: ConnectionContext
     ) -> Iterator[tuple[BrokerSetting, list[Origin]]]:
-        config, access = self._config, self._access
+        origins, access = self._origins, self._access
         if resource.resource_type == Resource.TOPIC:
             check_name(resource.resource_name)
             record = access.topic(client, AclOperation.DESCRIBE_CONFIGS, resource.resource_name)
             for name, setting in TOPIC_SETTINGS.items():
-                yield setting, list(config.topic_origins(name, record.overrides))
+                yield setting, list(origins.topic_origins(name, record.overrides))
         elif resource.resource_type == Resource.BROKER:
             access.check_cluster(client, AclOperation.DESCRIBE_CONFIGS)
             _check_broker(self._node_id, resource.resource_name)
             for name, setting in BROKER_SETTINGS.items():
-                yield setting, list(config.origins(name))
+                yield setting, list(origins.origins(name))
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource.resource_type}")
 
@@ -166,10 +167,10 @@ class _Altering(Handler):
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
     def __init__(
-        self, node_id: int, config: BrokerConfig, access: Access, catalogue: TopicCatalogue, dynamic: DynamicConfig
+        self, node_id: int, origins: SettingOrigins, access: Access, catalogue: TopicCatalogue, dynamic: DynamicConfig
     ) -> None:
         self._node_id = node_id
-        self._config = config
+        self._origins = origins
         self._access = access
         self._catalogue = catalogue
         self._dynamic = dynamic
@@ -227,10 +228,10 @@ class _Altering(Handler):
             raise InvalidRequestError(f"a gateway has no resources of type {resource_type}")
 
     def _topic_value(self, name: str) -> str | None:
-        return next(self._config.topic_origins(name, {})).text
+        return next(self._origins.topic_origins(name, {})).text
 
     def _broker_value(self, name: str) -> str | None:
-        return next((origin.text for origin in self._config.origins(name)), None)
+        return next((origin.text for origin in self._origins.origins(name)), None)
 
 
 async def _repeated(

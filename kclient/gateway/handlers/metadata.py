@@ -15,7 +15,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
-from kclient.gateway.config import BrokerConfig
+from kclient.gateway.config import Live
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
@@ -52,15 +52,16 @@ class MetadataHandler(Handler):
         self,
         cluster_id: str,
         leadership: Leadership,
-        config: BrokerConfig,
         access: Access,
         catalogue: TopicCatalogue,
+        *,
+        auto_create_topics: Live[bool],
     ) -> None:
         self._cluster_id = cluster_id
         self._leadership = leadership
-        self._config = config
         self._access = access
         self._catalogue = catalogue
+        self._auto_create_topics = auto_create_topics
 
     def begin(self, request: MetadataRequest, context: RequestContext) -> Begun:
         """Answer at once what is known; creating topics takes longer."""
@@ -113,7 +114,7 @@ class MetadataHandler(Handler):
 
     def _creates(self, request: MetadataRequest, name: str) -> bool:
         """Whether topics of this name are created where there is none."""
-        creates = request.allow_auto_topic_creation and self._config.get_bool("auto.create.topics.enable")
+        creates = request.allow_auto_topic_creation and self._auto_create_topics()
         return creates and name not in INTERNAL
 
     def _allows(self, client: ConnectionContext, name: str) -> bool:

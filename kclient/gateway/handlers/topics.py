@@ -22,7 +22,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
-from kclient.gateway.config import BrokerConfig
+from kclient.gateway.config import Live, SettingOrigins
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import counted, lazily
@@ -64,11 +64,20 @@ class CreateTopicsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 7)
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def __init__(self, node_id: int, config: BrokerConfig, access: Access, catalogue: TopicCatalogue) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        access: Access,
+        catalogue: TopicCatalogue,
+        *,
+        origins: SettingOrigins,
+        replication_factor: Live[int],
+    ) -> None:
         self._node_id = node_id
-        self._config = config
         self._access = access
         self._catalogue = catalogue
+        self._origins = origins
+        self._replication_factor = replication_factor
 
     def begin(self, request: CreateTopicsRequest, context: RequestContext) -> Begun:
         """Creating waits for the manager."""
@@ -117,8 +126,8 @@ class CreateTopicsHandler(Handler):
             record = await self._catalogue.create(topic.name, partitions, factor, overrides)
             row.topic_id = record.topic_id
         row.num_partitions = partitions
-        row.replication_factor = factor if factor > 0 else self._config.get_int("default.replication.factor")
-        row.configs = _configs(self._config, checked)
+        row.replication_factor = factor if factor > 0 else self._replication_factor()
+        row.configs = _configs(self._origins, checked)
 
 
 Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic, DeleteTopicState)
@@ -174,12 +183,12 @@ def _check_replicas(brokers: list[int], node_id: int) -> None:
         raise InvalidReplicaAssignmentError("The manual partition assignment names a replica twice")
 
 
-def _configs(config: BrokerConfig, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
+def _configs(origins: SettingOrigins, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
     """All settings of a topic; made while they are encoded, as a request may create thousands of topics."""
     rows = (
         CreatableTopicConfigs(name=name, value=origin.text, config_source=origin.source)
         for name in TOPIC_SETTINGS
-        for origin in (next(config.topic_origins(name, overrides)),)
+        for origin in (next(origins.topic_origins(name, overrides)),)
     )
     return lazily(len(TOPIC_SETTINGS), rows)
 
@@ -191,10 +200,10 @@ class DeleteTopicsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 6)
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def __init__(self, config: BrokerConfig, access: Access, catalogue: TopicCatalogue) -> None:
-        self._config = config
+    def __init__(self, access: Access, catalogue: TopicCatalogue, *, enabled: Live[bool]) -> None:
         self._access = access
         self._catalogue = catalogue
+        self._enabled = enabled
 
     def begin(self, request: DeleteTopicsRequest, context: RequestContext) -> Begun:
         """Deleting waits for the manager."""
@@ -252,7 +261,7 @@ class DeleteTopicsHandler(Handler):
             places.release()
 
     async def _delete(self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext) -> None:
-        if not self._config.get_bool("delete.topic.enable"):
+        if not self._enabled():
             raise TopicDeletionDisabledError("Topic deletion is disabled (delete.topic.enable=false).")
         if state.name is not None:
             if state.topic_id != ZERO_UUID:

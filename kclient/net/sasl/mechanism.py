@@ -9,7 +9,7 @@ from typing import Protocol
 from kclient.errors import IllegalStateError
 from kclient.state_tables import PlainEnum, successor
 
-__all__ = ["ClientMechanism", "Exchange", "ExchangeState", "Identity", "ServerMechanism"]
+__all__ = ["ClientIdentity", "ClientMechanism", "Exchange", "ExchangeState", "ServerMechanism"]
 
 
 class ExchangeState(PlainEnum):
@@ -92,7 +92,7 @@ class ClientMechanism(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ClientIdentity:
     """Who a client is, as the server found out."""
 
     principal: str
@@ -113,7 +113,7 @@ class ServerMechanism(Protocol):
         ...
 
     @property
-    def identity(self) -> Identity | None:
+    def identity(self) -> ClientIdentity | None:
         """Who the client is, once the exchange has succeeded; None before."""
         ...
 

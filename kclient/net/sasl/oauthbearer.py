@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from kclient.config.sasl_credentials import EXTENSION_NAME, EXTENSION_VALUE, check_extensions
 from kclient.errors import ConfigError, KafkaError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
+from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeState
 from kclient.net.sasl.token import OAuthToken
 
 __all__ = ["InvalidTokenError", "OAuthBearerClient", "OAuthBearerServer", "TokenCheck"]
@@ -47,7 +47,7 @@ class InvalidTokenError(KafkaError):
         self.openid_configuration = openid_configuration
 
 
-TokenCheck: TypeAlias = Callable[[str, dict[str, str]], Identity]
+TokenCheck: TypeAlias = Callable[[str, dict[str, str]], ClientIdentity]
 """Finds out whose token it is, given the extensions; raises `InvalidTokenError`. It must not wait."""
 
 
@@ -111,7 +111,7 @@ class OAuthBearerServer(Exchange):
 
     def __init__(self, check: TokenCheck) -> None:
         super().__init__()
-        self.identity: Identity | None = None
+        self.identity: ClientIdentity | None = None
         self._check = check
         self._refusal = ""
 

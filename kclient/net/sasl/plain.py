@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from kclient.config.secret import Secret, check_encodable
 from kclient.errors import ConfigError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
+from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeState
 
 __all__ = ["PasswordCheck", "PlainClient", "PlainServer", "fixed_passwords"]
 
@@ -66,7 +66,7 @@ class PlainServer(Exchange):
     def __init__(self, check: PasswordCheck) -> None:
         super().__init__()
         self._check = check
-        self.identity: Identity | None = None
+        self.identity: ClientIdentity | None = None
 
     def respond(self, response: bytes) -> bytes:
         """See `ServerMechanism`."""
@@ -82,7 +82,7 @@ class PlainServer(Exchange):
         if not self._check(username, Secret(password)):
             raise self._refused("Authentication failed: Invalid username or password")
         self._move(ExchangeState.DONE)
-        self.identity = Identity(username, self.name)
+        self.identity = ClientIdentity(username, self.name)
         return b""
 
     def _refused(self, text: str) -> SaslAuthenticationError:

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from kclient.config.secret import Secret, check_encodable
 from kclient.errors import ConfigError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import Exchange, ExchangeState, Identity
+from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeState
 
 __all__ = [
     "COSTLY_ITERATIONS",
@@ -277,7 +277,7 @@ class ScramServer(Exchange):
     ) -> None:
         super().__init__()
         self.name = mechanism
-        self.identity: Identity | None = None
+        self.identity: ClientIdentity | None = None
         self._algorithm = _algorithm(mechanism)
         self._credentials = credentials
         self._decoys = decoys or _PLAIN_DECOYS
@@ -300,7 +300,7 @@ class ScramServer(Exchange):
             return answer
         answer = self._check(text)
         self._move(ExchangeState.DONE)
-        self.identity = Identity(self._username, self.name)
+        self.identity = ClientIdentity(self._username, self.name)
         return answer
 
     def _begin(self, text: str) -> bytes:

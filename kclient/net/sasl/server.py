@@ -17,12 +17,12 @@ import anyio
 
 from kclient.errors import ConfigError, ProtocolError
 from kclient.net.answers import CloseConnectionError, Later, Steps, Work
-from kclient.net.sasl.mechanism import Identity
+from kclient.net.sasl.mechanism import ClientIdentity
 from kclient.net.sasl.session import Mechanisms, SaslSession, SessionState
 from kclient.net.server import Answer, Reply, RequestHandler
 from kclient.net.server_connection import ServerConnection
 from kclient.protocol.framing import (
-    RequestHeader,
+    FrameHeader,
     decode_request_header,
     decode_response,
     encode_response,
@@ -87,7 +87,7 @@ class SaslHandler:
         self._clock = clock
         self._sessions: dict[ServerConnection, SaslSession] = {}
 
-    def identity_of(self, connection: ServerConnection) -> Identity | None:
+    def identity_of(self, connection: ServerConnection) -> ClientIdentity | None:
         """Who a connection's client is; None before it is authenticated."""
         session = self._sessions.get(connection)
         return None if session is None else session.identity
@@ -185,16 +185,16 @@ class SaslHandler:
         return self._with_sasl((yield from answer.work), frame)
 
     @staticmethod
-    async def _later(answer: Awaitable[Reply | Steps | None], header: RequestHeader) -> Reply | None:
+    async def _later(answer: Awaitable[Reply | Steps | None], header: FrameHeader) -> Reply | None:
         return _with_sasl(await answer, header)
 
 
-def _with_sasl(reply: Reply | Steps | None, header: RequestHeader) -> Reply | None:
+def _with_sasl(reply: Reply | Steps | None, header: FrameHeader) -> Reply | None:
     assert not isinstance(reply, Steps), "the answer to ApiVersions is small"
     return None if reply is None else _add_sasl(reply, header)
 
 
-def _add_sasl(reply: Reply, header: RequestHeader) -> Reply:
+def _add_sasl(reply: Reply, header: FrameHeader) -> Reply:
     """An answer to ApiVersions that names the APIs of SASL too."""
     frame = b"".join(map(bytes, reply))[4:]
     # an unknown version is answered in the format of v0 with UNSUPPORTED_VERSION, which stands behind the header

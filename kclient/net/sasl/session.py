@@ -17,7 +17,7 @@ from kclient.errors import (
     IllegalSaslStateError,
     SaslAuthenticationError,
 )
-from kclient.net.sasl.mechanism import Identity, ServerMechanism
+from kclient.net.sasl.mechanism import ClientIdentity, ServerMechanism
 from kclient.net.sasl.oauthbearer import OAuthBearerServer, TokenCheck
 from kclient.net.sasl.plain import PasswordCheck, PlainServer
 from kclient.net.sasl.scram import ScramCredentials, ScramDecoys, ScramServer
@@ -125,7 +125,7 @@ class SaslSession:
     clock: Callable[[], float] = time.time
     """Seconds since the epoch."""
     state: SessionState = SessionState.ANONYMOUS
-    identity: Identity | None = None
+    identity: ClientIdentity | None = None
     """Who it is; stays while it authenticates again."""
     raw: bool = False
     """Whether the exchange's messages come as bare frames (SaslHandshake v0)."""
@@ -180,7 +180,7 @@ class SaslSession:
             return SaslAuthenticateResponse(error_code=error.code or 0, error_message=error.message), False
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms), True
 
-    def _begin(self, found: Identity) -> int:
+    def _begin(self, found: ClientIdentity) -> int:
         """The session begins, or goes on; gives its life in milliseconds, 0 for no end."""
         if self.identity is not None and found.principal != self.identity.principal:
             raise SaslAuthenticationError(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kclient.net.sasl.mechanism import Identity
+from kclient.net.sasl.mechanism import ClientIdentity
 from kclient.net.sasl.oauthbearer import InvalidTokenError, TokenCheck
 from kclient.net.sasl.token import OAuthToken, read_claims
 
@@ -64,7 +64,7 @@ def accept_unsecured(
         clock: Seconds since the epoch.
     """
 
-    def check(text: str, extensions: dict[str, str]) -> Identity:
+    def check(text: str, extensions: dict[str, str]) -> ClientIdentity:
         head, _, rest = text.partition(".")
         claims = read_claims(text)
         if claims is None or not rest.endswith(".") or _algorithm(head) != "none":
@@ -76,7 +76,7 @@ def accept_unsecured(
             raise InvalidTokenError(f"it has no claim {principal_claim}")
         if required_scope is not None and required_scope not in token.scope:
             raise InvalidTokenError("the scope is too small", status="insufficient_scope", scope=required_scope)
-        return Identity(token.principal, "OAUTHBEARER", token.expires_at, tuple(extensions.items()))
+        return ClientIdentity(token.principal, "OAUTHBEARER", token.expires_at, tuple(extensions.items()))
 
     return check
 

@@ -108,7 +108,7 @@ cdef class Mutex:
 
     def __enter__(self):
         if not self.take():
-            raise reentered()
+            raise reentered("another call of the same producer")
 
     def __exit__(self, kind, error, trace):
         self.give()
@@ -300,7 +300,7 @@ cdef class Appender:
             if found is not None and not isinstance(found, TopicSlots):
                 raise TypeError("topics must hold TopicSlots")
         if not self.lock.take():
-            raise reentered()
+            raise reentered("another call of the same producer")
         try:
             self._calls += 1
             self._now = kclient_now()

@@ -17,17 +17,17 @@ from kclient.records.arguments import (
     check_enough,
     check_handle,
     check_partition,
-    check_source,
     check_start,
     check_topic,
     integer,
     milliseconds,
     negative_timestamp,
     partition_or_none,
-    reentered,
 )
 from kclient.records.bounds import INT32_MAX
+from kclient.records.column_arguments import check_source
 from kclient.records.contract import Appended
+from kclient.reentry import reentered
 from kclient.types import Buffer, Headers
 
 _MOST_ROWS: Final = 16384
@@ -108,7 +108,7 @@ class Mutex:
     @property
     def __enter__(self) -> Callable[[], None]:
         if self._lock._is_owned():
-            raise reentered()
+            raise reentered("another call of the same producer")
         found: Callable[[], None] = self._lock.__enter__
         return found
 

@@ -10,12 +10,9 @@ from kclient.records.arguments import (
     MAX_BATCH_SIZE,
     as_bytes,
     bad_timestamp,
-    builder_closed,
-    builder_empty,
     check_delete_horizon,
     check_last_delta,
     check_limit,
-    check_many,
     check_offset_delta,
     check_stamps,
     check_start,
@@ -23,12 +20,13 @@ from kclient.records.arguments import (
     header_list,
     header_pair,
     milliseconds,
-    record_too_large,
 )
 from kclient.records.batch_header import HEADER_SIZE, CompressionType, attributes_of, write_header
 from kclient.records.bounds import INT32_MAX, INT64_MAX
+from kclient.records.column_arguments import check_many
 from kclient.records.compression import check_compression, check_level, compress
 from kclient.records.contract import RecordColumns
+from kclient.records.refusals import builder_closed, builder_empty, record_too_large
 from kclient.records.varint import encode_varint
 from kclient.types import Buffer, Headers
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from array import array
 
 from kclient.records._interpreted.reading import Flawed, RecordCursor
-from kclient.records.arguments import columns_too_large
 from kclient.records.batch_header import BatchHeader, check_count
 from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.records.contract import Columns
 from kclient.records.corruption import record_error
+from kclient.records.refusals import columns_too_large
 from kclient.types import Buffer, Header, TimestampType
 
 
-class _BinaryColumn:
+class _BinaryColumnBuilder:
     """Keys or values in Arrow's layout."""
 
     __slots__ = ("bits", "data", "ends", "nulls")
@@ -45,8 +45,8 @@ class ColumnBuilder:
     __slots__ = ("_count", "_headers", "_keys", "_offsets", "_size", "_timestamps", "_values")
 
     def __init__(self, include_headers: bool = False) -> None:
-        self._keys = _BinaryColumn()
-        self._values = _BinaryColumn()
+        self._keys = _BinaryColumnBuilder()
+        self._values = _BinaryColumnBuilder()
         self._offsets = array("q")
         self._timestamps = array("q")
         self._headers: list[tuple[Header, ...] | None] | None = [] if include_headers else None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kclient.records.arguments import bad_column, check_columns, check_destinations, check_topic, milliseconds
+from kclient.records.arguments import check_topic, milliseconds
+from kclient.records.column_arguments import check_columns, check_destinations
 from kclient.records.contract import BinaryColumn, Destinations, HeaderColumn, RecordColumns
+from kclient.records.refusals import bad_column
 from kclient.records.varint import encode_varint
 from kclient.types import Buffer
 

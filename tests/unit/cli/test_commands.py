@@ -630,11 +630,12 @@ GATEWAY = ["gateway", "--data", "data", "--listen", "127.0.0.1:0"]
     ("name", "words"),
     [
         ("kclient.cli.gateway", GATEWAY),
-        ("anyio._backends._asyncio", GATEWAY),
-        ("kclient.cli.gateway", [*GATEWAY, "-cnum.partitions=1"]),  # by the option parser
-        ("kclient.cli.consume", ["consume", "t", "-b", "memory:x"]),
         ("kclient.sync", ["produce", "t", "-b", "memory:x"]),
-        ("kclient.cli.topics", ["topics", "list", "-b", "memory:x"]),
+        pytest.param("anyio._backends._asyncio", GATEWAY, marks=pytest.mark.slow),
+        # by the option parser
+        pytest.param("kclient.cli.gateway", [*GATEWAY, "-cnum.partitions=1"], marks=pytest.mark.slow),
+        pytest.param("kclient.cli.consume", ["consume", "t", "-b", "memory:x"], marks=pytest.mark.slow),
+        pytest.param("kclient.cli.topics", ["topics", "list", "-b", "memory:x"], marks=pytest.mark.slow),
     ],
 )
 def test_sigterm_that_is_lost_while_things_are_loaded_ends_the_command(

@@ -25,6 +25,7 @@ from kclient.cluster.news import BrokerEvent, BrokerNews, tell
 from kclient.errors import AuthenticationError, BrokerConnectionError, KafkaTimeoutError
 from kclient.sync import Admin, Consumer, Producer
 from tests.gateway_process import GatewayProcess
+from tests.sweeps import slow
 
 HURRY_S = 30
 
@@ -186,7 +187,7 @@ def test_a_broker_that_has_nothing_to_say_is_not_blamed(tmp_path: Path) -> None:
         broker.stop()
 
 
-@pytest.mark.parametrize("how", ["unreachable", "hung", "killed"])
+@pytest.mark.parametrize("how", ["unreachable", *slow("hung", "killed")])
 def test_an_interrupted_producer_says_what_was_acknowledged(tmp_path: Path, how: str) -> None:
     broker = GatewayProcess(tmp_path)
     broker.start()

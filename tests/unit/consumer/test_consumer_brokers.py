@@ -11,7 +11,7 @@ import pytest
 
 import kclient
 from kclient.cluster import Backoff, ClusterSnapshot, PartitionMetadata, TopicMetadata
-from kclient.consumer.fetch.list_offsets import Answer, OffsetSearch
+from kclient.consumer.fetch.list_offsets import OffsetAnswer, OffsetSearch
 from kclient.consumer.group.offsets import committed_request
 from kclient.errors import (
     BrokerConnectionError,
@@ -214,8 +214,8 @@ def snapshot(*leaders: int) -> ClusterSnapshot:
     )
 
 
-def found(*partitions: TopicPartition) -> Answer:
-    return Answer({tp: OffsetAndTimestamp(7, 1, None) for tp in partitions}, {})
+def found(*partitions: TopicPartition) -> OffsetAnswer:
+    return OffsetAnswer({tp: OffsetAndTimestamp(7, 1, None) for tp in partitions}, {})
 
 
 def new_search() -> OffsetSearch:
@@ -240,7 +240,7 @@ def test_a_moved_partition_is_asked_for_at_its_new_leader_and_the_late_answer_dr
     assert (again.node_id, list(again.wanted)) == (3, [T[1]])
     search.failed(late, BrokerConnectionError("it hung"), 2.0)
     assert search.plan(snapshot(1, 3, 3), 2.0) == ([], [])
-    search.received(late, Answer({T[1]: None}, {}), 2.0)
+    search.received(late, OffsetAnswer({T[1]: None}, {}), 2.0)
     assert T[1] in search.missing
     search.received(again, found(T[1]), 3.0)
     assert T[1] not in search.missing
@@ -251,7 +251,7 @@ def test_what_was_refused_is_asked_for_again_ever_less_often() -> None:
     now, delays = 0.0, []
     for _ in range(4):
         (question,) = search.plan(snapshot(1), now)[0]
-        assert search.received(question, Answer({}, {T[0]: NotLeaderOrFollowerError()}), now)
+        assert search.received(question, OffsetAnswer({}, {T[0]: NotLeaderOrFollowerError()}), now)
         due = search.next_retry(now)
         assert due is not None
         assert search.plan(snapshot(1), now) == ([], [])
@@ -265,7 +265,7 @@ def test_what_was_refused_is_asked_for_again_ever_less_often() -> None:
 def test_what_is_refused_for_good_ends_the_search() -> None:
     search = new_search()
     question = search.plan(snapshot(1, 2, 3), 0.0)[0][0]
-    search.received(question, Answer({}, {T[0]: TopicAuthorizationError()}), 0.0)
+    search.received(question, OffsetAnswer({}, {T[0]: TopicAuthorizationError()}), 0.0)
     assert search.over
     assert isinstance(search.error, TopicAuthorizationError)
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, ownership
 from kclient.gateway import gateway as gateway_module
 from kclient.htp import open_store
 from kclient.htp.errors import StorageFullError
@@ -18,6 +18,13 @@ from kclient.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a store has at least, and to take the lease back, is a tenth of a second."""
+    monkeypatch.setattr(gateway_module, "_LEAST_S", 0.1)
+    monkeypatch.setattr(ownership, "_GIVE_BACK_S", 0.1)
 
 
 async def commit_offset(gateway: Gateway, wire: Wire) -> None:
@@ -45,7 +52,8 @@ async def nothing(gateway: Gateway, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("change", [commit_offset, create, trim, alter, alter_broker, nothing])
-@pytest.mark.parametrize("timeout", [0.0, 1.0])
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("timeout", [0.0, 0.3])
 async def test_a_store_that_does_not_answer_delays_closing_no_longer_than_the_timeout(
     change: Callable[[Gateway, Wire], Awaitable[None]], timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +99,7 @@ async def test_a_store_that_takes_no_checkpoint_is_free_all_the_same(
     given_back: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once, or when its lease would have been renewed."""
-    monkeypatch.setattr(gateway_module, "LEASE_S", 3.0)
+    monkeypatch.setattr(ownership, "LEASE_S", 3.0)
     async with open_store(f"memory:{next(names)}") as store:
         with monkeypatch.context() as patch:
             async with Gateway(store, listen=None) as gateway:

@@ -28,19 +28,12 @@ from kclient.htp.port import CAP_NOWAIT
 from kclient.records import decode_records, read_header
 from tests.all_rows import scan_all
 from tests.domains import domains_among
-from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
+from tests.gateway_wire import Wire, batch_of, connect, produce_request, running
 from tests.slow_store import Gates, SlowStore
 
 pytestmark = pytest.mark.anyio
 
 EARLIEST, LATEST = -2, -1
-
-
-@pytest.fixture(params=["memory", "embedded"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "embedded":
-        return f"embedded:{tmp_path / 'data'}"
-    return f"memory:{next(names)}"
 
 
 async def failing(*_: object, **__: object) -> None:

@@ -12,7 +12,7 @@ from kclient.errors import ErrorCode
 from kclient.gateway import gateway as gateway_module
 from kclient.gateway.contexts import Advertised
 from kclient.gateway.identity import Identity
-from kclient.gateway.leadership import Leader, Node
+from kclient.gateway.leadership import GatewayNode, Leader
 from kclient.gateway.rows.keys import OFFSETS
 from kclient.gateway.topic_record import TopicRecord
 from kclient.gateway.unit_epochs import Unit
@@ -42,8 +42,10 @@ class Half:
         self._rack = rack
         self._raised: dict[Unit, int] = {}
 
-    def nodes(self, advertised: Advertised) -> Sequence[Node]:
-        return Node(self._me, advertised.host, advertised.port, self._rack), Node(OTHER, "other", 9, "there")
+    def nodes(self, advertised: Advertised) -> Sequence[GatewayNode]:
+        return GatewayNode(self._me, advertised.host, advertised.port, self._rack), GatewayNode(
+            OTHER, "other", 9, "there"
+        )
 
     @property
     def controller_id(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,19 +14,12 @@ from kclient.gateway import Gateway
 from kclient.htp import open_store
 from kclient.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from tests.all_rows import scan_all
-from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names
+from tests.gateway_wire import Wire, batch_of, connect, fetch_request
 from tests.slow_store import Gates
 
 pytestmark = pytest.mark.anyio
 
 EARLIEST, LATEST = -2, -1
-
-
-@pytest.fixture(params=["memory", "embedded"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "embedded":
-        return f"embedded:{tmp_path / 'data'}"
-    return f"memory:{next(names)}"
 
 
 async def fill(url: str, partitions: int, **configs: str) -> None:

@@ -15,8 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from kclient.errors import ClosedError, ErrorCode
-from kclient.gateway import Gateway
-from kclient.gateway import gateway as gateway_module
+from kclient.gateway import Gateway, ownership
 from kclient.gateway.ownership import take_store
 from kclient.htp import LeaseHeldError, open_store
 from kclient.htp.embedded.files import Files
@@ -28,13 +27,6 @@ from tests.gateway_wire import batch_of, connect, names, produce_request, runnin
 from tests.slow_store import Gates
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["memory", "embedded"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "embedded":
-        return f"embedded:{tmp_path / 'data'}"
-    return f"memory:{next(names)}"
 
 
 def numbered(number: int) -> dict[str, Any]:
@@ -59,7 +51,7 @@ async def test_everything_is_served_under_another_number(url: str) -> None:
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renewed so often that a second gateway need not wait long; not lost on a busy machine."""
-    monkeypatch.setattr(gateway_module, "LEASE_S", 3.0)
+    monkeypatch.setattr(ownership, "LEASE_S", 3.0)
 
 
 @pytest.mark.usefixtures("short_leases")
@@ -161,8 +153,8 @@ async def take_for_a_minute(manager: Manager, node_id: int, _ttl: float) -> Leas
 
 async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a crash, when the first one is still there in another process: it is fenced, and stops."""
-    monkeypatch.setattr(gateway_module, "take_store", take_for_a_minute)
-    monkeypatch.setattr(gateway_module, "LEASE_S", 0.3)  # renewed so often, and not lost on a busy machine
+    monkeypatch.setattr(ownership, "take_store", take_for_a_minute)
+    monkeypatch.setattr(ownership, "LEASE_S", 0.3)  # renewed so often, and not lost on a busy machine
     async with open_store(url) as store, Gateway(store, listen=None, **numbered(5)) as first:
         wire = connect(first)
         await wire.create("t")
@@ -209,7 +201,7 @@ async def test_one_that_has_failed_gives_its_store_in_memory_up() -> None:
 
 async def test_the_lease_is_kept_while_a_gateway_starts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large store, or a slow one, may take longer to read than the lease lasts: then it would be another's."""
-    monkeypatch.setattr(gateway_module, "LEASE_S", 0.5)
+    monkeypatch.setattr(ownership, "LEASE_S", 0.5)
     async with open_store(url) as store:
         gates = Gates(store)
         slow: Any = gates.store
@@ -288,7 +280,7 @@ async def test_reading_goes_on_while_the_disk_is_full(tmp_path: Path, monkeypatc
         renewals += 1
         raise StorageFullError("database or disk is full")
 
-    monkeypatch.setattr(gateway_module, "LEASE_S", 0.3)
+    monkeypatch.setattr(ownership, "LEASE_S", 0.3)
     async with running(f"embedded:{tmp_path / 'data'}") as (gateway, wire):
         await wire.create("t")
         await wire.produce("t", batch_of(b"a"))

@@ -13,6 +13,7 @@ import pytest
 import kclient.sync
 from kclient.gateway import Gateway
 from tests.gateway_wire import names
+from tests.sweeps import slow
 
 LOOP_ENDS = """
 import asyncio, gc, sys
@@ -52,7 +53,7 @@ def run(code: str, how: str, store: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("how", ["dropped", "forgotten", "kept", "closed"])
+@pytest.mark.parametrize("how", ["dropped", "closed", *slow("forgotten", "kept")])
 def test_a_loop_that_ends_is_one_warning_and_one_line(how: str, tmp_path: Path) -> None:
     told = run(LOOP_ENDS, how, f"embedded:{tmp_path / 'data'}")
     if how == "closed":
@@ -63,7 +64,7 @@ def test_a_loop_that_ends_is_one_warning_and_one_line(how: str, tmp_path: Path) 
     assert told.count("serves no more") == 1
 
 
-@pytest.mark.parametrize("how", ["dropped", "kept", "closed"])
+@pytest.mark.parametrize("how", ["dropped", "closed", *slow("kept")])
 def test_an_interpreter_that_ends_is_one_warning_and_one_line(how: str) -> None:
     told = run(BLOCKING, how, "memory:forgotten")
     if how == "closed":
@@ -102,3 +103,34 @@ def test_a_dropped_blocking_gateway_warns_at_once() -> None:
     portal.call(close)
     never = kclient.sync.Gateway(f"memory:{next(names)}")
     del never
+
+
+OF_ITS_OWNER = """
+import asyncio, gc
+import kclient
+
+
+async def main():
+    async with kclient.htp.open_store("memory:of-another") as store:
+        gateway = kclient.Gateway(store, listen="127.0.0.1:0")
+        await gateway.start()
+        host, port = gateway.bootstrap.split(":")
+        del gateway
+        gc.collect()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write((14).to_bytes(4) + bytes.fromhex("001200000000000700") + b"\\x04test")
+        assert (await reader.readexactly(8))[4:] == (7).to_bytes(4)
+        writer.close()
+        await writer.wait_closed()
+    print("served")
+
+asyncio.run(main())
+"""
+
+
+def test_a_gateway_that_nobody_holds_serves_until_its_loop_ends() -> None:
+    command = [sys.executable, "-W", "always", "-c", OF_ITS_OWNER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "served\n"
+    assert done.stderr.count("ResourceWarning: <Gateway <kclient.htp.memory") == 1
+    assert done.stderr.count("serves no more") == 1

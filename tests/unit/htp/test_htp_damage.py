@@ -12,6 +12,7 @@ import pytest
 from kclient.htp import OrderError, StorageError, TopicSettings
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
 from tests.domains import domains_among
+from tests.sweeps import slow
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.plain_messages import TOPIC
 
@@ -108,7 +109,7 @@ def offset_to_the_last(content: bytearray, place: int) -> None:
 DAMAGES = [payload, length, short_length, offset_up, offset_down, offset_to_the_last]
 
 
-@pytest.mark.parametrize("number", [0, 6, 18])
+@pytest.mark.parametrize("number", [6, *slow(0, 18)])
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_whole_messages_behind_damage_are_kept(
     tmp_path: Path, damage: Damage, number: int, caplog: pytest.LogCaptureFixture

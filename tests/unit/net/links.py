@@ -154,8 +154,8 @@ class Broker:
 
     stream: ByteStream
     supervisor: Supervisor
-    answer: Callable[[framing.RequestHeader, Any], Any]
-    requests: list[tuple[framing.RequestHeader, Any]] = field(default_factory=list)
+    answer: Callable[[framing.FrameHeader, Any], Any]
+    requests: list[tuple[framing.FrameHeader, Any]] = field(default_factory=list)
     channel: Channel = field(init=False)
     _before: anyio.Event | None = None
 
@@ -175,7 +175,7 @@ class Broker:
                 self.reply(header, reply)
 
     async def _later(
-        self, header: framing.RequestHeader, reply: Awaitable[Any], before: anyio.Event | None, done: anyio.Event
+        self, header: framing.FrameHeader, reply: Awaitable[Any], before: anyio.Event | None, done: anyio.Event
     ) -> None:
         message = await reply
         if before is not None:  # trio wakes those that wait for one event in any order
@@ -183,7 +183,7 @@ class Broker:
         self.reply(header, message)
         done.set()
 
-    def reply(self, header: framing.RequestHeader, message: Any) -> None:
+    def reply(self, header: framing.FrameHeader, message: Any) -> None:
         self.channel.write(framing.encode_response(message, header.api_version, header.correlation_id))
 
     def channel_closed(self, cause: BaseException | None) -> None:
@@ -193,7 +193,7 @@ class Broker:
         pass
 
 
-def metadata_answer(header: framing.RequestHeader, message: Any) -> Any:
+def metadata_answer(header: framing.FrameHeader, message: Any) -> Any:
     """Answers Metadata with the topic names as the cluster id, so that each response shows its request."""
     if header.api_key == 18:
         return ApiVersionsResponse()

@@ -13,9 +13,10 @@ import pytest
 
 from kclient.concurrency import Supervisor
 from kclient.errors import IllegalStateError, ProtocolError
-from kclient.net.channel import READ_SHARE, Channel, TruncatedError
+from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
 from kclient.net.frames import FrameAssembler
+from kclient.net.socket_io import READ_SHARE
 from kclient.net.streams import (
     FAIR_SHARE,
     ByteStream,

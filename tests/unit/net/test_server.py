@@ -35,6 +35,7 @@ from kclient.net.streams import ByteStream, SocketStream, memory_pair
 from kclient.protocol.framing import decode_request, encode_response
 from kclient.protocol.messages import MetadataResponse
 from kclient.testing.faults import FaultyStream
+from tests.sweeps import slow
 
 from .links import LINKS, Recorder, supervised
 
@@ -72,6 +73,7 @@ class Handler:
         self.events: dict[str, anyio.Event] = {}
         self.completions: dict[str, Completion[Any]] = {}
         self.log: list[str] = []
+        self.finished: list[str] = []
         self.special: Callable[[bytes, ServerConnection], Any] | None = None
 
     def connected(self, connection: ServerConnection) -> None:
@@ -105,6 +107,7 @@ class Handler:
     async def _finish(self, name: str) -> list[bytes]:
         event = self.events.setdefault(name, anyio.Event())
         await event.wait()
+        self.finished.append(name)
         if name.startswith("bug"):
             raise KeyError(name)
         return frame(b"finished " + name.encode())
@@ -521,10 +524,11 @@ async def test_answers_to_a_client_that_went_away_are_dropped() -> None:
             while not connection.closed:
                 await anyio.sleep(0.001)
         handler.completions["2"].set_result(frame(b"2"))
-        assert connection._tasks  # it is not cancelled: what it does may be half done
+        await anyio.wait_all_tasks_blocked()
         handler.events["1"].set()
         with anyio.fail_after(10):
             await connection.wait_closed()
+        assert handler.finished == ["1"]  # it was not cancelled: what it does may be half done
         await server.aclose()
 
 
@@ -1114,7 +1118,7 @@ async def test_who_waits_for_the_server_is_not_closed_however_much_it_holds(kind
         silent, _ = await other_client(crowd.server, kind, supervisor)
         silent.channel.write([(500_000).to_bytes(4, "big") + bytes(100)])
         await silent.ended()
-        for _ in range(10):
+        for _ in range(4):
             assert crowd.connection in crowd.server.connections
             await anyio.sleep(0.1)
         hog.close()
@@ -1390,7 +1394,7 @@ async def test_a_small_request_that_has_come_in_part_is_counted(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["tcp", "tls"])
-@pytest.mark.parametrize("size", [100, 20_000, 60_000])
+@pytest.mark.parametrize("size", [60_000, *slow(100, 20_000)])
 async def test_many_connections_hold_little_while_memory_is_short(kind: str, size: int) -> None:
     """Whole requests that wait count, too: each connection brings no more than its allowance, not a megabyte."""
     async with supervised() as supervisor:

@@ -1,13 +1,15 @@
-"""Parts of a producer with a clock that is a number."""
+"""Parts of a producer with a clock that is a number, and producers that wait for nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from kclient.cluster import Backoff, ClusterSnapshot, MetadataCache, PartitionMetadata, TopicMetadata
+from kclient.producer import Producer
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import ProducerBatch
 from kclient.producer.batch_buffer import BatchBuffer
@@ -19,8 +21,17 @@ from kclient.producer.sender import Actions, InFlight, PartitionOutcome, Sender
 from kclient.producer.settings import AccumulatorSettings, SenderSettings
 from kclient.records import BatchBuilder, decode_records
 from kclient.types import Headers, Node, TopicPartition
+from tests.fake_kafka import FakeKafka
 
 TOPIC_ID = b"t" * 16
+FAST: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
+
+
+@asynccontextmanager
+async def producing(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Producer]:
+    """A producer that sends at once and tries again at once."""
+    async with Producer(bootstrap_servers=kafka.bootstrap, **{**FAST, **settings}) as producer:
+        yield producer
 
 
 def cluster_of(

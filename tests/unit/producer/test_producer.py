@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -36,16 +34,9 @@ from kclient.records import read_header
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from kclient.types import RecordMetadata
 from tests.fake_kafka import FakeKafka, Fault
+from tests.unit.producer.parts import FAST, producing
 
 pytestmark = pytest.mark.anyio
-
-FAST = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
-
-
-@asynccontextmanager
-async def producing(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Producer]:
-    async with Producer(bootstrap_servers=kafka.bootstrap, **{**FAST, **settings}) as producer:
-        yield producer
 
 
 # --------------------------------------------------------------------------- the way of a record

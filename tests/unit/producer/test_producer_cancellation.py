@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -12,19 +10,13 @@ import pytest
 from kclient import Producer
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.fake_kafka import FakeKafka
+from tests.unit.producer.parts import producing
 
 pytestmark = pytest.mark.anyio
 
 VALUES = [b"%d" % number + b"x" * 50 for number in range(20)]
-SETTINGS: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
 # Room for a batch or two, so that the calls have to wait again and again.
 TIGHT: dict[str, Any] = {"buffer_memory": 600, "batch_size": 300}
-
-
-@asynccontextmanager
-async def producing(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Producer]:
-    async with Producer(bootstrap_servers=kafka.bootstrap, **SETTINGS, **settings) as producer:
-        yield producer
 
 
 async def check(kafka: FakeKafka, producer: Producer, outcome: Outcome) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -26,7 +25,7 @@ from kclient.errors import (
     SerializationError,
     UnknownTopicOrPartitionError,
 )
-from kclient.producer import Partitioner, Producer, ProducerInterceptor, ProducerRecord
+from kclient.producer import Partitioner, ProducerInterceptor, ProducerRecord
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.arrow import PIECE_BYTES, pieces_of
 from kclient.producer.batch import ProducerBatch
@@ -44,17 +43,10 @@ from kclient.records import decode_records, partition_for_key
 from kclient.types import TopicPartition
 from tests.example_budget import examples
 from tests.fake_kafka import FakeKafka, Fault
-from tests.unit.producer.parts import cluster_of
+from tests.unit.producer.parts import cluster_of, producing
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-FAST: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
 PARTITIONS = 3
-
-
-@asynccontextmanager
-async def producing(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Producer]:
-    async with Producer(bootstrap_servers=kafka.bootstrap, **{**FAST, **settings}) as producer:
-        yield producer
 
 
 # --------------------------------------------------------------------------- beside record by record, without a network

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -21,16 +20,9 @@ from kclient.producer import Producer
 from kclient.producer.lifecycle import ProducerLifecycle
 from kclient.protocol.messages import MetadataRequest, ProduceRequest
 from tests.fake_kafka import FakeKafka
+from tests.unit.producer.parts import FAST, producing
 
 pytestmark = pytest.mark.anyio
-
-FAST = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
-
-
-@asynccontextmanager
-async def producing(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Producer]:
-    async with Producer(bootstrap_servers=kafka.bootstrap, **{**FAST, **settings}) as producer:
-        yield producer
 
 
 class Clock:

@@ -11,7 +11,7 @@ from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol import ApiKey, EncodeError, UnknownRequestError, request_class, response_class
 from kclient.protocol.embedded import decode_embedded, encode_embedded
 from kclient.protocol.framing import (
-    RequestHeader,
+    FrameHeader,
     decode_request,
     decode_request_header,
     decode_response,
@@ -32,8 +32,8 @@ from kclient.protocol.messages import (
     HeartbeatRequest,
     MetadataRequest,
     MetadataResponse,
+    RequestHeader,
 )
-from kclient.protocol.messages import RequestHeader as RequestHeaderMessage
 from kclient.protocol.messages import ResponseHeader as ResponseHeaderMessage
 
 EVERY_API = pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
@@ -45,7 +45,7 @@ def test_request_round_trip_in_every_version(key: ApiKey) -> None:
     for version in range(cls.VERSIONS.low, cls.VERSIONS.high + 1):
         frame = b"".join(encode_request(cls(), version, 77, "client-é"))
         assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
-        assert decode_request(frame[4:]) == (RequestHeader(key, version, 77, "client-é"), cls())
+        assert decode_request(frame[4:]) == (FrameHeader(key, version, 77, "client-é"), cls())
 
 
 @EVERY_API
@@ -62,7 +62,7 @@ def test_response_round_trip_in_every_version(key: ApiKey) -> None:
 def test_headers_are_the_declared_ones(client_id: str | None, version: int) -> None:
     request = MetadataRequest()
     frame = b"".join(encode_request(request, version, 5, client_id))
-    header = RequestHeaderMessage(
+    header = RequestHeader(
         request_api_key=ApiKey.METADATA, request_api_version=version, correlation_id=5, client_id=client_id
     )
     assert frame[4:] == header.encode(2 if version >= 9 else 1) + request.encode(version)
@@ -82,12 +82,12 @@ def test_header_of_an_unknown_api_or_version() -> None:
     known = b"".join(encode_request(ApiVersionsRequest(), 4, 6, "me"))[4:]
     newer = known[:2] + (99).to_bytes(2, "big") + known[4:]
     header, position = decode_request_header(newer)
-    assert header == RequestHeader(ApiKey.API_VERSIONS, 99, 6, "me")
+    assert header == FrameHeader(ApiKey.API_VERSIONS, 99, 6, "me")
     assert newer[position:] == ApiVersionsRequest().encode(4)
     with pytest.raises(UnsupportedVersionError):
         decode_request(newer)
     unknown = (31000).to_bytes(2, "big") + known[2:]
-    assert decode_request_header(unknown)[0] == RequestHeader(31000, 4, 6, "me")
+    assert decode_request_header(unknown)[0] == FrameHeader(31000, 4, 6, "me")
     with pytest.raises(UnknownRequestError, match="31000") as caught:
         decode_request(unknown)
     assert isinstance(caught.value, UnsupportedVersionError)

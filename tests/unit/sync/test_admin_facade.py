@@ -4,14 +4,7 @@ import inspect
 
 from kclient import Admin
 from kclient.sync import Admin as SyncAdmin
-
-
-def public(owner: type) -> dict[str, inspect.Signature]:
-    return {
-        name: inspect.signature(member)
-        for name, member in inspect.getmembers(owner, inspect.isfunction)
-        if not name.startswith("_") or name == "__init__"
-    }
+from tests.unit.sync.calls import public
 
 
 def test_the_same_calls_with_the_same_arguments() -> None:

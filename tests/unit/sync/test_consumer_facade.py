@@ -24,6 +24,7 @@ from kclient.errors import ClosedError, IllegalStateError, RecordDeserialization
 from kclient.sync import Admin, Consumer, Producer
 from kclient.testing import memory_broker
 from kclient.types import OffsetAndMetadata, TopicPartition
+from tests.unit.sync.calls import public
 
 T = [TopicPartition("t", number) for number in range(3)]
 
@@ -58,14 +59,6 @@ def drain(consumer: Consumer, count: int) -> list[int]:
 
 
 # ------------------------------------------------------------------ the same calls
-
-
-def public(owner: type) -> dict[str, inspect.Signature]:
-    return {
-        name: inspect.signature(member)
-        for name, member in inspect.getmembers(owner, inspect.isfunction)
-        if not name.startswith("_") or name == "__init__"
-    }
 
 
 def test_the_same_calls_with_the_same_arguments() -> None:

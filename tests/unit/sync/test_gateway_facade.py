@@ -1,6 +1,5 @@
 """The blocking gateway has the calls of the asynchronous one, and serves from the portal's thread."""
 
-import inspect
 from pathlib import Path
 
 import pytest
@@ -9,17 +8,10 @@ from kclient import Gateway
 from kclient.errors import ConfigError, IllegalStateError
 from kclient.sync import Admin
 from kclient.sync import Gateway as SyncGateway
+from tests.unit.sync.calls import public
 
 IN_LOOP_ONLY = {"aclose", "connect_stream", "abandon"}
 """What belongs to an event loop: another name for `close`, and the seams of the gateway inside the process."""
-
-
-def public(owner: type) -> dict[str, inspect.Signature]:
-    return {
-        name: inspect.signature(member)
-        for name, member in inspect.getmembers(owner, inspect.isfunction)
-        if not name.startswith("_") or name == "__init__"
-    }
 
 
 def test_the_same_calls_with_the_same_arguments() -> None:

@@ -8,6 +8,7 @@ something is thrown into a generator, it never does.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ from kclient.sync import Consumer, Producer
 from kclient.sync.portal import get_portal
 from kclient.testing import memory_broker
 from kclient.types import RecordMetadata, TopicPartition
+from tests.sweeps import slow
 
 OURS = str(Path(kclient.__file__).parent)
 BEFORE = 20
@@ -128,6 +130,34 @@ def at_every_call(call: Callable[[], object], then: Callable[[], object], first:
         interrupted = not interrupt.left
         then()
     return number
+
+
+def with_a_handler(
+    does: Callable[[], object],
+    call: Callable[[], object],
+    *,
+    first: Callable[[], object] = lambda: None,
+    then: Callable[[], object] = lambda: None,
+) -> int:
+    """Do something with a handler that comes amid its first function, its second, and so on; how often that was done.
+
+    The handler succeeds, or is told that it is one. `first` is done before each call and `then` after it.
+    """
+    for number in itertools.count(1):
+        first()
+        handler, before = Handler(number, does), sys.gettrace()
+        sys.settrace(handler)
+        try:
+            call()
+        finally:
+            sys.settrace(before)
+        if handler.error is not None:
+            assert isinstance(handler.error, IllegalStateError)
+            assert "signal handler" in str(handler.error)
+        if handler.left > 0:
+            return number
+        then()
+    raise AssertionError("there is no end to counting")
 
 
 def test_an_interrupt_counts_no_locks_of_other_clients(address: str) -> None:
@@ -293,7 +323,6 @@ def test_a_handler_that_uses_the_producer_it_came_amid(
     outer: str, inner: str, address: str, producer: Producer, other_thread: ThreadPoolExecutor
 ) -> None:
     """It may, or is told at once that it may not; it never waits for what it interrupted."""
-    number = 0
     with Producer(bootstrap_servers=address) as another, kclient.sync.Admin(bootstrap_servers=address) as admin:
         another.send("t", b"x").result(BEFORE)
         outers: dict[str, Callable[[], object]] = {
@@ -309,25 +338,10 @@ def test_a_handler_that_uses_the_producer_it_came_amid(
             "result": lambda: producer.send("t", b"y").result(BEFORE),
             "ask": admin.list_topics,
         }
-        before = sys.gettrace()
-        while True:
-            number += 1
-            handler = Handler(number, inners[inner])
-            sys.settrace(handler)
-            try:
-                outers[outer]()
-            finally:
-                sys.settrace(before)
-            if handler.error is not None:
-                assert isinstance(handler.error, IllegalStateError)
-                assert "signal handler" in str(handler.error)
-            if handler.left > 0:
-                break
-            works(producer, other_thread)()
-    assert number > 3
+        assert with_a_handler(inners[inner], outers[outer], then=works(producer, other_thread)) > 3
 
 
-@pytest.mark.parametrize("inner", ["flush", "ask", "position", "send"])
+@pytest.mark.parametrize("inner", ["flush", "send", *slow("ask", "position")])
 def test_a_handler_that_comes_amid_a_poll(inner: str, address: str, producer: Producer) -> None:
     """Perhaps amid what the loop's thread needs as well."""
     fill(producer, 0, 200)
@@ -344,23 +358,11 @@ def test_a_handler_that_comes_amid_a_poll(inner: str, address: str, producer: Pr
             "position": lambda: consumer.position(("t", 0), BEFORE),
             "send": lambda: producer.send("t", b"y", partition=1),
         }
-        number = 0
-        before = sys.gettrace()
-        while True:
-            number += 1
+
+        def begin() -> None:
             consumer.seek_to_beginning([("t", 0)])
-            handler = Handler(number, inners[inner])
-            sys.settrace(handler)
-            try:
-                consumer.poll(BEFORE)
-            finally:
-                sys.settrace(before)
-            if handler.error is not None:
-                assert isinstance(handler.error, IllegalStateError)
-                assert "signal handler" in str(handler.error)
-            if handler.left > 0:
-                break
-        assert number > 20
+
+        assert with_a_handler(inners[inner], lambda: consumer.poll(BEFORE), first=begin) > 20
 
 
 def test_a_finalizer_in_the_portals_thread_does_not_wait_for_a_delivery(address: str, producer: Producer) -> None:
@@ -558,7 +560,7 @@ class Reader:
         assert self.consumer._core.fetcher.buffer.size <= 6_000
 
 
-@pytest.mark.parametrize("interceptors", [(), (NextRecord(),)], ids=["", "intercepted"])
+@pytest.mark.parametrize("interceptors", [(), *slow((NextRecord(),))], ids=["", "intercepted"])
 @pytest.mark.parametrize("way", ["lists", "one by one", "columns"])
 def test_a_consumer_that_is_interrupted_amid_records(
     way: str, interceptors: tuple[ConsumerInterceptor, ...], address: str, producer: Producer

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import Identity
+from kclient.net.sasl.mechanism import ClientIdentity
 from kclient.net.sasl.oauthbearer import InvalidTokenError, OAuthBearerClient, OAuthBearerServer
 from kclient.net.sasl.plain import PlainServer
 from kclient.net.sasl.scram import ScramServer
@@ -21,10 +21,10 @@ from kclient.net.sasl.token import OAuthToken, RefreshPolicy
 from kclient.net.sasl.unsecured import accept_unsecured, unsecured_token
 
 
-def accept(token: str, extensions: dict[str, str]) -> Identity:
+def accept(token: str, extensions: dict[str, str]) -> ClientIdentity:
     if token != "good":
         raise InvalidTokenError("never seen", scope="kafka", openid_configuration="https://id/x")
-    return Identity("alice", "OAUTHBEARER", extensions=tuple(extensions.items()))
+    return ClientIdentity("alice", "OAUTHBEARER", extensions=tuple(extensions.items()))
 
 
 def test_a_good_token() -> None:
@@ -178,7 +178,7 @@ def test_unsecured_tokens() -> None:
     token = unsecured_token({"sub": "alice", "scope": ["kafka"]}, lifetime=10, now=100, extensions={"a": "b"})
     assert (token.principal, token.expires_at, token.issued_at, token.scope) == ("alice", 110, 100, {"kafka"})
     check = accept_unsecured(clock=lambda: 105)
-    assert check(token.value.reveal(), {"a": "b"}) == Identity("alice", "OAUTHBEARER", 110, (("a", "b"),))
+    assert check(token.value.reveal(), {"a": "b"}) == ClientIdentity("alice", "OAUTHBEARER", 110, (("a", "b"),))
     assert accept_unsecured(required_scope="kafka", clock=lambda: 105)(token.value.reveal(), {}).principal == "alice"
 
 

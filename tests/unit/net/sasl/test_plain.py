@@ -6,7 +6,7 @@ import pytest
 
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, IllegalStateError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import Identity
+from kclient.net.sasl.mechanism import ClientIdentity
 from kclient.net.sasl.plain import PlainClient, PlainServer, fixed_passwords
 
 CHECK = fixed_passwords({"alice": "wonder,land ", "jörg": Secret("Ⅸ")})
@@ -56,7 +56,7 @@ def test_a_table_with_a_password_that_nobody_can_send() -> None:
 def test_server_accepts(message: bytes) -> None:
     exchange = PlainServer(CHECK)
     assert exchange.respond(message) == b""
-    assert exchange.identity == Identity(message.split(b"\0")[1].decode(), "PLAIN")
+    assert exchange.identity == ClientIdentity(message.split(b"\0")[1].decode(), "PLAIN")
 
 
 @pytest.mark.parametrize(

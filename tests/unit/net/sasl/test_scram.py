@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, IllegalStateError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import ExchangeState, Identity
+from kclient.net.sasl.mechanism import ClientIdentity, ExchangeState
 from kclient.net.sasl.scram import SCRAM_MECHANISMS, ScramClient, ScramCredential, ScramDecoys, ScramServer
 from kclient.net.sasl.session import server_mechanisms
 
@@ -55,7 +55,7 @@ def test_the_rfc_example_as_server() -> None:
     assert exchange.respond(CLIENT_FIRST) == SERVER_FIRST
     assert exchange.identity is None
     assert exchange.respond(CLIENT_FINAL) == SERVER_FINAL
-    assert exchange.identity == Identity("user", "SCRAM-SHA-256")
+    assert exchange.identity == ClientIdentity("user", "SCRAM-SHA-256")
     with pytest.raises(IllegalStateError):
         exchange.respond(CLIENT_FIRST)
 

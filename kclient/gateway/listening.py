@@ -1,0 +1,83 @@
+"""Where a gateway accepts connections, and the address that the clients of each listener are told."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kclient.gateway.contexts import Advertised
+from kclient.net.address import Address
+
+if TYPE_CHECKING:
+    from kclient.net.server import Server
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+
+async def listen(server: Server, address: Address, told: Address | None) -> Address:
+    """Have a server accept connections on one more address; returns where it listens.
+
+    Args:
+        server: The gateway's.
+        address: A TCP address, whose port 0 stands for any free one, or `unix:PATH`.
+        told: The address that its clients are told, where they cannot reach this one; its port 0 stands for the same
+            port.
+
+    Raises:
+        OSError: The address cannot be bound; the text says why.
+    """
+    label = advertised(address, told)
+    if address.scheme == "unix":
+        return (await server.listen_unix(Path(address.host), label=label)).address
+    try:
+        listener = await server.listen_tcp(address.host, address.port, label=label)
+    except OSError as error:
+        raise _not_bound(address, error) from error
+    _warn_beyond_loopback(address)
+    if told is None or told.port == 0:
+        # connections come no earlier than the next turn of the loop: they see the port that was chosen
+        listener.label = advertised(listener.address, told and Address(told.host, listener.address.port))
+    return listener.address
+
+
+def advertised(address: Address, told: Address | None = None) -> Advertised:
+    """What clients are told: the address given for them, else the bound one, made reachable."""
+    shown = told if told is not None else address
+    host = shown.broker_host
+    if shown.scheme == "tcp" and _is_wildcard(host):
+        host = socket.gethostname()
+    return Advertised(host, shown.port)
+
+
+def _not_bound(address: Address, error: OSError) -> OSError:
+    """The error of a listener, with the address and what helps."""
+    why = {
+        errno.EADDRINUSE: "another process listens there; stop it, or choose another port (0 takes any that is free)",
+        errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 stands for all that it has",
+        errno.EACCES: "ports below 1024 need privileges; choose another one",
+    }.get(error.errno or 0, error.strerror or str(error))
+    return OSError(error.errno, f"cannot listen on {address}: {why}")
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _warn_beyond_loopback(address: Address) -> None:
+    try:
+        local = ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        local = address.host == "localhost"
+    if not local:
+        logger.warning(
+            "listening on %s, beyond this machine, without authentication: whoever reaches it may read, write and "
+            "delete everything",
+            address,
+        )
