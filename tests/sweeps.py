@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -12,5 +13,15 @@ def slow(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-SECOND_LOOP_SLOW = pytest.mark.parametrize("anyio_backend", ["asyncio", *slow("trio")])
-"""For tests that take long for what they hold or compute: `make check` runs them on one loop, `make test` on both."""
+def mostly_slow(cases: Mapping[str, Any], at_once: Collection[str]) -> list[Any]:
+    """The values of a parameter by the names of the cases; all but some are for `make test`."""
+    return [
+        pytest.param(value, id=name, marks=() if name in at_once else pytest.mark.slow) for name, value in cases.items()
+    ]
+
+
+@pytest.fixture(params=["asyncio", *slow("trio")])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """For modules that import it, since their tests take long, or are many of a kind: one loop in `make check`, both in
+    `make test`."""
+    return str(request.param)

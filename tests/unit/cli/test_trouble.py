@@ -442,7 +442,8 @@ def test_patience_that_has_an_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["t"], ["t", "--group", "g"], ["t", "--from-beginning", "--to-end", "-c", "default_api_timeout_ms=1500"]]
+    "words",
+    [["t"], *slow(["t", "--group", "g"], ["t", "--from-beginning", "--to-end", "-c", "default_api_timeout_ms=1500"])],
 )
 def test_a_consumer_gives_up_if_it_is_told_when(words: list[str]) -> None:
     config = [] if "-c" in words else ["-c", "default.api.timeout.ms=1500"]

@@ -53,6 +53,7 @@ from kclient.protocol.messages.topics import (
 )
 from kclient.protocol.registry import ApiKey, request_class
 from tests.gateway_wire import Wire, batch_of, names, running
+from tests.sweeps import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

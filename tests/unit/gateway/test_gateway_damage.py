@@ -25,6 +25,7 @@ from kclient.records import decode_records
 from tests.all_rows import scan_all
 from tests.domains import domains_among
 from tests.gateway_wire import Wire, batch_of, connect, running
+from tests.sweeps import mostly_slow
 
 pytestmark = pytest.mark.anyio
 
@@ -113,11 +114,8 @@ WAYS: dict[str, Callable[[bytes], bytes]] = {
     "another checksum": lambda row: unsealed(row) + b"#00000000",
 }
 COMMON = {"not JSON", "fields of other types, sealed", "a newer format, sealed", "another digit"}
-"""One of each kind; the others are a sweep."""
-every_way = pytest.mark.parametrize(
-    "change",
-    [pytest.param(change, id=name, marks=() if name in COMMON else pytest.mark.slow) for name, change in WAYS.items()],
-)
+"""One of each kind."""
+every_way = pytest.mark.parametrize("change", mostly_slow(WAYS, COMMON))
 
 
 async def check_b(wire: Wire) -> None:

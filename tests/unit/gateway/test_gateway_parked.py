@@ -24,9 +24,9 @@ from kclient.protocol.messages.groups import (
 )
 from kclient.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.gateway_wire import batch_of, connect, fetch_request, running
-from tests.sweeps import SECOND_LOOP_SLOW
+from tests.sweeps import anyio_backend as anyio_backend
 
-pytestmark = [pytest.mark.anyio, SECOND_LOOP_SLOW]
+pytestmark = pytest.mark.anyio
 
 LONG_MS = 2**31 - 1
 

@@ -19,6 +19,7 @@ from kclient.htp import Topic, TopicSettings
 from kclient.htp.embedded.checkpoints import Checkpoints
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.embedded.topic import EmbeddedTopic
+from tests.sweeps import slow
 from tests.unit.htp.by_name import NamedBroker, NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import PowerCutFiles
@@ -225,7 +226,7 @@ STORIES: dict[SyncPoint, Story] = {
 ALL_STORIES: list[Story] = [*dict.fromkeys(STORIES.values()), a_log_that_lost_its_end, a_log_trimmed_to_nothing]
 
 
-@pytest.mark.parametrize("group_sync", ["each", "filesystem"])
+@pytest.mark.parametrize("group_sync", ["each", *slow("filesystem")])
 @pytest.mark.parametrize("story", ALL_STORIES)
 async def test_nothing_is_lost(story: Story, group_sync: str, tmp_path: Path) -> None:
     await story(Machine(tmp_path, group_sync=group_sync))

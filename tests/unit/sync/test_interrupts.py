@@ -317,8 +317,8 @@ def test_who_waits_for_records_and_is_interrupted(
     assert at_every_call(wait, then, send) > 20
 
 
-@pytest.mark.parametrize("outer", ["send", "send with a callback", "send_batch", "flush"])
-@pytest.mark.parametrize("inner", ["send", "flush", "flush another", "result", "ask"])
+@pytest.mark.parametrize("outer", ["send", "flush", *slow("send with a callback", "send_batch")])
+@pytest.mark.parametrize("inner", ["send", "flush", *slow("flush another", "result", "ask")])
 def test_a_handler_that_uses_the_producer_it_came_amid(
     outer: str, inner: str, address: str, producer: Producer, other_thread: ThreadPoolExecutor
 ) -> None:
