@@ -686,7 +686,7 @@ def test_sigterm_that_is_lost_later_ends_the_work(shell: Shell, monkeypatch: pyt
 def test_nearly_nothing_is_loaded_before_the_command_line_minds_ctrl_c() -> None:
     code = "import sys; before = set(sys.modules); import kclient.cli; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    assert set(done.stdout.split()) <= {"__future__", "kclient", "kclient.cli", "kclient.schemes"}
+    assert set(done.stdout.split()) <= {"__future__", "kclient", "kclient.cli", "kclient.schemes", "kclient.version"}
 
 
 def test_starting_the_command_line_loads_little() -> None:
