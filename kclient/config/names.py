@@ -1,4 +1,4 @@
-"""Names that are no settings of a client: what the user may have meant."""
+"""Names that are not settings of a client: what the user may have meant."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kclient.producer.accumulator import NO_METADATA, Full, NoMetadata
 from kclient.producer.arrow import pieces_of, telling_rows
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
-from kclient.producer.record_arguments import as_headers
+from kclient.producer.record_arguments import as_headers, as_partition_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,7 +148,8 @@ class Sending:
         """What to wait for until an append may succeed that did not."""
         left = deadline - self._clock()
         if why is NO_METADATA:
-            return LoadTopic(topic, partition, max(left, 0.0))
+            number = None if partition is None else as_partition_number(partition)
+            return LoadTopic(topic, number, max(left, 0.0))
         if left <= 0:
             self._check()
             raise BufferExhaustedError(

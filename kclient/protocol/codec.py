@@ -75,7 +75,7 @@ def compile_init(message: type[Declaration]) -> Callable[..., None]:
 
 
 def _unknown_field(message: type[Declaration], wrong: dict[str, Any]) -> TypeError:
-    """The error for arguments of a constructor that are no fields."""
+    """The error for arguments of a constructor that are not fields."""
     return TypeError(f"{message.__name__}: {no_field(next(iter(wrong)), (item.name for item in message.FIELDS))}")
 
 

@@ -45,7 +45,7 @@ def _kind(value: Any) -> str:
 
 
 def whole_number(value: Any) -> int | None:
-    """The value as an int, or None if it is no integer. Neither a bool is one, nor a float without a fraction."""
+    """The value as an int, or None if it is not an integer. Neither a bool is one, nor a float without a fraction."""
     if isinstance(value, bool):
         return None
     try:
@@ -58,7 +58,7 @@ def integer(name: str, value: Any, least: int, greatest: int) -> int:
     """An argument that is an integer within a range.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It lies outside the range.
     """
     number = value if type(value) is int else whole_number(value)
@@ -73,7 +73,7 @@ def setting(name: str, value: Any, least: int, greatest: int) -> int:
     """A setting that is an integer within a range.
 
     Raises:
-        ConfigError: It is no integer, or lies outside the range.
+        ConfigError: It is not an integer, or lies outside the range.
     """
     number = value if type(value) is int else whole_number(value)
     if number is None or not least <= number <= greatest:
@@ -85,7 +85,7 @@ def check_topic(topic: Any) -> str:
     """The name of a topic.
 
     Raises:
-        TypeError: It is no str.
+        TypeError: It is not a str.
     """
     if not isinstance(topic, str):
         raise TypeError(f"topic must be str, not {shown(topic)}")
@@ -117,7 +117,7 @@ def as_bytes(data: Any, what: str, *, nullable: bool = True) -> bytes | bytearra
         except ValueError:
             raise ValueError(f"a record's {what} is a memoryview that was released") from None
     kinds = "bytes, bytearray, memoryview or None" if nullable else "bytes, bytearray or memoryview"
-    raise TypeError(f"a record's {what} must be {kinds}, not {_kind(data)}; use a serializer")
+    raise TypeError(f"a record's {what} must be {kinds}, not {_kind(data)}")
 
 
 def header_key(key: Any) -> bytes:
@@ -141,7 +141,7 @@ def header_list(headers: Any) -> list[Any]:
     """The headers of a record as a list, whose items are still to be looked at by `header_pair`.
 
     Raises:
-        TypeError: They are no list of pairs.
+        TypeError: They are not a list of pairs.
     """
     if headers is None:
         return []
@@ -158,7 +158,7 @@ def header_pair(header: Any) -> tuple[Any, Any]:
     """Key and value of one header, whose types are still to be looked at.
 
     Raises:
-        TypeError: It is no pair.
+        TypeError: It is not a pair.
     """
     if isinstance(header, tuple | list) and len(header) == 2:
         return header[0], header[1]
@@ -171,7 +171,7 @@ def header_pairs(headers: Any) -> list[tuple[Any, Any]]:
     """The headers of a record as pairs; what their keys and values are is still to be looked at.
 
     Raises:
-        TypeError: They are no list of pairs.
+        TypeError: They are not a list of pairs.
     """
     return [header_pair(header) for header in header_list(headers)]
 
@@ -219,7 +219,7 @@ def check_position(position: Any) -> int:
     """A position in a buffer.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is negative.
     """
     return integer("position", position, 0, INT64_MAX)
@@ -229,7 +229,7 @@ def check_limit(limit: Any) -> int:
     """The limit of a batch builder, at most `MAX_BATCH_SIZE`.
 
     Raises:
-        ConfigError: It is no integer, or negative.
+        ConfigError: It is not an integer, or negative.
     """
     return min(setting("limit", limit, 0, INT64_MAX), MAX_BATCH_SIZE)
 
@@ -238,7 +238,7 @@ def check_max_decompressed(limit: Any) -> int:
     """How large the records of a batch may be after decompression.
 
     Raises:
-        ConfigError: It is no integer, or not positive.
+        ConfigError: It is not an integer, or not positive.
     """
     return setting("max_decompressed", limit, 1, INT64_MAX)
 
@@ -247,7 +247,7 @@ def check_partition(partition: Any) -> int:
     """The number of a partition in a topic.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is negative or beyond a million.
     """
     return integer("partition", partition, 0, _MOST_PARTITIONS - 1)
@@ -257,7 +257,7 @@ def partition_or_none(partition: Any) -> int:
     """The number of a partition, or -1 for one that cannot be there.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
     """
     number = whole_number(partition)
     return check_partition(partition) if number is None else number if 0 <= number < _MOST_PARTITIONS else -1
@@ -267,7 +267,7 @@ def check_partitions(partitions: Any) -> int:
     """The number of partitions that a key is assigned among.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is not between 1 and 2**31 - 1.
     """
     return integer("partitions", partitions, 1, INT32_MAX)
@@ -277,7 +277,7 @@ def milliseconds(timestamp: Any) -> int:
     """The timestamp of a record.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is before the epoch and not -1, or beyond 64 bits.
     """
     number = timestamp if type(timestamp) is int else whole_number(timestamp)
@@ -307,7 +307,7 @@ def check_delete_horizon(delete_horizon: Any) -> int:
     """The base timestamp of a batch with a delete horizon, and -1 for one without.
 
     Raises:
-        ConfigError: The horizon is no integer, or before the epoch.
+        ConfigError: The horizon is not an integer, or before the epoch.
     """
     return -1 if delete_horizon is None else setting("delete_horizon", delete_horizon, 0, INT64_MAX)
 
@@ -316,7 +316,7 @@ def check_last_delta(wanted: Any, least: int) -> int:
     """The last offset delta of a batch: as wanted, or that of its last record.
 
     Raises:
-        TypeError: The wanted one is no integer.
+        TypeError: The wanted one is not an integer.
         ValueError: The wanted one lies before the last record, or beyond 31 bits.
     """
     return least if wanted is None else integer("last_offset_delta", wanted, least, INT32_MAX)
@@ -333,7 +333,7 @@ def check_stamps(
     """The numbers that are written into the header of a batch when it is built.
 
     Raises:
-        TypeError: One is no integer.
+        TypeError: One is not an integer.
         ValueError: One is out of its range.
     """
     if (
@@ -359,7 +359,7 @@ def check_offset_delta(delta: Any, least: int) -> int:
     """The offset of a record less the base offset of its batch.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is not behind that of the record before, or beyond 31 bits.
     """
     return integer("offset_delta", delta, least, INT32_MAX)
@@ -369,7 +369,7 @@ def check_start(start: Any) -> int:
     """From which record or row on to append.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is negative.
     """
     return integer("start", start, 0, INT64_MAX)
@@ -379,7 +379,7 @@ def check_many(values: Any, keys: Any) -> None:
     """Refuse what many values and keys cannot be taken from by their index.
 
     Raises:
-        TypeError: They are no sequences.
+        TypeError: They are not sequences.
         ValueError: They differ in number.
     """
     _check_sequence("values", values, "")
@@ -406,7 +406,7 @@ def _check_sequence(name: str, items: Any, or_none: str) -> None:
 
 
 def check_columns(columns: Any) -> None:
-    """Refuse what are no columns to append; whether their buffers are long enough is still to be looked at.
+    """Refuse what are not columns to append; whether their buffers are long enough is still to be looked at.
 
     Raises:
         TypeError: They, or parts of them, are of a wrong type.
@@ -488,7 +488,7 @@ def _plain_number(name: str, value: Any) -> int:
 
 
 def check_source(source: Any, kind: type[Any]) -> None:
-    """Refuse what is no source of rows of the same implementation, or does not say where they go.
+    """Refuse what is not a source of rows of the same implementation, or does not say where they go.
 
     Raises:
         TypeError: It is not, or does not.
@@ -503,14 +503,14 @@ def check_enough(enough: Any) -> int:
     """After how many bytes to stop.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is not positive.
     """
     return integer("enough", enough, 1, INT64_MAX)
 
 
 def check_builder(builder: Any, kind: type[Any]) -> None:
-    """Refuse what is no builder of the same implementation.
+    """Refuse what is not a builder of the same implementation.
 
     Raises:
         TypeError: It is not.
@@ -520,10 +520,10 @@ def check_builder(builder: Any, kind: type[Any]) -> None:
 
 
 def check_handle(handle: Any, kind: type[Any]) -> None:
-    """Refuse what is no class of handles.
+    """Refuse what is not a class of handles.
 
     Raises:
-        TypeError: It is no subclass of the implementation's `LazyDelivery`.
+        TypeError: It is not a subclass of the implementation's `LazyDelivery`.
     """
     if not (isinstance(handle, type) and issubclass(handle, kind)):
         what = f"the class {handle.__name__}" if isinstance(handle, type) else shown(handle)
@@ -553,7 +553,7 @@ def check_record(
 
 def bad_column(row: int) -> ValueError:
     """The exception for a column whose buffers contradict each other."""
-    return ValueError(f"the buffers of a column make no sense at row {row}")
+    return ValueError(f"the buffers of a column are inconsistent at row {row}")
 
 
 def builder_closed() -> IllegalStateError:

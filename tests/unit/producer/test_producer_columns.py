@@ -579,7 +579,7 @@ async def test_rows_that_cannot_be_sent(columns: dict[str, Any], error: type[Exc
         ({"value": [b""], "partition": [2**31]}, "column 'partition' of type int64: "),
         ({"value": [b""], "timestamp": [1.5]}, "column 'timestamp' of type double is neither"),
         ({"value": [b""], "topic": [5.5]}, "row 0 has no topic|column 'topic'|5.5"),
-        ({"value": [b""], "headers": [b""]}, "column 'headers' of type binary is no list"),
+        ({"value": [b""], "headers": [b""]}, "column 'headers' of type binary is not a list"),
         ({"value": [b""], "colour": [b""]}, "unknown columns colour; there are key, value"),
     ],
 )
