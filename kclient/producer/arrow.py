@@ -173,7 +173,7 @@ def telling_rows(appended: Deliveries) -> Iterator[None]:
         yield
     except BaseException as error:
         before = f"the {len(appended)} rows before it, and none behind it"
-        if appended.unsure and not isinstance(error, KafkaError | TypeError | ValueError | _cancellation()):
+        if appended._unsure and not isinstance(error, KafkaError | TypeError | ValueError | _cancellation()):
             before = f"at least {len(appended)} rows, perhaps the next ones too, and none behind those"
         error.add_note(f"kclient: send_arrow appended {before}")
         raise

@@ -162,7 +162,7 @@ class RecordAppender:
         if self._partitioner is not None:
             return 0
         appended = self._accumulator.append_rows(source, start)
-        into.add_rows(appended)
+        into._add_rows(appended)
         return len(appended[2])
 
     def end_rows(self) -> None:
@@ -206,7 +206,7 @@ class RecordAppender:
                 raise SerializationError(f"{error}; set value_serializer, or send bytes") from error
             if result is FULL or result is NO_METADATA:
                 return result
-            into.add(*result)
+            into._add(*result)
         return None
 
     def _append_one_by_one(
@@ -223,7 +223,7 @@ class RecordAppender:
             result = self.append(topic, values[position], key, partition, None, (), None, serialized)
             if not isinstance(result, Delivery):
                 return result
-            into.add(result.batch, result.index, 1)
+            into._add(result.batch, result.index, 1)
         return None
 
 

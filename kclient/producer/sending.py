@@ -214,9 +214,9 @@ class Sending:
             for piece in pieces_of(topic, data):
                 position = 0
                 while position < piece.rows:
-                    deliveries.unsure = True
+                    deliveries._unsure = True
                     position += self._append_rows(piece.source, position, deliveries)
-                    deliveries.unsure = False
+                    deliveries._unsure = False
                     if self._reports.callbacks_due:
                         self._reports.run_callbacks()
                     # not behind the row below: the sender would take it away before others join it
@@ -225,11 +225,11 @@ class Sending:
                         begun = self._clock()
                     if position < piece.rows:
                         record = (*piece.row(position), None, True, piece.bytes_from(position))
-                        deliveries.unsure = True
+                        deliveries._unsure = True
                         made = self._append(*record)
                         delivery = made if isinstance(made, Delivery) else (yield from self._append_later(made, record))
-                        deliveries.add(delivery.batch, delivery.index, 1)
-                        deliveries.unsure = False
+                        deliveries._add(delivery.batch, delivery.index, 1)
+                        deliveries._unsure = False
                         position += 1
         finally:
             self._end_rows()
@@ -246,8 +246,8 @@ class Sending:
         serialized: bool,
     ) -> Script[None]:
         """Append a record, and take down its delivery."""
-        deliveries.unsure = True
+        deliveries._unsure = True
         made = self.send(topic, value, key, partition, timestamp, headers, None, serialized)
         delivery = made if isinstance(made, Delivery) else (yield from made)
-        deliveries.add(delivery.batch, delivery.index, 1)
-        deliveries.unsure = False
+        deliveries._add(delivery.batch, delivery.index, 1)
+        deliveries._unsure = False

@@ -719,7 +719,7 @@ def test_deliveries_of_several_batches_in_a_row() -> None:
     for number in range(100):
         sent = bench.records.append("t", b"%d" % number, None, number % 2, None, (), None)
         assert isinstance(sent, Delivery)
-        deliveries.add(sent.batch, sent.index, 1)
+        deliveries._add(sent.batch, sent.index, 1)
     table = pa.table({"value": [b"%d" % n for n in range(100)], "partition": [n % 3 for n in range(100)]})
     assert not list(bench.sending._append_columns("t", table, deliveries)), "nothing to wait for"
     places = [(delivery.batch.tp.partition, delivery.index) for delivery in deliveries]
