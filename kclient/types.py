@@ -19,8 +19,8 @@ __all__ = [
     "Partition",
     "PartitionInfo",
     "RecordMetadata",
-    "Timestamps",
     "TimestampType",
+    "Timestamps",
     "TopicPartition",
     "WholeNumbers",
 ]

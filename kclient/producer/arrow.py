@@ -54,7 +54,7 @@ _ODD: Final = -2
 """A negative number that the user gave: `append_rows` stops there, and the row is complained about."""
 
 
-class Row(NamedTuple):
+class ArrowRow(NamedTuple):
     """One row, as arguments of `send`; key and value are bytes."""
 
     topic: str
@@ -111,7 +111,7 @@ class Piece:
         """About how many bytes the rows from here on have."""
         return int(self._bytes * (self.rows - position) // self.rows)
 
-    def row(self, position: int) -> Row:
+    def row(self, position: int) -> ArrowRow:
         """A row by itself.
 
         Raises:
@@ -120,7 +120,7 @@ class Piece:
         topic = self._topic if self._topics is None else self._topics[position].as_py()
         if topic is None:
             raise SerializationError(f"send_arrow: row {self._first + position} has no topic")
-        return Row(
+        return ArrowRow(
             topic,
             _bytes_at(self._values, position),
             _bytes_at(self._keys, position),

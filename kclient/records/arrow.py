@@ -11,7 +11,7 @@ from kclient.errors import MissingExtraError
 from kclient.records.arguments import MAX_BATCH_SIZE, check_max_decompressed, shown
 from kclient.records.batch_header import HEADER_SIZE, BatchHeader
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
-from kclient.records.message_set import Rows
+from kclient.records.message_set import MessageRows
 from kclient.records.reader import check_enough, check_wanted, follows, open_batches
 from kclient.types import Buffer
 
@@ -177,7 +177,7 @@ class ArrowDecoder:
                 ):
                     if payload is None:
                         continue
-                    if isinstance(payload, Rows):
+                    if isinstance(payload, MessageRows):
                         header, payload = _as_batch(self._implementation, header, payload)
                     rows = builder.append(payload, header, position, start, end)
                     if rows:
@@ -219,7 +219,7 @@ def _check_utf8(topic: str) -> None:
         raise ValueError(f"topic must be text that UTF-8 can hold, not {topic!a}") from None
 
 
-def _as_batch(implementation: Implementation, header: BatchHeader, rows: Rows) -> tuple[BatchHeader, memoryview]:
+def _as_batch(implementation: Implementation, header: BatchHeader, rows: MessageRows) -> tuple[BatchHeader, memoryview]:
     """The rows of a message set as a batch v2 holds them, and the header that goes with it."""
     stamps = [min(max(row[1], -_FARTHEST), _FARTHEST) for row in rows]
     # The builder takes no timestamps before the epoch, but only differences are read of what it writes.

@@ -20,7 +20,7 @@ from kclient.records.bounds import INT64_MAX
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, LEVELS
 from kclient.records.headers import iter_headers
 from kclient.records.message_builder import MessageSetBuilder
-from kclient.records.message_set import Row, Rows
+from kclient.records.message_set import MessageRow, MessageRows
 from kclient.records.reader import END_OF_OFFSETS, open_batches
 from kclient.records.restamping import restamp
 from kclient.types import Buffer, TimestampType
@@ -150,7 +150,7 @@ class RecordConverter:
         self,
         position: int,
         header: BatchHeader,
-        payload: Buffer | Rows,
+        payload: Buffer | MessageRows,
         magic: Magic,
         first_offset: int,
         level: int | None,
@@ -172,14 +172,14 @@ class RecordConverter:
             return self._batch(header, rows, base, level)
         return _message_set(magic, header, rows, base, level)
 
-    def _rows(self, position: int, header: BatchHeader, payload: Buffer | Rows) -> list[Row]:
-        if isinstance(payload, Rows):
+    def _rows(self, position: int, header: BatchHeader, payload: Buffer | MessageRows) -> list[MessageRow]:
+        if isinstance(payload, MessageRows):
             return payload
         records: list[Any] = []
         self._implementation.parse_records(payload, header, position, "", -1, 0, END_OF_OFFSETS, None, None, records)
         return [(record.offset, record.timestamp, record.key, record.value) for record in records]
 
-    def _batch(self, header: BatchHeader, rows: list[Row], base: int, level: int | None) -> bytearray:
+    def _batch(self, header: BatchHeader, rows: list[MessageRow], base: int, level: int | None) -> bytearray:
         builder = self._implementation.BatchBuilder(
             limit=MAX_BATCH_SIZE, compression=header.compression, level=_level(header, level)
         )
@@ -200,7 +200,9 @@ def _format(magic: Any) -> Magic:
     return number  # type: ignore[return-value]  # one of the three
 
 
-def _message_set(magic: Literal[0, 1], header: BatchHeader, rows: list[Row], base: int, level: int | None) -> bytearray:
+def _message_set(
+    magic: Literal[0, 1], header: BatchHeader, rows: list[MessageRow], base: int, level: int | None
+) -> bytearray:
     appended = magic and header.timestamp_type is TimestampType.LOG_APPEND_TIME
     builder = MessageSetBuilder(
         magic=magic,
@@ -214,7 +216,7 @@ def _message_set(magic: Literal[0, 1], header: BatchHeader, rows: list[Row], bas
     return builder.build(base)
 
 
-def _check_rows(rows: list[Row], header: BatchHeader, position: int) -> None:
+def _check_rows(rows: list[MessageRow], header: BatchHeader, position: int) -> None:
     """Refuse what no writer takes, though a reader gets by with it."""
     before = -1
     for offset, timestamp, _, _ in rows:

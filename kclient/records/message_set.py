@@ -48,15 +48,15 @@ class Leaf(NamedTuple):
     value: bytes | None
 
 
-Row: TypeAlias = tuple[int, int, bytes | None, bytes | None]
+MessageRow: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 """Offset, timestamp, key and value of a record."""
 
 
-class Rows(list[Row]):
+class MessageRows(list[MessageRow]):
     """The records of a run, in rising order of their offsets."""
 
 
-OpenBatch: TypeAlias = "tuple[int, BatchHeader, Buffer | Rows | None]"
+OpenBatch: TypeAlias = "tuple[int, BatchHeader, Buffer | MessageRows | None]"
 
 
 class _Run:
@@ -70,7 +70,7 @@ class _Run:
         self.header = header
         self.first = first
         self.kind = first.timestamp_type
-        self.rows = Rows()
+        self.rows = MessageRows()
         self.add(first)
 
     def fits(self, leaf: Leaf) -> bool:

@@ -27,7 +27,7 @@ from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, decompress
 from kclient.records.control import AbortedFilter, check_aborted, decode_control_type
 from kclient.records.corruption import deserialization_error
 from kclient.records.headers import next_header
-from kclient.records.message_set import MessageRuns, OpenBatch, Rows
+from kclient.records.message_set import MessageRows, MessageRuns, OpenBatch
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class RecordReader:
             ):
                 records: list[Any] = []
                 if payload is not None:
-                    parse = self._make if isinstance(payload, Rows) else self._parse
+                    parse = self._make if isinstance(payload, MessageRows) else self._parse
                     parse(
                         payload, header, position, topic, partition, start, end,
                         key_deserializer, value_deserializer, records,
@@ -258,7 +258,7 @@ class RecordReader:
             ):
                 if payload is None:
                     continue
-                parse = self._make if isinstance(payload, Rows) else self._parse
+                parse = self._make if isinstance(payload, MessageRows) else self._parse
                 parse(
                     payload, header, position, topic, partition, start, end,
                     key_deserializer, value_deserializer, records,
@@ -274,9 +274,9 @@ def check_enough(enough: Any) -> int | None:
     return None if enough is None else integer("enough", enough, 1, INT64_MAX)
 
 
-def size_of_payload(payload: Buffer | Rows) -> int:
+def size_of_payload(payload: Buffer | MessageRows) -> int:
     """The bytes of a batch's records after decompression; of rows those of keys and values."""
-    if isinstance(payload, Rows):
+    if isinstance(payload, MessageRows):
         return sum(len(key or b"") + len(value or b"") for _, _, key, value in payload)
     return len(payload)
 
@@ -288,7 +288,7 @@ def follows(view: memoryview, position: int, header: BatchHeader, end: int) -> b
 
 def make_records(
     new: Callable[..., Any],
-    rows: Rows,
+    rows: MessageRows,
     header: BatchHeader,
     position: int,
     topic: str,
