@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from kclient.registry import connectors as _connectors
 from kclient.registry import framings as _framings
+from kclient.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as in `typing`, which takes a while to load
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
     from kclient.types import RecordMetadata as RecordMetadata
     from kclient.types import TimestampType as TimestampType
     from kclient.types import TopicPartition as TopicPartition
-
-__version__ = "0.1.0"
 
 # Where each public name lives. The type checkers read the imports above; the test of the exports compares both.
 _EXPORTS = {

@@ -76,7 +76,7 @@ def check_text(value: Any, what: str) -> None:
         what: What it is, as the start of the error's sentence: `a group's id`, say.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: It is not text.
         ValueError: UTF-8 cannot carry it, or it is too long.
     """
     if not isinstance(value, str):
@@ -95,7 +95,7 @@ def check_topic(topic: Any) -> None:
     """Raise if this cannot be a topic's name; the broker looks at the characters.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: It is not text.
         InvalidTopicError: It is empty, or cannot be sent.
     """
     if not isinstance(topic, str):
@@ -199,7 +199,7 @@ def by_partition(given: Mapping[Any, V], read: Callable[[V], W], what: str) -> d
         what: What is given, as the start of the error's sentence: `offsets`, say.
 
     Raises:
-        TypeError: It is no mapping, or a key is no partition.
+        TypeError: It is not a mapping, or a key is not a partition.
         ValueError: The topic or number of a key is none that a partition has.
     """
     if not isinstance(given, Mapping):
@@ -240,7 +240,7 @@ def as_timestamp(value: Any) -> int:
     """A time in milliseconds since the epoch.
 
     Raises:
-        TypeError: It is no whole number.
+        TypeError: It is not a whole number.
         ValueError: It is negative or too large.
     """
     if not isinstance(value, int):
@@ -266,7 +266,7 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def check_timeout(timeout: Any, none: str | None = API_TIMEOUT, hint: str = "") -> None:
-    """Raise if this is no number of seconds that one can wait.
+    """Raise if this is not a number of seconds that one can wait.
 
     Args:
         timeout: What the user gave.
@@ -274,7 +274,7 @@ def check_timeout(timeout: Any, none: str | None = API_TIMEOUT, hint: str = "") 
         hint: The end of the sentence: what to do instead.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is negative, none (nan), or more than a float can tell.
     """
     if timeout is None and none is not None:

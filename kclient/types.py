@@ -7,6 +7,24 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
+__all__ = [
+    "Buffer",
+    "Header",
+    "Headers",
+    "Node",
+    "Offset",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "Offsets",
+    "Partition",
+    "PartitionInfo",
+    "RecordMetadata",
+    "TimestampType",
+    "Timestamps",
+    "TopicPartition",
+    "WholeNumbers",
+]
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes of any kind; functions that take one never change it and never copy it without need."""
 
@@ -29,7 +47,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed position: the offset of the next record to read, and a text the committer chose."""
+    """A committed position: the offset of the next record to read, and text that the committer chose."""
 
     offset: int
     metadata: str = ""

@@ -81,7 +81,7 @@ class Admin(GroupOperations, ConfigOperations):
         if self._closed:
             raise ClosedError("The admin client was closed; make a new one")
         if self._started:
-            raise IllegalStateError("The admin client was started before")
+            raise IllegalStateError("The admin client was started before; make a new one")
         self._started = True
         try:
             await self._supervisor.start()
@@ -159,6 +159,6 @@ class Admin(GroupOperations, ConfigOperations):
         if self._closed:
             raise ClosedError("The admin client was closed")
         if not self._started:
-            raise IllegalStateError("The admin client was not started; use `async with`, or `start`")
+            raise IllegalStateError("The admin client was not started: use `async with` or call `start`")
         self._supervisor.check()
         self._supervisor.check_loop()

@@ -44,7 +44,7 @@ def as_new_topics(topics: Iterable[NewTopic]) -> list[CreatableTopic]:
     """Topics to create, as requests have them.
 
     Raises:
-        TypeError: These are no `NewTopic`s, or something in one is of another type.
+        TypeError: These are not `NewTopic`s, or something in one is of another type.
         ValueError: A number or text in one cannot be sent.
     """
     expected = "create_topics takes NewTopic objects, as in [NewTopic('flights', partitions=4)]"
@@ -88,7 +88,7 @@ def as_totals(
     """How many partitions topics shall have, and where the new ones are, as requests have it.
 
     Raises:
-        TypeError: These are no numbers, or no lists of lists of brokers, by topic.
+        TypeError: These are not numbers, or not lists of lists of brokers, by topic.
         ValueError: A number or name cannot be sent, or there are assignments of a topic without a number.
     """
     if not isinstance(totals, Mapping):
@@ -139,7 +139,7 @@ def as_place(value: OffsetSpec | int) -> OffsetSpec | int:
     """
     if isinstance(value, OffsetSpec):
         return value
-    return _within(value, "a place that is no OffsetSpec", -INT64_MAX, INT64_MAX)
+    return _within(value, "a place that is not an OffsetSpec", -INT64_MAX, INT64_MAX)
 
 
 def as_target(target: OffsetSpec | int | WholeNumbers) -> OffsetSpec | int | dict[TopicPartition, int]:
@@ -161,7 +161,7 @@ def as_end_of_deletion(value: int) -> int:
     """The offset before which records are deleted; −1 for all of them.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is below −1, or too large.
     """
     offset = whole_number(value, "an offset")
@@ -177,7 +177,7 @@ def as_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
     """What settings belong to, in a list.
 
     Raises:
-        TypeError: These are no `ConfigResource`s, or something in one is of another type.
+        TypeError: These are not `ConfigResource`s, or something in one is of another type.
         ValueError: The name of one cannot be sent.
     """
     expected = "settings belong to resources, as in [ConfigResource(ConfigResourceType.TOPIC, 'flights')]"
@@ -216,7 +216,7 @@ def as_changes(
     """Changes of settings, as requests have them.
 
     Raises:
-        TypeError: These are no changes by name, by `ConfigResource`.
+        TypeError: These are not changes by name, by `ConfigResource`.
         ValueError: A name or value cannot be sent.
     """
     if not isinstance(changes, Mapping):
@@ -263,7 +263,7 @@ def check_group(group_id: Any) -> None:
     """Raise if this cannot be a group's id.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: It is not text.
         ValueError: It cannot be sent.
     """
     check_text(group_id, "a group's id")

@@ -39,7 +39,7 @@ class ConfigOperations(AdminBase):
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             PartialFailureError: several resources could not be described.
-            TypeError: these are no `ConfigResource`s.
+            TypeError: these are not `ConfigResource`s.
         """
         described: dict[ConfigResource, dict[str, ConfigEntry]] = {}
         failures: dict[str, KafkaError] = {}
@@ -86,7 +86,7 @@ class ConfigOperations(AdminBase):
         Raises:
             InvalidConfigurationError: a name or value was refused.
             PartialFailureError: the changes of several resources were refused; the others were made.
-            TypeError: these are no changes by `ConfigResource`.
+            TypeError: these are not changes by `ConfigResource`.
         """
         alterables = as_changes(changes)
         groups = _by_node(alterables)

@@ -119,7 +119,7 @@ class GroupOperations(TopicOperations):
         Raises:
             GroupIdNotFoundError: there is no such group.
             PartialFailureError: several groups are unknown.
-            TypeError: the names are no list of strings.
+            TypeError: the names are not a list of strings.
         """
         described: dict[str, GroupDescription] = {}
 
@@ -169,7 +169,7 @@ class GroupOperations(TopicOperations):
             GroupNotEmptyError: the group has members; stop them first.
             GroupIdNotFoundError: there is no such group.
             PartialFailureError: several could not be deleted; the others were.
-            TypeError: the names are no list of strings.
+            TypeError: the names are not a list of strings.
         """
         await self._each_group(group_ids, lambda group_id: self._delete_group(group_id, timeout), "Deleting groups")
 
@@ -191,7 +191,7 @@ class GroupOperations(TopicOperations):
         """What the group has committed: of these partitions, or of all.
 
         Raises:
-            TypeError: these are no partitions.
+            TypeError: these are not partitions.
         """
         check_group(group_id)
         chosen = None if partitions is None else set(as_partitions(partitions))
@@ -268,7 +268,7 @@ class GroupOperations(TopicOperations):
             GroupIdNotFoundError: there is no such group.
             UnknownTopicOrPartitionError: there is no such partition.
             PartialFailureError: several could not be deleted; the others are.
-            TypeError: these are no partitions.
+            TypeError: these are not partitions.
         """
         check_group(group_id)
         wanted = as_partitions(partitions)

@@ -81,7 +81,7 @@ class TopicOperations(AdminBase):
         Raises:
             TopicExistsError, InvalidPartitionsError, InvalidConfigurationError …: why a topic was refused.
             PartialFailureError: several topics were refused; the others were created.
-            TypeError: these are no `NewTopic`s.
+            TypeError: these are not `NewTopic`s.
         """
         wanted = _by_name(as_new_topics(topics))
         milliseconds = self._milliseconds(timeout)
@@ -130,7 +130,7 @@ class TopicOperations(AdminBase):
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             PartialFailureError: several could not be deleted; the others were.
-            TypeError: the names are no list of strings.
+            TypeError: the names are not a list of strings.
         """
         wanted = dict.fromkeys(as_names(names, "topics"))
         milliseconds = self._milliseconds(timeout)
@@ -179,7 +179,7 @@ class TopicOperations(AdminBase):
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             PartialFailureError: several are unknown.
-            TypeError: the names are no list of strings.
+            TypeError: the names are not a list of strings.
         """
         response = await self._metadata(as_names(names, "topics"), timeout, "Describing topics")
         raise_failures("Describing topics", _failures((t.name or "", t.error_code, None) for t in response.topics))
@@ -213,7 +213,7 @@ class TopicOperations(AdminBase):
 
         Raises:
             InvalidPartitionsError: a topic has that many already; partitions cannot be removed.
-            TypeError: these are no numbers by topic.
+            TypeError: these are not numbers by topic.
         """
         wanted = as_totals(totals, assignments)
         milliseconds = self._milliseconds(timeout)

@@ -203,7 +203,7 @@ def _check_reader() -> None:
     """
     try:
         number = sys.stdout.fileno()
-    except OSError:  # replaced by something that is no file
+    except OSError:  # replaced by something that is not a file
         return
     watched = select.poll()
     watched.register(number, 0)

@@ -17,7 +17,7 @@ _KNOWN = frozenset({"key", "value", "headers", "timestamp", "partition", "topic"
 
 
 class LineError(Exception):
-    """A line that is no record; the text says why."""
+    """A line that is not a record; the text says why."""
 
 
 class Line(NamedTuple):
@@ -68,14 +68,14 @@ def parse(text: str | bytes) -> Line:
     """Read a line.
 
     Raises:
-        LineError: If it is no record.
+        LineError: If it is not a record.
     """
     try:
         fields = json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise LineError(f"is no JSON ({error}): a line is {_EXAMPLE}") from None
+        raise LineError(f"is not JSON ({error}): a line is {_EXAMPLE}") from None
     if not isinstance(fields, dict):
-        raise LineError(f"is no JSON object such as {_EXAMPLE}")
+        raise LineError(f"is not a JSON object such as {_EXAMPLE}")
     unknown = sorted(fields.keys() - _KNOWN)
     if unknown:
         raise LineError(f"has the unknown field {unknown[0]!r}; known are key, value, headers, timestamp, partition")
@@ -110,7 +110,7 @@ def _bytes(value: Any, name: str) -> bytes | None:
         try:
             return base64.b64decode(value["base64"], validate=True)
         except (binascii.Error, ValueError):
-            raise LineError(f"has a {name} that is no base64") from None
+            raise LineError(f"has a {name} that is not base64") from None
     raise LineError(f'has a {name} that is neither a string, nor null, nor {{"base64": "…"}}')
 
 
@@ -119,11 +119,11 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
         return []
     pairs = list(value.items()) if isinstance(value, dict) else value
     if not isinstance(pairs, list):
-        raise LineError("has headers that are no list of pairs")
+        raise LineError("has headers that are not a list of pairs")
     headers: list[tuple[str, bytes | None]] = []
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise LineError("has a header that is no pair of a name and a value")
+            raise LineError("has a header that is not a pair of a name and a value")
         headers.append((pair[0], _bytes(pair[1], f"header {pair[0]!r}")))
     return headers
 
@@ -133,5 +133,5 @@ def _integer(fields: dict[str, Any], name: str, *, least: int, bits: int) -> int
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << bits:
-        raise LineError(f"has a {name} that is no number of the kind")
+        raise LineError(f"has a {name} that is not a valid number")
     return value

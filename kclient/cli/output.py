@@ -19,7 +19,7 @@ def line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Tell people something that is no output: on standard error, and only if that is a terminal."""
+    """Tell people something that is not output: on standard error, and only if that is a terminal."""
     if sys.stderr.isatty():
         say(text)
 

@@ -69,7 +69,7 @@ class Trouble(logging.Handler):
         elif news.event is BrokerEvent.LEFT:
             self._up.discard(news.address)
             if self._down.pop(news.address, None) is not None:
-                self._tell(f"{news.address} is no broker of the cluster any more")
+                self._tell(f"{news.address} is no longer a broker of the cluster")
         else:
             self._up.discard(news.address)
             self._fails(news)

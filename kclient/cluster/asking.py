@@ -79,7 +79,7 @@ async def every_answer(
         supervisor: Runs the questions.
 
     Raises:
-        Exception: The first error that is no `KafkaError`.
+        Exception: The first error that is not a `KafkaError`.
     """
     races = {candidate: _Race[C, T](ask) for candidate in candidates}
     try:

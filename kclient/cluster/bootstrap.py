@@ -19,7 +19,7 @@ def cluster_addresses(config: ClusterConfig) -> list[Address]:
     """The addresses to start from.
 
     Raises:
-        ConfigError: There is none, one is no address, or they cannot belong to one cluster.
+        ConfigError: There is none, one is not an address, or they cannot belong to one cluster.
     """
     addresses = bootstrap_addresses(config.bootstrap_servers, config.security_protocol)
     schemes = {address.scheme for address in addresses}

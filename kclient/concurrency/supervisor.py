@@ -198,7 +198,7 @@ class Supervisor:
 
         Raises:
             IllegalStateError: One of its own tasks calls.
-            BaseException: What came out of a task and is no `Exception`, such as SystemExit.
+            BaseException: What came out of a task and is not an `Exception`, such as SystemExit.
         """
         host = self._host
         if host is None or self.state is SupervisorState.CLOSED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kclient.config.common import LONG, ClientConfig
 from kclient.config.setting import Boolean, List, Number, setting
@@ -13,6 +14,8 @@ __all__ = ["AdminConfig"]
 @dataclass(frozen=True, kw_only=True)
 class AdminConfig(ClientConfig):
     """The settings of the admin client; made by `parse`. Times are in milliseconds, sizes in bytes."""
+
+    CLIENT: ClassVar[str] = "admin client"
 
     bootstrap_controllers: tuple[str, ...] = setting(
         List(), (), "Addresses of controllers to talk to instead of brokers (KIP-919).", served=False

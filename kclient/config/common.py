@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from kclient.arguments import brief, shown
 from kclient.config.names import explain_unknown
@@ -33,6 +33,9 @@ class ClientConfig(SecuritySettings):
 
     Made by `parse`, which checks every value; times are in milliseconds, sizes in bytes.
     """
+
+    CLIENT: ClassVar[str] = "client"
+    """What people call the client whose settings these are."""
 
     bootstrap_servers: tuple[str, ...] = setting(
         List(),
@@ -189,7 +192,7 @@ class ClientConfig(SecuritySettings):
                 raise ConfigError(f"the name of a setting is text, not {shown(given)}")
             name = given if given in known else given.replace("_", ".")
             if name not in known:
-                raise ConfigError(explain_unknown(given, cls))
+                raise ConfigError(explain_unknown(given, cls.CLIENT, _settings_by_client(cls)))
             if name in named:
                 raise ConfigError(f"{name} is given twice, as {name} and as {name.replace('.', '_')}")
             named[name] = value
@@ -231,6 +234,12 @@ def _check_served(item: Setting, value: Any) -> None:
         served = ", ".join(repr(choice) for choice in item.served_values)
         raise NotYetSupportedError(f"{item.name}{told} is not supported yet; what works is {served}")
     raise NotYetSupportedError(f"{item.name}{told} is not supported yet; leave it out ({item.doc})")
+
+
+def _settings_by_client(mine: type[ClientConfig]) -> dict[str, dict[str, Setting]]:
+    """The settings of one client and of the others: `kclient.config` has imported them all."""
+    others = sorted(ClientConfig.__subclasses__(), key=lambda config: config.CLIENT, reverse=True)
+    return {config.CLIENT: config.settings() for config in (*others, mine)}
 
 
 @cache

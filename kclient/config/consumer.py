@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from kclient.config.common import ClientConfig
 from kclient.config.java import ASSIGNORS, DESERIALIZERS
@@ -39,6 +39,8 @@ class _AutoOffsetReset(Kind):
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
     """The settings of the consumer; made by `parse`. Times are in milliseconds, sizes in bytes."""
+
+    CLIENT: ClassVar[str] = "consumer"
 
     allow_auto_create_topics: bool = setting(
         Boolean(), True, "Whether subscribing to an unknown topic may create it, if the brokers do that."

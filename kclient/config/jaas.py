@@ -65,7 +65,7 @@ def _options(tokens: Iterator[tuple[str, str]]) -> Iterator[tuple[str, Secret]]:
         equals, value = next(tokens, ("", "")), next(tokens, ("", ""))
         if equals != ("sign", "=") or value[0] in ("sign", ""):
             # its name is not shown: it may be the rest of a password that was not quoted well
-            raise _malformed(f"option {number} has no value; values stand in quotes after an equals sign")
+            raise _malformed(f"option {number} has no value; values are quoted, after an equals sign")
         yield name, Secret(value[1])
     raise _malformed("it does not end with a semicolon")
 
@@ -75,7 +75,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise _malformed("a quote is not closed, or a character stands where none should")
+            raise _malformed("a quote is not closed, or there is an unexpected character")
         position = match.end()
         if match["quoted"]:
             yield "quoted", _ESCAPE.sub(_unescape, match["quoted"][1:-1])

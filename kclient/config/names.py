@@ -1,14 +1,11 @@
-"""Names that are no settings of a client: what the user may have meant."""
+"""Names that are not settings of a client: what the user may have meant."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from kclient.arguments import brief
 from kclient.config.nearest import nearest
-
-if TYPE_CHECKING:
-    from kclient.config.common import ClientConfig
 
 __all__ = ["LIBRDKAFKA", "OTHER_CLIENTS", "explain_unknown"]
 
@@ -187,10 +184,16 @@ _HINTS = {
 }
 
 
-def explain_unknown(given: str, cls: type[ClientConfig]) -> str:
-    """The text of the error about a name that is no setting of this client."""
+def explain_unknown(given: str, client: str, settings: Mapping[str, Collection[str]]) -> str:
+    """The text of the error about an unknown setting.
+
+    Args:
+        given: Its name.
+        client: The client that it was given to, as people call it.
+        settings: The names of the settings of each client.
+    """
     name = given.replace("_", ".") if given not in LIBRDKAFKA else given
-    start = f"{brief(given)} is no setting of the {client_name(cls)}"
+    start = f"{brief(given)} is not a setting of the {client}"
     if name.startswith("spring."):
         return f"{start}: it is Spring's name; Kafka's is what follows spring.kafka. (and producer. or consumer.)"
     if name in LIBRDKAFKA:
@@ -199,16 +202,11 @@ def explain_unknown(given: str, cls: type[ClientConfig]) -> str:
         return f"{start}: it is a name of kafka-python and aiokafka; here it is {OTHER_CLIENTS[given]}"
     if name in _OTHER_CLIENTS:
         return f"{start}: {_OTHER_CLIENTS[name]}"
-    others = [client_name(other) for other in _clients() if other is not cls and name in other.settings()]
+    others = [other for other, names in settings.items() if other != client and name in names]
     if others:
         return f"{start}: it belongs to the {' and the '.join(others)}"
-    near = nearest(name, tuple(cls.settings()))
+    near = nearest(name, tuple(settings[client]))
     return f"{start}; did you mean {near}?" if near else f"{start}: kclient has Kafka's names, see the reference"
-
-
-def client_name(cls: type[ClientConfig]) -> str:
-    """What people call the client of a configuration."""
-    return {"ProducerConfig": "producer", "ConsumerConfig": "consumer"}.get(cls.__name__, "admin client")
 
 
 def _librdkafka_hint(name: str) -> str:
@@ -216,11 +214,3 @@ def _librdkafka_hint(name: str) -> str:
     if counterpart and counterpart != name:
         return f"Kafka's is {counterpart}"
     return _HINTS.get(name, "kclient needs no such setting, leave it out")
-
-
-def _clients() -> list[type[ClientConfig]]:
-    from kclient.config.admin import AdminConfig
-    from kclient.config.consumer import ConsumerConfig
-    from kclient.config.producer import ProducerConfig
-
-    return [ProducerConfig, ConsumerConfig, AdminConfig]

@@ -28,7 +28,7 @@ def read_pem(path: str, setting: str, remedy: str) -> str:
     """
     if "-----BEGIN" in path or "\n" in path:
         raise ConfigError(
-            f"{setting} is the path of a file, but holds PEM text; texts go into ssl.keystore.key and "
+            f"{setting} is the path of a file, but holds PEM text; the text itself goes into ssl.keystore.key and "
             "ssl.keystore.certificate.chain, or into ssl.truststore.certificates"
         )
     try:

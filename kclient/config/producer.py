@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from kclient.config.common import LONG, ClientConfig
 from kclient.config.java import PARTITIONERS, SERIALIZERS
@@ -18,6 +18,8 @@ _SERIALIZER = PythonObject("a serializer, its class, or a function from a value 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(ClientConfig):
     """The settings of the producer; made by `parse`. Times are in milliseconds, sizes in bytes."""
+
+    CLIENT: ClassVar[str] = "producer"
 
     acks: int = setting(
         Choice(("all", "-1", "0", "1"), {"all": -1, "-1": -1, "0": 0, "1": 1}),

@@ -21,7 +21,7 @@ def parse_properties(text: str) -> dict[str, str]:
     themselves. Of a key that occurs twice the last value counts.
 
     Raises:
-        TypeError: If it is no text.
+        TypeError: If it is not text.
         ConfigError: If a `\uXXXX` escape is malformed.
     """
     if not isinstance(text, str):

@@ -337,7 +337,7 @@ def check_token_source(source: object, what: str) -> None:
     """
     expected = "expected a function without arguments: def token() -> kclient.OAuthToken | str, or async def"
     if not callable(source):
-        raise ConfigError(f"{what} is no function: {expected}")
+        raise ConfigError(f"{what} is not a function: {expected}")
     if not takes_no_arguments(source):
         raise ConfigError(f"{what} cannot be called without arguments: {expected}")
 
@@ -387,7 +387,7 @@ def check_address(url: str) -> None:
         parts = urlsplit(url)
         names = {name.lower().replace("-", "_") for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
     except ValueError:
-        raise ConfigError(f"{where} makes no sense as an address") from None
+        raise ConfigError(f"{where} is not a valid address") from None
     if "@" in parts.netloc:
         raise ConfigError(f"{where}: user and password do not belong into the address")
     if found := sorted(names & _SECRET_PARAMETERS):

@@ -26,14 +26,14 @@ class Secret:
         value: The text, or another secret.
 
     Raises:
-        TypeError: If it is no text.
+        TypeError: If it is not text.
     """
 
     __slots__ = ("_value",)
 
     def __init__(self, value: str | Secret) -> None:
         if not isinstance(value, str | Secret):
-            raise TypeError(f"a secret is a text, not a value of type {type(value).__name__}")
+            raise TypeError(f"a secret is text, not a value of type {type(value).__name__}")
         self._value = value.reveal() if isinstance(value, Secret) else value
 
     def reveal(self) -> str:

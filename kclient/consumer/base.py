@@ -128,7 +128,7 @@ class ConsumerBase:
         Raises:
             IllegalStateError: The consumer is subscribed; `unsubscribe` first.
             ClosedError: The consumer was closed.
-            TypeError: These are no partitions.
+            TypeError: These are not partitions.
             ValueError: A topic is empty or a number negative.
         """
         self._check_here()
@@ -152,7 +152,7 @@ class ConsumerBase:
         Raises:
             IllegalStateError: The partition is not assigned.
             ValueError: The offset or the partition's number is negative.
-            TypeError: The offset is no whole number, or the partition none.
+            TypeError: The offset is not a whole number, or the partition is not one.
         """
         self._check()
         tp, place = as_partition(partition), as_offset(offset, "seek to")
@@ -249,7 +249,7 @@ class ConsumerBase:
         Raises:
             InvalidGroupIdError: There is no `group.id`.
             ClosedError: The consumer was closed.
-            TypeError: The reason is no text.
+            TypeError: The reason is not text.
             ValueError: It is none that can be sent.
         """
         self._check_here()
@@ -302,7 +302,7 @@ def deadline_of(core: ConsumerCore, timeout: float) -> float:
     """When a poll has waited long enough, on the core's clock.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is negative, or none (nan).
     """
     check_timeout(timeout, none=None, hint="; iterate over the consumer to wait for ever")
@@ -313,7 +313,7 @@ def close_timeout(timeout: float | None) -> float:
     """How long `close` waits, in seconds.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is negative, or none (nan).
     """
     check_timeout(timeout, none=f"for {CLOSE_TIMEOUT:g}")

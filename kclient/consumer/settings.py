@@ -127,8 +127,8 @@ def _assignor(given: Any) -> Assignor:
     made = kind() if isinstance(kind, type) else kind
     if not isinstance(made, Assignor):
         raise ConfigError(
-            f"partition.assignment.strategy: {shown(given)} is no kclient.consumer.Assignor and none of "
-            f"{', '.join(_ASSIGNORS)}"
+            f"partition.assignment.strategy: expected a kclient.consumer.Assignor or one of {', '.join(_ASSIGNORS)}, "
+            f"got {shown(given)}"
         )
     return made
 
@@ -141,7 +141,7 @@ def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"partition.assignment.strategy: {error}") from None
     if len(set(names)) < len(names):
-        raise ConfigError(f"partition.assignment.strategy has two assignors of one name: {', '.join(names)}")
+        raise ConfigError(f"partition.assignment.strategy has two assignors of the same name: {', '.join(names)}")
     try:
         common_protocol(assignors)
     except ValueError as error:
@@ -151,5 +151,5 @@ def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
 def _interceptor(given: Any) -> ConsumerInterceptor:
     made = given() if isinstance(given, type) else given
     if not isinstance(made, ConsumerInterceptor):
-        raise ConfigError(f"interceptor.classes: {shown(given)} is no kclient.consumer.ConsumerInterceptor")
+        raise ConfigError(f"interceptor.classes: expected a kclient.consumer.ConsumerInterceptor, got {shown(given)}")
     return made

@@ -78,7 +78,7 @@ async def connection_quota(wanted: LimitSettings) -> FoundQuota:
     async def look_up(host: str) -> None:
         try:
             items = await anyio.getaddrinfo(host, None)
-        except (OSError, UnicodeError) as error:  # the latter where it is no name that could be asked for
+        except (OSError, UnicodeError) as error:  # the latter where it is not a name that could be asked for
             failed[host] = str(error)
         else:
             found[host] = [plain_address(item[4][0]) for item in items]

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, Final
 
 from kclient.net.fair_queue import Job
-from kclient.protocol.message import ApiMessage, Message
-from kclient.protocol.schema import ArrayType, StructType
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.schema import ArrayType, Declaration, StructType
 
 __all__ = ["arrays_of", "emptied", "emptied_message", "in_slices"]
 
@@ -52,11 +52,13 @@ def emptied_message(message: ApiMessage) -> Iterator[None]:
 
 
 @cache
-def arrays_of(message: type[Message]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def arrays_of(message: type[Declaration]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The names of a message's arrays, each with those of its elements."""
-    return tuple(
-        (item.name, tuple(name for name, _ in arrays_of(element.message)) if isinstance(element, StructType) else ())
-        for item in message.FIELDS
-        if isinstance(item.type, ArrayType)
-        for element in (item.type.element,)
-    )
+    found = []
+    for item in message.FIELDS:
+        if isinstance(item.type, ArrayType):
+            element = item.type.element
+            # the class is hashed, not an instance
+            inner = arrays_of(element.message) if isinstance(element, StructType) else ()  # type: ignore[arg-type]
+            found.append((item.name, tuple(name for name, _ in inner)))
+    return tuple(found)

@@ -34,7 +34,7 @@ class Feature:
 
     def __post_init__(self) -> None:
         if not 0 <= self.lowest <= self.highest or self.highest < 1:
-            raise ValueError(f"{self.name}: levels from {self.lowest} to {self.highest} make no sense")
+            raise ValueError(f"{self.name}: {self.lowest} to {self.highest} is not a range of levels")
         if self.level and not self.lowest <= self.level <= self.highest:
             raise ValueError(f"{self.name}: level {self.level} is not between {self.lowest} and {self.highest}")
 

@@ -132,7 +132,7 @@ async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) 
         # Left by a growth that was cut off before it was recorded: nobody has read or written it.
         with suppress(UnknownTopicError):
             place = (await manager.describe_topic(topic)).place
-            await manager.commit({}, lease=lease)  # still held, so it is no successor's
+            await manager.commit({}, lease=lease)  # still held, so it is not a successor's
             await broker.delete([place], epoch=lease.epoch)
             await manager.delete_topic(topic, lease=lease)
         return (await manager.create_topic(topic, broker=BROKER)).place
@@ -174,11 +174,11 @@ def mapping_for(name: str) -> Mapping:
     """
     given: object = name
     if not isinstance(given, str):
-        raise ConfigError(f"a mapping strategy is named by text, not by {shown(name)}; use mapping='domain'")
+        raise ConfigError(f"expected the name of a mapping strategy, got {shown(name)}; use mapping='domain'")
     if name == _DOMAIN:
         return DomainMapping()
     if name in _LATER:
         raise NotYetSupportedError(
-            f"the mapping strategy {name!r} ({_LATER[name]}) is not there yet; use mapping='domain'"
+            f"the mapping strategy {name!r} ({_LATER[name]}) is not supported yet; use mapping='domain'"
         )
-    raise ConfigError(f"there is no mapping strategy {shown(name)}; use mapping='domain'")
+    raise ConfigError(f"unknown mapping strategy {shown(name)}; use mapping='domain'")

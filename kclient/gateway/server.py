@@ -84,7 +84,7 @@ class RequestServer:
             handler.drain()
 
     def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
-        """Begin one request. Raises `ProtocolError` for bytes that are no request of a version served here."""
+        """Begin one request. Raises `ProtocolError` for bytes that are not a request of a version served here."""
         size = len(frame)
         header, position = decode_request_header(frame) if size <= _LONGEST_HEADER else _read_header(frame)
         key, version, correlation_id, client_id = header

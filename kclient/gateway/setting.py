@@ -58,7 +58,7 @@ class BrokerSetting:
         return _TYPES.get(type(self.kind), SettingType.STRING)
 
     def parse(self, text: str | None) -> Value:
-        """The value of `text`; `ConfigError` when it is no value of this setting."""
+        """The value of `text`; `ConfigError` when it is not a value of this setting."""
         if text is None:
             return None
         try:

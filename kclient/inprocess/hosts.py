@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from enum import Enum
 from typing import Final
 
 import anyio
@@ -14,6 +13,7 @@ from kclient.gateway import Gateway
 from kclient.gateway.local import claims_on_memory, drop_claims
 from kclient.htp import memory
 from kclient.net.address import Address
+from kclient.state_tables import PlainEnum, StateTable, next_state
 from kclient.sync.portal import before_stop, get_portal
 
 LINGER_S: Final = 1.0
@@ -25,13 +25,34 @@ CONFIG: Final = {"group.initial.rebalance.delay.ms": 0}
 """Broker settings that differ from Kafka's defaults: in a process, members do not trickle in for seconds."""
 
 
-class HostState(Enum):
-    """The life of a host; it goes through the states in this order."""
+class HostState(PlainEnum):
+    """The life of a host."""
 
     STARTING = "starting"
+    """The gateway opens its store."""
     RUNNING = "running"
+    """Clients may connect."""
     CLOSING = "closing"
+    """The gateway closes, and gives its directory back."""
     ENDED = "ended"
+    """Nothing is left of it; `Host.error` says why, if it failed."""
+
+
+class HostEvent(PlainEnum):
+    """What happens to a host; the values are the labels of the diagram in the docs."""
+
+    RECOVERED = "recovered"
+    NOT_STARTED = "the store cannot be opened"
+    UNWANTED = "no client for a second, close_all, or failure"
+    CLOSED = "closed"
+
+
+HOST_TABLE: StateTable[HostState, HostEvent] = {
+    HostState.STARTING: {HostEvent.RECOVERED: HostState.RUNNING, HostEvent.NOT_STARTED: HostState.ENDED},
+    HostState.RUNNING: {HostEvent.UNWANTED: HostState.CLOSING},
+    HostState.CLOSING: {HostEvent.CLOSED: HostState.ENDED},
+    HostState.ENDED: {},
+}
 
 
 class Host:
@@ -80,11 +101,11 @@ class Host:
             gateway = Gateway(str(self.address), listen=None, config=CONFIG)
             await gateway.start()
             try:
-                self._enter(HostState.RUNNING)
+                self._go(HostEvent.RECOVERED)
                 while not await self._unwanted(gateway):
                     pass
             finally:
-                self._enter(HostState.CLOSING)
+                self._go(HostEvent.UNWANTED)
                 await gateway.aclose()
             self.error = gateway.failure
         except BaseException as error:
@@ -93,7 +114,7 @@ class Host:
                 raise
         finally:
             _forget(self)
-            self._enter(HostState.ENDED)
+            self._go(HostEvent.CLOSED if self.state is HostState.CLOSING else HostEvent.NOT_STARTED)
 
     async def _unwanted(self, gateway: Gateway) -> bool:
         """Whether it is time to close: told so, failed, or without clients for a while."""
@@ -107,9 +128,9 @@ class Host:
             if used:
                 return False
 
-    def _enter(self, state: HostState) -> None:
+    def _go(self, event: HostEvent) -> None:
         with self._lock:
-            self.state = state
+            self.state = next_state(HOST_TABLE, self.state, event, self.address)
             waiting, self._waiting = self._waiting, []
         for wakeup in waiting:
             wakeup.set()

@@ -68,7 +68,7 @@ def parse_address(
         setting: What chooses the protocol, for error messages; empty if nothing does.
 
     Raises:
-        ConfigError: If it is no address, or names another security protocol than the setting.
+        ConfigError: If it is not an address, or names another security protocol than the setting.
         NotYetSupportedError: If it names another security protocol, and no setting could change that.
     """
     given: object = text

@@ -40,7 +40,7 @@ def open_address(address: Any, *, tls: bool, login: bool) -> Address:
 
     Raises:
         TypeError: It is neither.
-        ConfigError: It is no address, or that of a listener of another type; the text says what to set.
+        ConfigError: It is not an address, or that of a listener of another type; the text says what to set.
     """
     if not isinstance(address, str):
         return named_address(address)
@@ -61,47 +61,48 @@ def named_address(address: Any) -> Address:
     """What is connected already, by its address; a listener's type before `://` is not looked at.
 
     Raises:
-        TypeError: It is neither an `Address` nor a text.
-        ConfigError: The text is no address.
+        TypeError: It is neither an `Address` nor text.
+        ConfigError: The text is not an address.
     """
     if isinstance(address, Address):
         return address
     if not isinstance(address, str):
-        raise TypeError(f"an address is a text as 'localhost:9092', or an Address; not {_a(address)}")
+        raise TypeError(f"expected an address, such as 'localhost:9092', or an Address, got {_a(address)}")
     return parse_address(address, protocol=listener_type(address) or "PLAINTEXT")
 
 
 def check_config(config: Any) -> None:
-    """Raise TypeError for what is no `ConnectionConfig`."""
+    """Raise TypeError for what is not a `ConnectionConfig`."""
     missing = [name for name in _CONFIG if not hasattr(config, name)]
     if missing:
-        what = f"it has no {missing[0]}"
-        raise TypeError(f"config is a ConnectionConfig, such as ConnectionSettings(...), not {_a(config)}: {what}")
+        raise TypeError(
+            f"expected a ConnectionConfig, such as ConnectionSettings(...), got {_a(config)} without {missing[0]}"
+        )
 
 
 def check_login(login: Any) -> None:
-    """Raise TypeError for what is no `Login`."""
+    """Raise TypeError for what is not a `Login`."""
     if not _has_methods(login, _LOGIN):
-        raise TypeError(f"login is a Login, such as PasswordLogin(mechanism, username, password), not {_a(login)}")
+        raise TypeError(f"expected a Login, such as PasswordLogin(mechanism, username, password), got {_a(login)}")
 
 
 def check_supervisor(supervisor: Any) -> None:
-    """Raise TypeError for what is no `Supervisor`."""
+    """Raise TypeError for what is not a `Supervisor`."""
     if not isinstance(supervisor, Supervisor):
-        raise TypeError(f"supervisor is a kclient.concurrency.Supervisor, not {_a(supervisor)}")
+        raise TypeError(f"expected a kclient.concurrency.Supervisor, got {_a(supervisor)}")
 
 
 def check_handler(handler: Any) -> None:
-    """Raise TypeError for what is no `RequestHandler`."""
+    """Raise TypeError for what is not a `RequestHandler`."""
     if not _has_methods(handler, _HANDLER):
-        raise TypeError(f"a handler has the methods {', '.join(_HANDLER)}, see RequestHandler; not so {_a(handler)}")
+        raise TypeError(f"expected a RequestHandler (with {', '.join(_HANDLER)}), got {_a(handler)}")
 
 
 def check_seconds(timeout: Any) -> None:
-    """Raise for a timeout that is no number of seconds; one that is over already, below 0, is fine.
+    """Raise for a timeout that is not a number of seconds; one that is over already, below 0, is fine.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is nan, which would never be over.
     """
     if not isinstance(timeout, int | float):

@@ -67,7 +67,7 @@ class Turns(Protocol):
         ...
 
     def garbled(self, error: ProtocolError) -> None:
-        """What comes is no frame. The owner reads no further, and closes when it has written what it has to."""
+        """What comes is not a frame. The owner reads no further, and closes when it has written what it has to."""
         ...
 
 
@@ -214,7 +214,7 @@ class Channel:
         self._corked = False
 
     def _garbled(self, error: ProtocolError) -> None:
-        """What comes is no frame; the frames before it are handed out."""
+        """What comes is not a frame; the frames before it are handed out."""
         self._deliver()
         if self._turns is None:
             self.close(error)

@@ -125,7 +125,7 @@ async def connect_tcp(address: Address, config: ConnectionConfig) -> ByteStream:
     except OSError as error:
         raise BrokerConnectionError(f"no connection to {address}", attempts=[(str(address), error)]) from error
     except UnicodeError as error:  # a label that is empty or too long
-        raise ConfigError(f"{address} cannot be connected to: {address.host!r} is no host name ({error})") from error
+        raise ConfigError(f"{address} cannot be connected to: {address.host!r} is not a host name ({error})") from error
     attempts: list[tuple[str, BaseException]] = []
     refusal: SslAuthenticationError | None = None
     for family, target in found:

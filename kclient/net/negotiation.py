@@ -15,6 +15,7 @@ from kclient.errors import ErrorCode, SaslAuthenticationError, error_for
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from kclient.protocol.registry import ApiKey
+from kclient.version import __version__
 
 if TYPE_CHECKING:
     from kclient.net.address import Address
@@ -48,8 +49,6 @@ async def negotiate_versions(ask: Ask, address: Address) -> dict[int, tuple[int,
 
 
 async def _ask_versions(ask: Ask, version: int) -> ApiVersionsResponse:
-    from kclient import __version__
-
     request = ApiVersionsRequest(client_software_name="kclient", client_software_version=__version__)
     answer: ApiVersionsResponse = await ask(request, version)
     return answer

@@ -13,7 +13,7 @@ __all__ = ["ReceiveBuffers", "receive_buffers"]
 
 SMALLEST = 1024 * 1024
 """Smaller buffers, in bytes, come from the interpreter and go back to it: for them it is quick."""
-MOST_ROOMS = 4
+MOST_BUFFERS = 4
 MOST_BYTES = 128 * 1024 * 1024
 PATIENCE = 256
 """How many reads that needed no large buffer it takes until all of them are given back."""
@@ -23,7 +23,7 @@ class ReceiveBuffers:
     """The large receive buffers of one thread."""
 
     def __init__(self) -> None:
-        self._rooms: list[bytearray] = []
+        self._buffers: list[bytearray] = []
         self._unneeded = 0
 
     def take(self, size: int) -> memoryview:
@@ -31,44 +31,44 @@ class ReceiveBuffers:
         if size < SMALLEST:
             return memoryview(bytearray(size))
         self._unneeded = 0
-        for room in self._rooms:
+        for buffer in self._buffers:
             # a small frame must not hold a large buffer
-            if size <= len(room) <= 2 * size and _is_free(room):
-                return memoryview(room)[:size]
-        room = bytearray(-(-size // SMALLEST) * SMALLEST)  # rounded up: frames are rarely of the same size
-        self._rooms.append(room)
-        while len(self._rooms) > MOST_ROOMS or sum(map(len, self._rooms)) > MOST_BYTES:
-            del self._rooms[0]
-        return memoryview(room)[:size]
+            if size <= len(buffer) <= 2 * size and _is_free(buffer):
+                return memoryview(buffer)[:size]
+        buffer = bytearray(-(-size // SMALLEST) * SMALLEST)  # rounded up: frames are rarely of the same size
+        self._buffers.append(buffer)
+        while len(self._buffers) > MOST_BUFFERS or sum(map(len, self._buffers)) > MOST_BYTES:
+            del self._buffers[0]
+        return memoryview(buffer)[:size]
 
     def not_needed(self) -> None:
         """A read went by without a large buffer."""
-        if self._rooms:
+        if self._buffers:
             self._unneeded += 1
             if self._unneeded >= PATIENCE:
                 self.clear()
 
     def clear(self) -> None:
         """Give all back: free buffers at once, the others when the last view of them is gone."""
-        self._rooms.clear()
+        self._buffers.clear()
 
 
-def _is_free(room: bytearray) -> bool:
+def _is_free(buffer: bytearray) -> bool:
     """Whether there is no view of it: a bytearray does not change its size while there is one."""
     try:
-        last = room.pop()
+        last = buffer.pop()
     except BufferError:
         return False
-    room.append(last)
+    buffer.append(last)
     return True
 
 
-class _Rooms(threading.local):
+class _Local(threading.local):
     def __init__(self) -> None:
         self.pool = ReceiveBuffers()
 
 
-_local = _Rooms()
+_local = _Local()
 
 
 def receive_buffers() -> ReceiveBuffers:

@@ -89,6 +89,6 @@ class ConnectionSettings:
                 wanted = "an integer" if lowest is None else f"an integer, {lowest} or more"
                 raise ConfigError(f"{name} must be {wanted}, not {value!r}")
         if self.client_id is not None and not isinstance(self.client_id, str):
-            raise ConfigError(f"client_id must be a text or None, not {self.client_id!r}")
+            raise ConfigError(f"client_id must be a str or None, not {self.client_id!r}")
         if self.tls_context is not None and not isinstance(self.tls_context, ssl.SSLContext):
             raise ConfigError(f"tls_context must be an ssl.SSLContext or None, not a {type(self.tls_context).__name__}")

@@ -92,17 +92,15 @@ class ByteStream(Protocol):
 
 
 def check_stream(stream: object) -> None:
-    """Refuse what is no byte stream, before a task would stumble over it.
+    """Refuse what is not a byte stream, before a task would stumble over it.
 
     Raises:
         TypeError: If it has not the members of `ByteStream`.
     """
     if isinstance(stream, ByteStream):
         return
-    what = (
-        "it is a socket, to be wrapped: SocketStream(socket)" if isinstance(stream, socket.socket) else "see ByteStream"
-    )
-    raise TypeError(f"a byte stream has peer, receive, send and aclose, not so a {type(stream).__name__}; {what}")
+    remedy = "; wrap it: SocketStream(socket)" if isinstance(stream, socket.socket) else ""
+    raise TypeError(f"expected a byte stream (peer, receive, send, aclose), got a {type(stream).__name__}{remedy}")
 
 
 def buffer_size(parts: Sequence[Buffer]) -> int:
@@ -195,7 +193,7 @@ class SocketStream:
 
         Raises:
             OSError: If the stream broke; `CutOffError` if it ended in a way that the other side did not mean.
-            ProtocolError: If what was received is no frame.
+            ProtocolError: If what was received is not a frame.
         """
         total = 0
         try:

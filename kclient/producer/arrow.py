@@ -75,7 +75,7 @@ class Piece:
         first: The number of the first one among all that the user gave.
 
     Raises:
-        SerializationError: A column is of a type that is no record's.
+        SerializationError: A column is of a type that is not a record's.
     """
 
     def __init__(self, pyarrow: Any, topic: str | None, batch: Any, first: int) -> None:
@@ -139,8 +139,8 @@ def pieces_of(topic: str | None, data: Any) -> Iterator[Piece]:
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        SerializationError: A column is missing, unknown, there twice, or of a type that is no record's.
-        TypeError: It is no Arrow data, or the topic no text.
+        SerializationError: A column is missing, unknown, there twice, or of a type that is not a record's.
+        TypeError: It is not Arrow data, or the topic is not text.
         InvalidTopicError: The topic's name is empty.
     """
     try:
@@ -173,7 +173,7 @@ def telling_rows(appended: Deliveries) -> Iterator[None]:
         yield
     except BaseException as error:
         before = f"the {len(appended)} rows before it, and none behind it"
-        if appended.unsure and not isinstance(error, KafkaError | TypeError | ValueError | _cancellation()):
+        if appended._unsure and not isinstance(error, KafkaError | TypeError | ValueError | _cancellation()):
             before = f"at least {len(appended)} rows, perhaps the next ones too, and none behind those"
         error.add_note(f"kclient: send_arrow appended {before}")
         raise

@@ -47,7 +47,7 @@ class Delivery(LazyDelivery):
     async def _wait(self) -> RecordMetadata:
         await wait_for_batch(self.batch, self.index)
         self.batch.reports.run_callbacks()
-        return self.outcome()
+        return self._outcome()
 
     def done(self) -> bool:
         """Whether the record's fate is known."""
@@ -76,10 +76,10 @@ class Delivery(LazyDelivery):
             check_timeout(timeout, AS_LONG_AS_IT_TAKES)
         self.batch.reports.block_on(self.batch, self.index, timeout)
         self.batch.reports.run_callbacks()
-        return self.outcome()
+        return self._outcome()
 
-    def outcome(self) -> RecordMetadata:
-        """Private: the outcome, once it is known."""
+    def _outcome(self) -> RecordMetadata:
+        """The outcome, once it is known."""
         batch, index = self.batch.locate(self.index)
         if batch.state is BatchState.FAILED:
             batch.observe(index)
@@ -96,16 +96,16 @@ _Segment: TypeAlias = tuple[Sequence[ProducerBatch], Sequence[int], bytes | None
 class Deliveries:
     """The deliveries of `send_batch` or `send_arrow`, in their order: a sequence of `Delivery`, and awaitable."""
 
-    __slots__ = ("_length", "_segments", "_starts", "unsure")
+    __slots__ = ("_length", "_segments", "_starts", "_unsure")
 
     def __init__(self) -> None:
-        self.unsure: bool = False
+        self._unsure = False
         """Whether more values may have been appended than were added here: they are just being."""
         self._starts: list[int] = []
         self._segments: list[_Segment] = []
         self._length = 0
 
-    def add(self, batch: ProducerBatch, first: int, count: int) -> None:
+    def _add(self, batch: ProducerBatch, first: int, count: int) -> None:
         """The next `count` values went into this batch, from index `first` on."""
         if self._segments:
             batches, indexes, owners = self._segments[-1]
@@ -116,11 +116,11 @@ class Deliveries:
         self._segments.append(((batch,), (first,), None))
         self._length += count
 
-    def add_rows(self, appended: Appended) -> None:
+    def _add_rows(self, appended: Appended) -> None:
         """The next values went into several batches, as `Appender.append_rows` tells."""
         batches, indexes, owners = appended
         if len(batches) == 1:
-            self.add(batches[0], indexes[0], len(owners))
+            self._add(batches[0], indexes[0], len(owners))
         elif batches:
             self._starts.append(self._length)
             self._segments.append((batches, indexes, owners))
@@ -157,7 +157,7 @@ class Deliveries:
         await wait_for_batches(list(self._batches()))
         for batch in islice(self._batches(), 1):  # all are of one producer
             batch.reports.run_callbacks()
-        return [delivery.outcome() for delivery in self]
+        return [delivery._outcome() for delivery in self]
 
     def done(self) -> bool:
         """Whether the fate of every record is known."""
@@ -192,8 +192,7 @@ async def wait_for_batches(batches: Sequence[ProducerBatch]) -> None:
 
 
 async def _wait_for_change(batch: ProducerBatch) -> None:
-    if batch.reports.check_loop is not None:
-        batch.reports.check_loop()
+    batch.reports.check_loop()
     event = anyio.Event()
     if batch.add_waiter(event.set):
         try:

@@ -268,7 +268,7 @@ class ProducerLifecycle:
 
         Raises:
             KafkaTimeoutError: It is not known within `timeout` seconds.
-            TypeError, ValueError: The timeout is no number of seconds.
+            TypeError, ValueError: The timeout is not a number of seconds.
         """
         self.status.check()
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)

@@ -225,7 +225,7 @@ class Producer(ProducerBase):
 
         Raises:
             ValueError: There are not as many keys as values.
-            TypeError: Values or keys are no collection.
+            TypeError: Values or keys are not a collection.
             KafkaError: As for `send`.
         """
         values, keys = as_values_and_keys(values, keys)
@@ -255,7 +255,7 @@ class Producer(ProducerBase):
         Raises:
             MissingExtraError: pyarrow is not installed.
             SerializationError: A column is missing, unknown, there twice, or of a wrong type, or a row has no topic.
-            TypeError: It is no Arrow data, or the topic is no text.
+            TypeError: It is not Arrow data, or the topic is not text.
             KafkaError, ValueError: As for `send`.
         """
         await self._let_others_run()
@@ -292,7 +292,7 @@ class Producer(ProducerBase):
         Raises:
             DeliveryError: Records were not delivered, and nobody awaited them.
             KafkaTimeoutError: Not everything is through in time; it goes on in the background.
-            TypeError, ValueError: The timeout is no number of seconds.
+            TypeError, ValueError: The timeout is not a number of seconds.
         """
         life = self._life
         life.supervisor.check_loop()

@@ -12,7 +12,7 @@ from kclient.arguments import check_topic, shown
 from kclient.errors import SerializationError
 from kclient.producer.accumulator import FULL, NO_METADATA, Full, NoMetadata
 from kclient.producer.delivery import Deliveries, Delivery
-from kclient.producer.record_arguments import check_headers, check_partition, check_timestamp
+from kclient.producer.record_arguments import as_partition_number, as_timestamp, check_headers, is_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ class RecordAppender:
         """
         try:
             count = self._topics.counts.get(topic)
-        except TypeError:  # it cannot be looked up, and is no name
+        except TypeError:  # it cannot be looked up, and is not a name
             check_topic(topic)
             raise
         if count is None:
@@ -104,9 +104,9 @@ class RecordAppender:
             # what is wrong anyway must not be waited for
             check_headers(headers)
             if partition is not None:
-                check_partition(partition)
+                as_partition_number(partition)
             if timestamp is not None:
-                check_timestamp(timestamp)
+                as_timestamp(timestamp)
             return NO_METADATA
         key_bytes, value_bytes = key, value
         if self._key_serializer is not None and not serialized:
@@ -114,7 +114,8 @@ class RecordAppender:
         if self._value_serializer is not None and not serialized:
             value_bytes = _serialize(self._value_serializer, topic, value, headers)
         if partition is not None:
-            if check_partition(partition) >= count:
+            partition = as_partition_number(partition)
+            if partition >= count:
                 return NO_METADATA
         elif self._partitioner is not None:
             partition = self._partitioner.partition(topic, key, key_bytes, value, value_bytes, self._snapshot())
@@ -122,7 +123,7 @@ class RecordAppender:
                 name = type(self._partitioner).__name__
                 raise ValueError(f"{name} chose the partition {shown(partition)} of {topic!r}, which has {count}")
         if timestamp is not None:
-            check_timestamp(timestamp)
+            timestamp = as_timestamp(timestamp)
         try:
             if on_delivery is None:
                 # what the accumulator does concerns one record in a hundred
@@ -145,7 +146,8 @@ class RecordAppender:
             check_headers(headers)
             if not isinstance(error, TypeError):
                 raise
-            raise SerializationError(f"{error}; set key_serializer or value_serializer, or send bytes") from error
+            setting = "value_serializer" if key_bytes is None or is_bytes(key_bytes) else "key_serializer"
+            raise SerializationError(f"{error}; set {setting}, or send bytes") from error
 
     def append_rows(self, source: RecordSource, start: int, into: Deliveries) -> int:
         """Append rows of columns, from `start` on, while they find room in open batches.
@@ -160,7 +162,7 @@ class RecordAppender:
         if self._partitioner is not None:
             return 0
         appended = self._accumulator.append_rows(source, start)
-        into.add_rows(appended)
+        into._add_rows(appended)
         return len(appended[2])
 
     def end_rows(self) -> None:
@@ -179,17 +181,19 @@ class RecordAppender:
         """Append some of the values from `values[len(into)]` on, at least one; or say why that is not possible now."""
         try:
             count = self._topics.counts.get(topic)
-        except TypeError:  # it cannot be looked up, and is no name
+        except TypeError:  # it cannot be looked up, and is not a name
             check_topic(topic)
             raise
         if count is None:
             self._check()
             check_topic(topic)
             if partition is not None:
-                check_partition(partition)
+                as_partition_number(partition)
             return NO_METADATA
-        if partition is not None and check_partition(partition) >= count:
-            return NO_METADATA
+        if partition is not None:
+            partition = as_partition_number(partition)
+            if partition >= count:
+                return NO_METADATA
         as_they_are = serialized or self._value_serializer is None
         if keys is not None or self._partitioner is not None or not as_they_are:
             return self._append_one_by_one(topic, values, keys, partition, into, serialized)
@@ -202,7 +206,7 @@ class RecordAppender:
                 raise SerializationError(f"{error}; set value_serializer, or send bytes") from error
             if result is FULL or result is NO_METADATA:
                 return result
-            into.add(*result)
+            into._add(*result)
         return None
 
     def _append_one_by_one(
@@ -219,7 +223,7 @@ class RecordAppender:
             result = self.append(topic, values[position], key, partition, None, (), None, serialized)
             if not isinstance(result, Delivery):
                 return result
-            into.add(result.batch, result.index, 1)
+            into._add(result.batch, result.index, 1)
         return None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kclient.arguments import INT32_MAX, shown
+from kclient.arguments import INT32_MAX, INT64_MAX, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
 _NO_HEADERS = (str, bytes, bytearray, memoryview, Mapping)
 
 
+def is_bytes(value: Any) -> bool:
+    """Whether this can be sent as it is."""
+    return isinstance(value, bytes | bytearray | memoryview)
+
+
 def as_headers(headers: Any) -> Headers:
     """Headers that may be read several times; what is in them is looked at later.
 
     Raises:
-        TypeError: They are no collection of pairs.
+        TypeError: They are not a collection of pairs.
     """
     if isinstance(headers, tuple | list):
         return headers
@@ -39,43 +45,62 @@ def check_headers(headers: Any) -> None:
     if not isinstance(headers, Iterable) or isinstance(headers, _NO_HEADERS):
         raise TypeError(f"{expected}; not {type(headers).__name__}")
     for header in headers:
-        if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
-            raise TypeError(f"{expected}; {shown(header)} is no such pair")
-        if isinstance(header[1], str):
+        is_pair = isinstance(header, tuple | list) and len(header) == 2 and isinstance(header[0], str)
+        if is_pair and isinstance(header[1], str):
             raise TypeError(f"{expected}; encode the value of {shown(header)}, as in {shown(header[1])}.encode()")
+        if not is_pair or not (header[1] is None or is_bytes(header[1])):
+            raise TypeError(f"{expected}; {shown(header)} is not such a pair")
 
 
-def check_timestamp(timestamp: Any) -> None:
-    """Raise if this cannot be the timestamp of a record to be sent."""
+def as_timestamp(timestamp: Any) -> int:
+    """The timestamp of a record to be sent, in milliseconds.
+
+    Raises:
+        TypeError: It is not a whole number.
+        ValueError: It is negative, or beyond 64 bits.
+    """
     expected = "a record's timestamp is a whole number of milliseconds since the epoch, 0 or more, or None for now"
     if isinstance(timestamp, datetime):
         raise TypeError(f"{expected}; not a datetime: give int(when.timestamp() * 1000)")
-    if not isinstance(timestamp, int):
+    number = _whole_number(timestamp)
+    if number is None:
         raise TypeError(f"{expected}; not {type(timestamp).__name__}")
-    if not 0 <= timestamp < 2**63:
-        raise ValueError(f"{expected}; not {shown(timestamp)}")
+    if not 0 <= number <= INT64_MAX:
+        raise ValueError(f"{expected}; not {shown(number)}")
+    return number
 
 
-def check_partition(partition: Any) -> int:
+def as_partition_number(partition: Any) -> int:
     """The number of a partition.
 
     Raises:
-        TypeError: It is no whole number.
+        TypeError: It is not a whole number.
         ValueError: It is negative, or larger than any that Kafka knows.
     """
-    if not isinstance(partition, int):
+    number = _whole_number(partition)
+    if number is None:
         raise TypeError(f"a partition is a whole number, or None for the partitioner's choice; not {shown(partition)}")
-    if not 0 <= partition <= INT32_MAX:
+    if not 0 <= number <= INT32_MAX:
         text = f"a partition's number is from 0 to {INT32_MAX}, or None for the partitioner's choice"
-        raise ValueError(f"{text}: {shown(partition)}")
-    return partition
+        raise ValueError(f"{text}: {shown(number)}")
+    return number
+
+
+def _whole_number(value: Any) -> int | None:
+    """The value as an int, NumPy's too, or None: as the compiled append sees it, to which True is not a number."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def as_values_and_keys(values: Iterable[Any], keys: Iterable[Any] | None) -> tuple[Sequence[Any], Sequence[Any] | None]:
     """Values and keys of a batch as sequences that know their length.
 
     Raises:
-        TypeError: They are no collections.
+        TypeError: They are not collections.
         ValueError: There are not as many keys as values.
     """
     values = _as_sequence(values, "values")

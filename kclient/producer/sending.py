@@ -15,7 +15,7 @@ from kclient.producer.accumulator import NO_METADATA, Full, NoMetadata
 from kclient.producer.arrow import pieces_of, telling_rows
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
-from kclient.producer.record_arguments import as_headers
+from kclient.producer.record_arguments import as_headers, as_partition_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,7 +148,8 @@ class Sending:
         """What to wait for until an append may succeed that did not."""
         left = deadline - self._clock()
         if why is NO_METADATA:
-            return LoadTopic(topic, partition, max(left, 0.0))
+            number = None if partition is None else as_partition_number(partition)
+            return LoadTopic(topic, number, max(left, 0.0))
         if left <= 0:
             self._check()
             raise BufferExhaustedError(
@@ -213,9 +214,9 @@ class Sending:
             for piece in pieces_of(topic, data):
                 position = 0
                 while position < piece.rows:
-                    deliveries.unsure = True
+                    deliveries._unsure = True
                     position += self._append_rows(piece.source, position, deliveries)
-                    deliveries.unsure = False
+                    deliveries._unsure = False
                     if self._reports.callbacks_due:
                         self._reports.run_callbacks()
                     # not behind the row below: the sender would take it away before others join it
@@ -224,11 +225,11 @@ class Sending:
                         begun = self._clock()
                     if position < piece.rows:
                         record = (*piece.row(position), None, True, piece.bytes_from(position))
-                        deliveries.unsure = True
+                        deliveries._unsure = True
                         made = self._append(*record)
                         delivery = made if isinstance(made, Delivery) else (yield from self._append_later(made, record))
-                        deliveries.add(delivery.batch, delivery.index, 1)
-                        deliveries.unsure = False
+                        deliveries._add(delivery.batch, delivery.index, 1)
+                        deliveries._unsure = False
                         position += 1
         finally:
             self._end_rows()
@@ -245,8 +246,8 @@ class Sending:
         serialized: bool,
     ) -> Script[None]:
         """Append a record, and take down its delivery."""
-        deliveries.unsure = True
+        deliveries._unsure = True
         made = self.send(topic, value, key, partition, timestamp, headers, None, serialized)
         delivery = made if isinstance(made, Delivery) else (yield from made)
-        deliveries.add(delivery.batch, delivery.index, 1)
-        deliveries.unsure = False
+        deliveries._add(delivery.batch, delivery.index, 1)
+        deliveries._unsure = False

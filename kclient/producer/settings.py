@@ -119,7 +119,8 @@ def _partitioner(given: Any) -> Partitioner | None:
     made = given() if isinstance(given, type) else given
     if not isinstance(made, Partitioner):
         raise ConfigError(
-            f"partitioner.class: {shown(given)} is no kclient.producer.Partitioner (None is Java's default partitioner)"
+            "partitioner.class: expected a kclient.producer.Partitioner (None is Java's default partitioner), "
+            f"got {shown(given)}"
         )
     return made
 
@@ -127,5 +128,5 @@ def _partitioner(given: Any) -> Partitioner | None:
 def _interceptor(given: Any) -> ProducerInterceptor:
     made = given() if isinstance(given, type) else given
     if not isinstance(made, ProducerInterceptor):
-        raise ConfigError(f"interceptor.classes: {shown(given)} is no kclient.producer.ProducerInterceptor")
+        raise ConfigError(f"interceptor.classes: expected a kclient.producer.ProducerInterceptor, got {shown(given)}")
     return made

@@ -18,19 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kclient.errors import ProtocolError
 from kclient.protocol import primitives
 from kclient.protocol._runs import Runs, can_run
 from kclient.protocol._source import Source
-from kclient.protocol.schema import ArrayType, Field, StructType
+from kclient.protocol.schema import ArrayType, Declaration, Field, StructType
 from kclient.protocol.structs import Schema, schema_of
 from kclient.protocol.types import BYTES, RECORDS, STRING, FixedType, LengthType, Type
-
-if TYPE_CHECKING:
-    from kclient.protocol.message import Message
-
 
 COPIED = 1 << 20
 """In steps, bytes in one field that are copied at once; more of them stay where they are, as records do."""
@@ -41,7 +37,7 @@ _MEMORY_OF_NUMBER = 40
 _NUMBERS_AT_ONCE = 1024
 
 
-def decoder_source(message: type[Message], version: int, *, in_steps: bool = False) -> Source:
+def decoder_source(message: type[Declaration], version: int, *, in_steps: bool = False) -> Source:
     """The source of `decode(b, p)`, which gives the message and the position behind it.
 
     In steps it is a generator that returns them, and yields the bytes of memory that were taken since the last yield.
@@ -442,7 +438,7 @@ def _memory_of(schema: Schema) -> int:
     return 64 + 8 * len(schema.declared) + objects
 
 
-def _class_of(schema: Schema) -> type[Message]:
+def _class_of(schema: Schema) -> type[Declaration]:
     assert schema.message is not None
     return schema.message
 

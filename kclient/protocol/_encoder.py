@@ -11,16 +11,13 @@ it has written. Arrays need a length and an iterator only, so what is in them ma
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kclient.protocol import primitives
 from kclient.protocol._source import Source
-from kclient.protocol.schema import ArrayType, Field, StructType
+from kclient.protocol.schema import ArrayType, Declaration, Field, StructType
 from kclient.protocol.structs import Schema, schema_of
 from kclient.protocol.types import BYTES, RECORDS, STRING, UUID, FixedType, Type, UuidType
-
-if TYPE_CHECKING:
-    from kclient.protocol.message import Message
 
 _BUFFERS = frozenset({bytes, bytearray, memoryview})
 
@@ -31,7 +28,7 @@ PIECE = 256 * 1024
 """In steps, bytes after which another buffer is begun: a buffer that grows large is copied again and again."""
 
 
-def encoder_source(message: type[Message], version: int, *, in_steps: bool = False) -> Source:
+def encoder_source(message: type[Declaration], version: int, *, in_steps: bool = False) -> Source:
     """The source of `encode(message, out, parts)`, which gives the buffer that is open at the end.
 
     In steps it is a generator that returns it, and yields the bytes that were written since the last yield.

@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol.errors import EncodeError, no_field, path_text, shortened
 from kclient.protocol.primitives import RawTaggedField, amount, cut_off, read_uvarint, write_tags
-from kclient.protocol.schema import ArrayType, Field, StructType, has_secrets, shown
+from kclient.protocol.schema import ArrayType, Declaration, Field, StructType, has_secrets, shown
 from kclient.protocol.types import Type
 from kclient.types import Buffer
 
-if TYPE_CHECKING:
-    from kclient.protocol.structs import Schema, Struct
-
 _TAGS = "tagged fields"
 _MISSING = object()
+
+
+class Layout(Protocol):
+    """What a writer and a reader need of a `Schema`."""
+
+    name: str
+    version: int
+    flexible: bool
+    message: type[Declaration] | None
+    declared: tuple[Field, ...]
+    fields: tuple[Field, ...]
+    plain: tuple[Field, ...]
+    tagged: dict[int, Field]
+    foreign: frozenset[int]
+
+    def default_of(self, item: Field) -> Any:
+        """The default of a field, as a generic value."""
+        ...
+
+    def is_compact(self, item: Field) -> bool:
+        """Whether a field has a varint length."""
+        ...
+
+    def nested(self, kind: StructType) -> Layout:
+        """That of a struct inside, in this version."""
+        ...
+
+    def struct(self, values: dict[str, Any], unknown: list[RawTaggedField]) -> Any:
+        """A struct that was read."""
+        ...
 
 
 class StructWriter:
@@ -33,7 +60,7 @@ class StructWriter:
         self._path: list[str | int] = []
         self._version: int | None = None
 
-    def struct(self, out: bytearray, schema: Schema, value: Any) -> None:
+    def struct(self, out: bytearray, schema: Layout, value: Any) -> None:
         """Append a struct; raises EncodeError or UnsupportedVersionError."""
         values = self.values(schema, value)
         for item in schema.plain:
@@ -53,7 +80,7 @@ class StructWriter:
             return
         self._refuse(text)
 
-    def values(self, schema: Schema, value: Any) -> dict[str, Any]:
+    def values(self, schema: Layout, value: Any) -> dict[str, Any]:
         """A value for each field of the version, from a struct, a mapping or a message."""
         self._version = schema.version
         if self._mappings and isinstance(value, Mapping):
@@ -89,7 +116,7 @@ class StructWriter:
         text = f"the version has no field {item.name} (it has value {given}), only {item.versions}"
         raise UnsupportedVersionError(self._text(text))
 
-    def _tagged(self, schema: Schema, item: Field, value: Any) -> bytearray | None:
+    def _tagged(self, schema: Layout, item: Field, value: Any) -> bytearray | None:
         """The bytes of a tagged field, or None if it has its default, which is not written."""
         if not isinstance(value, Mapping) and value == item.new_default():
             return None
@@ -102,7 +129,7 @@ class StructWriter:
                 return None
         return part
 
-    def _field(self, out: bytearray, schema: Schema, item: Field, value: Any) -> None:
+    def _field(self, out: bytearray, schema: Layout, item: Field, value: Any) -> None:
         self._path.append(item.name)
         nullable = schema.version in item.nullable
         if value is None and not nullable and item.nullable:
@@ -113,7 +140,7 @@ class StructWriter:
             self._refuse(f"expected {item.type}, got a {type(value).__name__} that does not fit; it is secret")
         self._path.pop()
 
-    def _written(self, out: bytearray, schema: Schema, item: Field, value: Any, nullable: bool) -> bool:
+    def _written(self, out: bytearray, schema: Layout, item: Field, value: Any, nullable: bool) -> bool:
         path = list(self._path)
         try:
             self._value(out, schema, item.type, value, schema.is_compact(item), nullable)
@@ -123,7 +150,7 @@ class StructWriter:
         return True
 
     def _value(
-        self, out: bytearray, schema: Schema, kind: Type[Any], value: Any, flexible: bool, nullable: bool
+        self, out: bytearray, schema: Layout, kind: Type[Any], value: Any, flexible: bool, nullable: bool
     ) -> None:
         if isinstance(kind, ArrayType):
             self._array(out, schema, kind, value, flexible, nullable)
@@ -142,7 +169,7 @@ class StructWriter:
             self._refuse(text)
 
     def _array(
-        self, out: bytearray, schema: Schema, kind: ArrayType, value: Any, flexible: bool, nullable: bool
+        self, out: bytearray, schema: Layout, kind: ArrayType, value: Any, flexible: bool, nullable: bool
     ) -> None:
         if value is None and nullable:
             kind.write_length(out, -1, flexible)
@@ -184,7 +211,7 @@ class StructReader:
         """The field that is being read, or "" outside of fields."""
         return path_text(self._path)
 
-    def struct(self, schema: Schema) -> Struct:
+    def struct(self, schema: Layout) -> Any:
         """Read a struct; raises ProtocolError, without a word about the field."""
         values: dict[str, Any] = {}
         unknown: list[RawTaggedField] = []
@@ -197,7 +224,7 @@ class StructReader:
             self._path.pop()
         return schema.struct(values, unknown)
 
-    def _tag(self, schema: Schema, values: dict[str, Any], unknown: list[RawTaggedField]) -> None:
+    def _tag(self, schema: Layout, values: dict[str, Any], unknown: list[RawTaggedField]) -> None:
         tag = self._varint("a tag")
         size = self._varint("a size")
         end = self.position + size
@@ -226,13 +253,13 @@ class StructReader:
             raise ProtocolError(f"cut off inside of {what}, at least 1 byte is missing", position=start)
         return value
 
-    def _field(self, schema: Schema, item: Field) -> Any:
+    def _field(self, schema: Layout, item: Field) -> Any:
         self._path.append(item.name)
         value = self._value(schema, item.type, schema.is_compact(item), schema.version in item.nullable)
         self._path.pop()
         return value
 
-    def _value(self, schema: Schema, kind: Type[Any], flexible: bool, nullable: bool) -> Any:
+    def _value(self, schema: Layout, kind: Type[Any], flexible: bool, nullable: bool) -> Any:
         if isinstance(kind, ArrayType):
             return self._array(schema, kind, flexible, nullable)
         if isinstance(kind, StructType):
@@ -252,7 +279,7 @@ class StructReader:
             return value
         raise ProtocolError("cut off inside of a varint or length, at least 1 byte is missing", position=self.position)
 
-    def _array(self, schema: Schema, kind: ArrayType, flexible: bool, nullable: bool) -> list[Any] | None:
+    def _array(self, schema: Layout, kind: ArrayType, flexible: bool, nullable: bool) -> list[Any] | None:
         try:
             length, self.position = kind.read_length(self._buffer, self.position, flexible, nullable)
         except IndexError:

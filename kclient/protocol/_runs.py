@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from kclient.protocol import primitives
 from kclient.protocol._source import Source
-from kclient.protocol.schema import ArrayType
+from kclient.protocol.schema import ArrayType, Declaration
 from kclient.protocol.structs import Schema
 from kclient.protocol.types import FixedType
-
-if TYPE_CHECKING:
-    from kclient.protocol.message import Message
 
 Lengths: TypeAlias = tuple[int, ...]
 """What makes a layout: the length bytes of the arrays of an element, each one above the number of values."""
@@ -58,7 +55,9 @@ class Runs(dict[Lengths, "Run | None"]):
         defaults: Statements that set the fields of `e` that the version lacks, and what they refer to.
     """
 
-    def __init__(self, message: type[Message], schema: Schema, defaults: list[str], constants: dict[str, Any]) -> None:
+    def __init__(
+        self, message: type[Declaration], schema: Schema, defaults: list[str], constants: dict[str, Any]
+    ) -> None:
         super().__init__()
         self._message = message
         self._schema = schema

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from kclient.protocol._decoder import decoder_source
 from kclient.protocol._encoder import encoder_source
 from kclient.protocol._source import Source
 from kclient.protocol.errors import no_field
-from kclient.protocol.schema import UNSET, ArrayType, StructType
+from kclient.protocol.schema import UNSET, ArrayType, Declaration, StructType
 from kclient.types import Buffer
-
-if TYPE_CHECKING:
-    from kclient.protocol.message import Message
 
 Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
 """Appends a message to the buffer and gives the buffer that is open at the end (see `encode_into`)."""
@@ -31,27 +28,27 @@ DecoderSteps: TypeAlias = Callable[[Buffer, int], Generator[int, None, tuple[Any
 """As `Decoder`, pausing now and then; yields how many bytes of memory were taken since the last pause, about."""
 
 
-def compile_encoder(message: type[Message], version: int) -> Encoder:
+def compile_encoder(message: type[Declaration], version: int) -> Encoder:
     """The function that encodes one version of a message."""
     return cast("Encoder", _execute(encoder_source(message, version)))
 
 
-def compile_decoder(message: type[Message], version: int) -> Decoder:
+def compile_decoder(message: type[Declaration], version: int) -> Decoder:
     """The function that decodes one version of a message."""
     return cast("Decoder", _execute(decoder_source(message, version)))
 
 
-def compile_encoder_steps(message: type[Message], version: int) -> EncoderSteps:
+def compile_encoder_steps(message: type[Declaration], version: int) -> EncoderSteps:
     """The generator that encodes one version of a message in steps."""
     return cast("EncoderSteps", _execute(encoder_source(message, version, in_steps=True)))
 
 
-def compile_decoder_steps(message: type[Message], version: int) -> DecoderSteps:
+def compile_decoder_steps(message: type[Declaration], version: int) -> DecoderSteps:
     """The generator that decodes one version of a message in steps."""
     return cast("DecoderSteps", _execute(decoder_source(message, version, in_steps=True)))
 
 
-def compile_init(message: type[Message]) -> Callable[..., None]:
+def compile_init(message: type[Declaration]) -> Callable[..., None]:
     """The constructor of a message class: keyword arguments with the declared defaults."""
     source = Source("__init__", f"<{message.__name__} constructor>")
     source.constants["unknown_field"] = partial(_unknown_field, message)
@@ -77,12 +74,12 @@ def compile_init(message: type[Message]) -> Callable[..., None]:
     return init
 
 
-def _unknown_field(message: type[Message], wrong: dict[str, Any]) -> TypeError:
-    """The error for arguments of a constructor that are no fields."""
+def _unknown_field(message: type[Declaration], wrong: dict[str, Any]) -> TypeError:
+    """The error for arguments of a constructor that are not fields."""
     return TypeError(f"{message.__name__}: {no_field(next(iter(wrong)), (item.name for item in message.FIELDS))}")
 
 
-def source_of(message: type[Message], version: int) -> str:
+def source_of(message: type[Declaration], version: int) -> str:
     """The source of the compiled encoder and decoder of one version, to look at."""
     return f"{encoder_source(message, version).text()}\n{decoder_source(message, version).text()}"
 

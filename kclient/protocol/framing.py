@@ -50,7 +50,7 @@ def encode_request(message: ApiMessage, version: int, correlation_id: int, clien
 
     Raises:
         UnsupportedVersionError: If the version is not known, lacks a field that has a value, or does not allow a null.
-        EncodeError: If a value does not fit its field, also one of the header's, if the message is no request, or if
+        EncodeError: If a value does not fit its field, also one of the header's, if the message is not a request, or if
             the frame would be larger than 2 GiB.
     """
     if isinstance(message, ApiMessage) and not message.IS_REQUEST:
@@ -77,8 +77,8 @@ def encode_response(message: ApiMessage, version: int, correlation_id: int) -> l
 
     Raises:
         UnsupportedVersionError: If the version is not known, lacks a field that has a value, or does not allow a null.
-        EncodeError: If a value does not fit its field, also one of the header's, if the message is no response, or if
-            the frame would be larger than 2 GiB.
+        EncodeError: If a value does not fit its field, also one of the header's, if the message is not a response, or
+            if the frame would be larger than 2 GiB.
     """
     out = _begin_response(message, version, correlation_id)
     parts: list[Buffer] = []
@@ -161,7 +161,7 @@ def decode_request_header(frame: Buffer) -> tuple[FrameHeader, int]:
 
     Raises:
         ProtocolError: If the bytes are not a valid header.
-        TypeError: If it is no bytes.
+        TypeError: If it is not bytes.
     """
     position = _REQUEST_HEADER.size
     try:
@@ -221,7 +221,7 @@ def decode_request(frame: Buffer) -> tuple[FrameHeader, ApiMessage]:
     Raises:
         ProtocolError: If the bytes are not a valid request.
         UnknownRequestError: If API or version are not known; an `UnsupportedVersionError`.
-        TypeError: If it is no bytes.
+        TypeError: If it is not bytes.
     """
     header, position = decode_request_header(frame)
     try:
@@ -242,7 +242,7 @@ def decode_response_header(frame: Buffer, flexible: bool) -> tuple[int, int]:
 
     Raises:
         ProtocolError: If the bytes are not a valid header.
-        TypeError: If it is no bytes.
+        TypeError: If it is not bytes.
     """
     position = _LENGTH.size
     try:
@@ -260,7 +260,7 @@ def decode_response(cls: type[Response], frame: Buffer, version: int) -> tuple[i
 
     Raises:
         ProtocolError: If the bytes are not a valid response of this class and version.
-        TypeError: If it is no bytes.
+        TypeError: If it is not bytes.
     """
     flexible = has_flexible_response_header(cls.API_KEY, cls.is_flexible(version))
     correlation_id, position = decode_response_header(frame, flexible)

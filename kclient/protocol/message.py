@@ -26,7 +26,7 @@ from kclient.protocol.codec import (
 )
 from kclient.protocol.errors import EncodeError, title_of
 from kclient.protocol.primitives import RawTaggedField, amount, check_bytes, left_over, unknown_tags
-from kclient.protocol.schema import Field, Unnamed, has_secrets
+from kclient.protocol.schema import Declaration, Field, Unnamed, has_secrets
 from kclient.protocol.structs import schema_of
 from kclient.protocol.versions import Versions
 from kclient.types import Buffer
@@ -74,13 +74,10 @@ class MessageType(type):
         )
 
 
-class Message(metaclass=MessageType):
+class Message(Declaration, metaclass=MessageType):
     """A struct of the Kafka protocol whose fields are attributes."""
 
     __slots__ = ("_unknown",)
-
-    FIELDS: ClassVar[tuple[Field, ...]] = ()
-    """The declared fields, in the order in which they are written."""
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
@@ -89,11 +86,6 @@ class Message(metaclass=MessageType):
         init = compile_init(type(self))
         type(self).__init__ = init  # type: ignore[method-assign]
         init(self, *positional, **values)
-
-    @classmethod
-    def is_flexible(cls, version: int) -> bool:
-        """Whether a version has varint lengths and tagged fields; nested structs follow their message."""
-        return True
 
     @property
     def unknown_tagged_fields(self) -> list[RawTaggedField] | None:

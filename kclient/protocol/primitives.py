@@ -267,7 +267,7 @@ def write_tags(
     Raises:
         ValueError: If a preserved unknown field has the tag of a known one, or does not have a higher one than that
             before it. Kafka reads such fields, and refuses to write them.
-        TypeError: If what is preserved is no tag with bytes.
+        TypeError: If what is preserved is not a tag with bytes.
     """
     declared = dict(known)
     fields = dict(declared)

@@ -19,14 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from typing import Any, ClassVar, Final, TypeVar, cast, overload
 
 from kclient.protocol.types import BYTES, RECORDS, LengthType, Type
 from kclient.protocol.versions import Versions
 from kclient.types import Buffer
-
-if TYPE_CHECKING:
-    from kclient.protocol.message import Message
 
 T = TypeVar("T")
 
@@ -50,10 +47,24 @@ class ArrayType(LengthType[list[Any]]):
         self.element = element
 
 
+class Declaration:
+    """What schemas, encoders and decoders know of a message class."""
+
+    __slots__ = ()
+
+    FIELDS: ClassVar[tuple[Field, ...]] = ()
+    """The declared fields, in the order in which they are written."""
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        """Whether a version has varint lengths and tagged fields; nested structs follow their message."""
+        return True
+
+
 class StructType(Type[Any]):
     """A message inside another one. Declarations name the class itself."""
 
-    def __init__(self, message: type[Message]) -> None:
+    def __init__(self, message: type[Declaration]) -> None:
         super().__init__(message.__name__, None)
         self.message = message
 

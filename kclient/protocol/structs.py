@@ -8,17 +8,14 @@ for messages, faster and without a word about what is wrong; when they fail, the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kclient.errors import ProtocolError
 from kclient.protocol._interpreted import StructReader, StructWriter
 from kclient.protocol.errors import title_of
 from kclient.protocol.primitives import RawTaggedField, UnknownTags, check_bytes, left_over, unknown_tags
-from kclient.protocol.schema import UNSET, Field, ShowsItself, StructType
+from kclient.protocol.schema import UNSET, Declaration, Field, ShowsItself, StructType
 from kclient.types import Buffer
-
-if TYPE_CHECKING:
-    from kclient.protocol.message import Message
 
 
 class Struct(Mapping[str, Any], ShowsItself):
@@ -85,7 +82,7 @@ class Schema:
         declared: tuple[Field, ...],
         version: int,
         flexible: bool,
-        message: type[Message] | None = None,
+        message: type[Declaration] | None = None,
     ) -> None:
         self.name = name
         self.message = message
@@ -177,7 +174,7 @@ class Schema:
         return Struct(self, values, unknown)
 
 
-def schema_of(message: type[Message], version: int, *, flexible: bool | None = None) -> Schema:
+def schema_of(message: type[Declaration], version: int, *, flexible: bool | None = None) -> Schema:
     """The schema of one version of a message.
 
     Args:

@@ -25,9 +25,11 @@ from kclient.records.headers import check_batch, iter_headers, read_header
 from kclient.records.message_builder import MessageSetBuilder, size_of_message
 from kclient.records.reader import RecordReader
 from kclient.records.restamping import restamp
+from kclient.records.restoring import restore_with as _restore_with
 from kclient.records.sizes import size_of_record
 
 IMPLEMENTATION, _chosen = choose()
+_restore_with(_chosen.made_record)
 
 if TYPE_CHECKING:
     # The checkers read the twin in Python; that the compiled one has the same face is tested.

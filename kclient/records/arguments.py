@@ -42,7 +42,7 @@ def _kind(value: Any) -> str:
 
 
 def whole_number(value: Any) -> int | None:
-    """The value as an int, or None if it is no integer. Neither a bool is one, nor a float without a fraction."""
+    """The value as an int, or None if it is not an integer. Neither a bool is one, nor a float without a fraction."""
     if isinstance(value, bool):
         return None
     try:
@@ -55,7 +55,7 @@ def integer(name: str, value: Any, least: int, greatest: int) -> int:
     """An argument that is an integer within a range.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It lies outside the range.
     """
     number = value if type(value) is int else whole_number(value)
@@ -70,7 +70,7 @@ def setting(name: str, value: Any, least: int, greatest: int) -> int:
     """A setting that is an integer within a range.
 
     Raises:
-        ConfigError: It is no integer, or lies outside the range.
+        ConfigError: It is not an integer, or lies outside the range.
     """
     number = value if type(value) is int else whole_number(value)
     if number is None or not least <= number <= greatest:
@@ -82,7 +82,7 @@ def check_topic(topic: Any) -> str:
     """The name of a topic.
 
     Raises:
-        TypeError: It is no str.
+        TypeError: It is not a str.
     """
     if not isinstance(topic, str):
         raise TypeError(f"topic must be str, not {shown(topic)}")
@@ -114,7 +114,7 @@ def as_bytes(data: Any, what: str, *, nullable: bool = True) -> bytes | bytearra
         except ValueError:
             raise ValueError(f"a record's {what} is a memoryview that was released") from None
     kinds = "bytes, bytearray, memoryview or None" if nullable else "bytes, bytearray or memoryview"
-    raise TypeError(f"a record's {what} must be {kinds}, not {_kind(data)}; use a serializer")
+    raise TypeError(f"a record's {what} must be {kinds}, not {_kind(data)}")
 
 
 def header_key(key: Any) -> bytes:
@@ -138,7 +138,7 @@ def header_list(headers: Any) -> list[Any]:
     """The headers of a record as a list, whose items are still to be looked at by `header_pair`.
 
     Raises:
-        TypeError: They are no list of pairs.
+        TypeError: They are not a list of pairs.
     """
     if headers is None:
         return []
@@ -155,7 +155,7 @@ def header_pair(header: Any) -> tuple[Any, Any]:
     """Key and value of one header, whose types are still to be looked at.
 
     Raises:
-        TypeError: It is no pair.
+        TypeError: It is not a pair.
     """
     if isinstance(header, tuple | list) and len(header) == 2:
         return header[0], header[1]
@@ -168,7 +168,7 @@ def header_pairs(headers: Any) -> list[tuple[Any, Any]]:
     """The headers of a record as pairs; what their keys and values are is still to be looked at.
 
     Raises:
-        TypeError: They are no list of pairs.
+        TypeError: They are not a list of pairs.
     """
     return [header_pair(header) for header in header_list(headers)]
 
@@ -216,7 +216,7 @@ def check_position(position: Any) -> int:
     """A position in a buffer.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is negative.
     """
     return integer("position", position, 0, INT64_MAX)
@@ -226,7 +226,7 @@ def check_limit(limit: Any) -> int:
     """The limit of a batch builder, at most `MAX_BATCH_SIZE`.
 
     Raises:
-        ConfigError: It is no integer, or negative.
+        ConfigError: It is not an integer, or negative.
     """
     return min(setting("limit", limit, 0, INT64_MAX), MAX_BATCH_SIZE)
 
@@ -235,7 +235,7 @@ def check_max_decompressed(limit: Any) -> int:
     """How large the records of a batch may be after decompression.
 
     Raises:
-        ConfigError: It is no integer, or not positive.
+        ConfigError: It is not an integer, or not positive.
     """
     return setting("max_decompressed", limit, 1, INT64_MAX)
 
@@ -244,7 +244,7 @@ def check_partition(partition: Any) -> int:
     """The number of a partition in a topic.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is negative or beyond a million.
     """
     return integer("partition", partition, 0, _MOST_PARTITIONS - 1)
@@ -254,7 +254,7 @@ def partition_or_none(partition: Any) -> int:
     """The number of a partition, or -1 for one that cannot be there.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
     """
     number = whole_number(partition)
     return check_partition(partition) if number is None else number if 0 <= number < _MOST_PARTITIONS else -1
@@ -264,7 +264,7 @@ def check_partitions(partitions: Any) -> int:
     """The number of partitions that a key is assigned among.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is not between 1 and 2**31 - 1.
     """
     return integer("partitions", partitions, 1, INT32_MAX)
@@ -274,7 +274,7 @@ def milliseconds(timestamp: Any) -> int:
     """The timestamp of a record.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is before the epoch and not -1, or beyond 64 bits.
     """
     number = timestamp if type(timestamp) is int else whole_number(timestamp)
@@ -304,7 +304,7 @@ def check_delete_horizon(delete_horizon: Any) -> int:
     """The base timestamp of a batch with a delete horizon, and -1 for one without.
 
     Raises:
-        ConfigError: The horizon is no integer, or before the epoch.
+        ConfigError: The horizon is not an integer, or before the epoch.
     """
     return -1 if delete_horizon is None else setting("delete_horizon", delete_horizon, 0, INT64_MAX)
 
@@ -313,7 +313,7 @@ def check_last_delta(wanted: Any, least: int) -> int:
     """The last offset delta of a batch: as wanted, or that of its last record.
 
     Raises:
-        TypeError: The wanted one is no integer.
+        TypeError: The wanted one is not an integer.
         ValueError: The wanted one lies before the last record, or beyond 31 bits.
     """
     return least if wanted is None else integer("last_offset_delta", wanted, least, INT32_MAX)
@@ -330,7 +330,7 @@ def check_stamps(
     """The numbers that are written into the header of a batch when it is built.
 
     Raises:
-        TypeError: One is no integer.
+        TypeError: One is not an integer.
         ValueError: One is out of its range.
     """
     if (
@@ -356,7 +356,7 @@ def check_offset_delta(delta: Any, least: int) -> int:
     """The offset of a record less the base offset of its batch.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is not behind that of the record before, or beyond 31 bits.
     """
     return integer("offset_delta", delta, least, INT32_MAX)
@@ -366,7 +366,7 @@ def check_start(start: Any) -> int:
     """From which record or row on to append.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is negative.
     """
     return integer("start", start, 0, INT64_MAX)
@@ -376,14 +376,14 @@ def check_enough(enough: Any) -> int:
     """After how many bytes to stop.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is not positive.
     """
     return integer("enough", enough, 1, INT64_MAX)
 
 
 def check_builder(builder: Any, kind: type[Any]) -> None:
-    """Refuse what is no builder of the same implementation.
+    """Refuse what is not a builder of the same implementation.
 
     Raises:
         TypeError: It is not.
@@ -393,10 +393,10 @@ def check_builder(builder: Any, kind: type[Any]) -> None:
 
 
 def check_handle(handle: Any, kind: type[Any]) -> None:
-    """Refuse what is no class of handles.
+    """Refuse what is not a class of handles.
 
     Raises:
-        TypeError: It is no subclass of the implementation's `LazyDelivery`.
+        TypeError: It is not a subclass of the implementation's `LazyDelivery`.
     """
     if not (isinstance(handle, type) and issubclass(handle, kind)):
         what = f"the class {handle.__name__}" if isinstance(handle, type) else shown(handle)

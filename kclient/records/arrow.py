@@ -123,7 +123,7 @@ class ArrowDecoder:
             RecordTooLargeError: A batch is larger than `max_decompressed`, or all together are larger than 2 GiB.
             TypeError: A chunk, or one of its fields, is of a wrong type.
             ValueError: A number is out of its range.
-            ConfigError: `max_decompressed` is no positive integer.
+            ConfigError: `max_decompressed` is not a positive integer.
         """
         return self.decode_arrow_some(
             chunks, None, include_headers, check_crcs=check_crcs, max_decompressed=max_decompressed

@@ -50,8 +50,8 @@ def record_columns(data: Any, *, timestamp: int = -1) -> Iterator[RecordColumns]
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        SerializationError: A column is missing, unknown, there twice, or of a type that is no record's.
-        TypeError: The data are no such thing, or the timestamp is no integer.
+        SerializationError: A column is missing, unknown, there twice, or of a type that is not a record's.
+        TypeError: The data are none of these, or the timestamp is not an integer.
         ValueError: The timestamp is before the epoch, or beyond 64 bits.
     """
     pa = _pyarrow()
@@ -114,7 +114,7 @@ class ArrowEncoder:
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            SerializationError: A column is missing, unknown, there twice, or of a type that is no record's.
+            SerializationError: A column is missing, unknown, there twice, or of a type that is not a record's.
             TypeError: The data or an argument are of a wrong type.
             ValueError: A timestamp is before the epoch, or a number out of its range.
             RecordTooLargeError: A row fits into no batch.
@@ -344,7 +344,7 @@ def _plain_list(pa: Any, column: Any) -> Any:
     if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return column
     if not (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or pa.types.is_fixed_size_list(kind)):
-        raise SerializationError(f"column 'headers' of type {kind} is no list of keys and values")
+        raise SerializationError(f"column 'headers' of type {kind} is not a list of keys and values")
     import pyarrow.compute as compute
 
     # Arrow's own cast makes wrong lists of views, where some are null
@@ -360,9 +360,9 @@ def _key_and_value(pa: Any, column: Any) -> tuple[Any, Any]:
         return column.keys, column.items
     items = column.values
     if not pa.types.is_struct(items.type) or items.type.get_field_index("key") < 0:
-        raise SerializationError(f"column 'headers' of type {kind} is no list of keys and values")
+        raise SerializationError(f"column 'headers' of type {kind} is not a list of keys and values")
     if items.type.get_field_index("value") < 0:
-        raise SerializationError(f"column 'headers' of type {kind} is no list of keys and values")
+        raise SerializationError(f"column 'headers' of type {kind} is not a list of keys and values")
     return items.field("key"), items.field("value")
 
 
@@ -374,7 +374,9 @@ def _check_keys(pa: Any, column: Any, keys: Any) -> None:
     try:
         keys.validate(full=True)  # whether it is UTF-8, which nobody has looked at so far
     except pa.ArrowException as error:
-        raise SerializationError(f"column 'headers' of type {kind}: the key of a header is no text: {error}") from error
+        raise SerializationError(
+            f"column 'headers' of type {kind}: the key of a header is not text: {error}"
+        ) from error
     if pa.types.is_map(kind):
         return
     items = column.flatten()  # the items that rows have, without those behind a null row

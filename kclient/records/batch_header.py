@@ -292,7 +292,7 @@ def _absurd_header(header: BatchHeader, position: int) -> CorruptRecordError:
     if header.length < HEADER_SIZE:
         return absurd_length(header.base_offset, header.length - MEASURE_SIZE, position)
     return CorruptRecordError(
-        f"The batch at offset {header.base_offset} is corrupt: its header makes no sense ({header.count} records, "
+        f"The batch at offset {header.base_offset} is corrupt: its header is inconsistent ({header.count} records, "
         f"last offset delta {header.last_offset_delta}, attributes {header.attributes:#06x}; position {position}).",
         offset=header.base_offset,
         position=position,

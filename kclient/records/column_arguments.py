@@ -17,7 +17,7 @@ def check_many(values: Any, keys: Any) -> None:
     """Refuse what many values and keys cannot be taken from by their index.
 
     Raises:
-        TypeError: They are no sequences.
+        TypeError: They are not sequences.
         ValueError: They differ in number.
     """
     _check_sequence("values", values, "")
@@ -44,7 +44,7 @@ def _check_sequence(name: str, items: Any, or_none: str) -> None:
 
 
 def check_columns(columns: Any) -> None:
-    """Refuse what are no columns to append; whether their buffers are long enough is still to be looked at.
+    """Refuse what are not columns to append; whether their buffers are long enough is still to be looked at.
 
     Raises:
         TypeError: They, or parts of them, are of a wrong type.
@@ -126,7 +126,7 @@ def _plain_number(name: str, value: Any) -> int:
 
 
 def check_source(source: Any, kind: type[Any]) -> None:
-    """Refuse what is no source of rows of the same implementation, or does not say where they go.
+    """Refuse what is not a source of rows of the same implementation, or does not say where they go.
 
     Raises:
         TypeError: It is not, or does not.

@@ -32,7 +32,7 @@ def encode_end_marker(*, commit: bool, coordinator_epoch: int) -> tuple[bytes, b
         coordinator_epoch: Epoch of the transaction coordinator, or -1.
 
     Raises:
-        TypeError: The epoch is no integer.
+        TypeError: The epoch is not an integer.
         ValueError: The epoch is out of its range.
     """
     coordinator_epoch = integer("coordinator_epoch", coordinator_epoch, -1, INT32_MAX)
@@ -80,7 +80,7 @@ def check_aborted(aborted: Any) -> list[tuple[int, int]]:
     """Producer id and first offset of each aborted transaction.
 
     Raises:
-        TypeError: They are no pairs of integers.
+        TypeError: They are not pairs of integers.
         ValueError: One is out of 64 bits.
     """
     try:
@@ -109,7 +109,7 @@ class AbortedFilter:
         aborted: Producer id and first offset of each aborted transaction, as in the response.
 
     Raises:
-        TypeError: They are no pairs of integers.
+        TypeError: They are not pairs of integers.
         ValueError: One is out of 64 bits.
     """
 

@@ -78,7 +78,8 @@ class RecordConverter:
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`.
             InvalidTimestampError: A record's timestamp is before the epoch and not -1.
-            ConfigError: A batch's compression does not have that level, or `max_decompressed` is no positive integer.
+            ConfigError: A batch's compression does not have that level, or `max_decompressed` is not a positive
+                integer.
         """
         return self._converted(buffer, magic, int.__ge__, first_offset, level, check_crcs, max_decompressed)
 
@@ -111,7 +112,8 @@ class RecordConverter:
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`.
             InvalidTimestampError: A record's timestamp is before the epoch and not -1.
-            ConfigError: A batch's compression does not have that level, or `max_decompressed` is no positive integer.
+            ConfigError: A batch's compression does not have that level, or `max_decompressed` is not a positive
+                integer.
         """
         return self._converted(buffer, magic, int.__le__, 0, level, check_crcs, max_decompressed)
 

@@ -1,6 +1,6 @@
 """What can be wrong inside the records of a batch, and the exceptions for it.
 
-Both implementations look at the same things in the same order and report a flaw by its number and place, so
+Both implementations look at the same things in the same order and report a corruption by its number and place, so
 that their errors are equal to the letter.
 """
 
@@ -48,19 +48,19 @@ _TEXTS = {
 }
 
 
-def record_error(flaw: int, header: BatchHeader, position: int, index: int, byte: int) -> CorruptRecordError:
-    """The exception for a flaw in a batch's records.
+def record_error(corruption: int, header: BatchHeader, position: int, index: int, byte: int) -> CorruptRecordError:
+    """The exception for a corruption in a batch's records.
 
     Args:
-        flaw: A `Corruption`.
+        corruption: A `Corruption`.
         header: The batch's header.
         position: Where the batch begins in the buffer that was read.
         index: Which record of the batch, counted from 0.
         byte: Where the faulty field begins, counted from the start of the (decompressed) records.
     """
     return CorruptRecordError(
-        f"Record {index} of the batch at offset {header.base_offset} is corrupt: {_TEXTS[Corruption(flaw)]} (byte "
-        f"{byte} of the records, batch at position {position}).",
+        f"Record {index} of the batch at offset {header.base_offset} is corrupt: {_TEXTS[Corruption(corruption)]} "
+        f"(byte {byte} of the records, batch at position {position}).",
         offset=header.base_offset,
         position=position,
     )

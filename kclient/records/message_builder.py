@@ -216,7 +216,7 @@ class MessageSetBuilder:
             How many records were taken. On an error those before the faulty one have been taken.
 
         Raises:
-            TypeError: Values or keys are no sequence.
+            TypeError: Values or keys are not a sequence.
             ValueError: The numbers of keys and values differ, or `start` is negative; else as `append`.
         """
         timestamp = milliseconds(timestamp)
@@ -238,7 +238,7 @@ class MessageSetBuilder:
 
         Raises:
             IllegalStateError: There are no records, or the set was built before.
-            TypeError: The offset is no integer.
+            TypeError: The offset is not an integer.
             ValueError: The offset is negative, or that of the last record would be beyond 63 bits.
         """
         if self._built:

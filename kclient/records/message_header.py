@@ -66,7 +66,7 @@ def read_message_header(buffer: Buffer, position: int) -> BatchHeader:
     attributes &= _KNOWN_ATTRIBUTES[magic]
     codec = attributes & _COMPRESSION_MASK
     if codec > GREATEST_MESSAGE_COMPRESSION or not 0 <= offset < INT64_MAX:
-        raise message_error(f"its header makes no sense (attributes {attributes:#04x})", offset, position)
+        raise message_error(f"its header is invalid (attributes {attributes:#04x})", offset, position)
     timestamp = stamp[0] if stamp else -1
     fields = (offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, -1 if codec else 1)
     return _new_header(BatchHeader, fields)
@@ -80,8 +80,8 @@ def check_message_crc(buffer: Buffer, position: int, header: BatchHeader) -> Non
     """
     computed = crc32(memoryview(buffer)[position + _CHECKED_AT : position + header.length])
     if computed != header.crc:
-        flaw = f"its checksum is {computed:#010x} and should be {header.crc:#010x}"
-        raise message_error(flaw, header.base_offset, position)
+        text = f"its checksum is {computed:#010x} and should be {header.crc:#010x}"
+        raise message_error(text, header.base_offset, position)
 
 
 def fields_of(buffer: Buffer, position: int, header: BatchHeader) -> tuple[int, int, int, int]:
@@ -112,8 +112,8 @@ def encode_message(
     return _FRONT.pack(offset, len(body) + _CRC_SIZE, crc32(body)) + body
 
 
-def message_error(flaw: str, offset: int, position: int) -> CorruptRecordError:
+def message_error(text: str, offset: int, position: int) -> CorruptRecordError:
     """The exception for a message that makes no sense."""
     return CorruptRecordError(
-        f"The message at offset {offset} is corrupt: {flaw} (position {position}).", offset=offset, position=position
+        f"The message at offset {offset} is corrupt: {text} (position {position}).", offset=offset, position=position
     )

@@ -282,8 +282,8 @@ def _open_message(
     try:
         return _leaves(inside, header, check_crcs, budget, depth)
     except CorruptRecordError as error:
-        flaw = f"inside, {error.message}"
-        raise message_error(flaw, header.base_offset, position) from error.__cause__
+        text = f"inside, {error.message}"
+        raise message_error(text, header.base_offset, position) from error.__cause__
 
 
 def _leaves(inside: Buffer, outer: BatchHeader, check_crcs: bool, budget: _Budget, depth: int) -> list[Leaf]:

@@ -29,7 +29,7 @@ def break_checksum(frame: Buffer) -> bytes:
 
 
 def mended_front(frame: Buffer) -> bytes:
-    """The frame's header with the right checksum; empty if it is no frame, or right already."""
+    """The frame's header with the right checksum; empty if it is not a frame, or right already."""
     if bytes(frame[:_FLAGS_AT]) != _MAGIC or len(frame) <= _FLAGS_AT:
         return b""
     at = _checksum_at(frame)

@@ -77,7 +77,7 @@ def check_wanted(
     Raises:
         TypeError: One is of a wrong type.
         ValueError: A number is out of its range.
-        ConfigError: `max_decompressed` is no positive integer.
+        ConfigError: `max_decompressed` is not a positive integer.
     """
     if type(topic) is not str:
         topic = check_topic(topic)
@@ -156,7 +156,7 @@ class RecordReader:
             RecordDeserializationError: A deserializer failed.
             TypeError: An argument is of a wrong type; raised by the call itself, as the two below are.
             ValueError: A number is out of its range.
-            ConfigError: `max_decompressed` is no positive integer.
+            ConfigError: `max_decompressed` is not a positive integer.
         """
         if key_deserializer is not None or value_deserializer is not None:
             _check_deserializers(key_deserializer, value_deserializer)

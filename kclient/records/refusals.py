@@ -9,7 +9,7 @@ from kclient.records.batch_header import HEADER_SIZE
 
 def bad_column(row: int) -> ValueError:
     """The exception for a column whose buffers contradict each other."""
-    return ValueError(f"the buffers of a column make no sense at row {row}")
+    return ValueError(f"the buffers of a column are inconsistent at row {row}")
 
 
 def builder_closed() -> IllegalStateError:

@@ -45,6 +45,6 @@ class JsonDeserializer:
         try:
             return json.loads(str(data, "utf-8"))
         except ValueError as error:
-            raise SerializationError(f"{topic}: the bytes are no JSON: {error}") from error
+            raise SerializationError(f"{topic}: the bytes are not JSON: {error}") from error
         except TypeError:
             raise SerializationError(f"{topic}: expected bytes, not {type(data).__name__}") from None

@@ -98,7 +98,7 @@ class StringDeserializer:
         try:
             return str(data, self.encoding)
         except UnicodeError as error:
-            raise SerializationError(f"{topic}: the bytes are no text in {self.encoding}: {error}") from error
+            raise SerializationError(f"{topic}: the bytes are not text in {self.encoding}: {error}") from error
         except TypeError:
             raise _no_bytes(topic, data) from None
 
@@ -257,7 +257,7 @@ class UUIDDeserializer:
         try:
             return UUID(str(data, "utf-8"))
         except ValueError as error:
-            raise SerializationError(f"{topic}: the bytes are no UUID: {error}") from error
+            raise SerializationError(f"{topic}: the bytes are not a UUID: {error}") from error
         except TypeError:
             raise _no_bytes(topic, data) from None
 

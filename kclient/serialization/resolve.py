@@ -94,7 +94,7 @@ def _resolve(
         return value
     if callable(value):
         return wrap(value)
-    raise ConfigError(f"{setting}: {shown(value)} has no method {method}(topic, …, headers) and is no function")
+    raise ConfigError(f"{setting}: {shown(value)} has no method {method}(topic, …, headers) and is not a function")
 
 
 def _instance(cls: type[Any], setting: str, method: str) -> Any:

@@ -141,11 +141,11 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 def _texts(options: Mapping[str, str]) -> dict[str, str]:
     """The options by their names in lower case. Spark makes text of them all; other callers may not."""
     if not isinstance(options, Mapping):
-        raise ConfigError(f"options are a mapping of names to texts, not {shown(options)}")
+        raise ConfigError(f"options are a mapping of names to text, not {shown(options)}")
     lowered = {}
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigError(f"options are texts, not {shown(name)}: {shown(value)}")
+            raise ConfigError(f"options are text, not {shown(name)}: {shown(value)}")
         lowered[name.lower()] = value
     return lowered
 
@@ -324,7 +324,7 @@ def _pattern(value: str) -> str:
         re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(
-            f"the option subscribePattern is no regular expression: {shown(value)}: {brief(str(error))}"
+            f"the option subscribePattern is not a regular expression: {shown(value)}: {brief(str(error))}"
         ) from error
     return value
 

@@ -44,7 +44,7 @@ def check_schema(schema: StructType) -> None:
     """A schema that the user gave may leave columns out and reorder them; names and types must be the source's.
 
     Raises:
-        TypeError: it is no schema.
+        TypeError: it is not a schema.
         ConfigError: a column that the source does not have, or has with another type.
     """
     if not isinstance(schema, StructType):

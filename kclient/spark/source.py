@@ -38,7 +38,7 @@ class KclientDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         if not isinstance(options, Mapping):
-            raise ConfigError(f"options are a mapping of names to texts, not {shown(options)}")
+            raise ConfigError(f"options are a mapping of names to text, not {shown(options)}")
         # Spark's own mapping lower-cases the keys and does not travel well; a plain dict does.
         self.options: dict[str, str] = dict(options)
 

@@ -237,7 +237,7 @@ class Producer(StartedByWith, ProducerBase):
 
         Raises:
             ValueError: There are not as many keys as values.
-            TypeError: Values or keys are no collection.
+            TypeError: Values or keys are not a collection.
             KafkaError: As for `send`.
         """
         values, keys = as_values_and_keys(values, keys)
@@ -267,7 +267,7 @@ class Producer(StartedByWith, ProducerBase):
         Raises:
             MissingExtraError: pyarrow is not installed.
             SerializationError: A column is missing, unknown, there twice, or of a wrong type, or a row has no topic.
-            TypeError: It is no Arrow data, or the topic is no text.
+            TypeError: It is not Arrow data, or the topic is not text.
             KafkaError, ValueError: As for `send`.
         """
         self._beginning.check_here()
@@ -306,7 +306,7 @@ class Producer(StartedByWith, ProducerBase):
             DeliveryError: Records were not delivered, and nobody asked for them.
             KafkaTimeoutError: Not everything is through in time; it goes on in the background, or in the thread that
                 calls the callbacks.
-            TypeError, ValueError: The timeout is no number of seconds.
+            TypeError, ValueError: The timeout is not a number of seconds.
         """
         life = self._life
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)

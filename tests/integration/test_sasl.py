@@ -253,7 +253,7 @@ async def test_a_token_that_is_known_to_have_ended(settings_of: Callable[..., Se
     """It is not even sent; the callback may have a better one next time."""
     settings = settings_of("SASL", "OAUTHBEARER", sasl_jaas_config=None)
     settings["sasl.login.callback.handler.class"] = lambda: unsecured_token({"sub": "alice"}, lifetime=-1)
-    with pytest.raises(KafkaTimeoutError, match="the token callback returned a token that has ended"):
+    with pytest.raises(KafkaTimeoutError, match="the token callback returned an expired token"):
         await list_topics({**settings, "default.api.timeout.ms": 1500, "request.timeout.ms": 1000})
 
 

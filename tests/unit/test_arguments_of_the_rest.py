@@ -179,8 +179,8 @@ def test_many_options_of_spark() -> None:
         ({"subscribe": "t", "startingOffsets": '{"t":{"0":9223372036854775808}}'}, "greatest is 9223372036854775807"),
         ({"subscribe": "t", "startingTimestamp": "9223372036854775808"}, "must be at most 9223372036854775807"),
         ({"subscribe": "t", "minPartitions": "x" * 5000}, r"^the option minPartitions takes a whole .{,300}$"),
-        ({"subscribe": "t", "minPartitions": 4}, "options are texts, not 'minPartitions': 4"),
-        ({"subscribePattern": "a("}, "the option subscribePattern is no regular expression: 'a\\('"),
+        ({"subscribe": "t", "minPartitions": 4}, "options are text, not 'minPartitions': 4"),
+        ({"subscribePattern": "a("}, "the option subscribePattern is not a regular expression: 'a\\('"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be(options: Any, told: str) -> None:

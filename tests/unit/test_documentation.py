@@ -1,4 +1,4 @@
-"""The documentation's site: a menu in which nothing repeats, and settings that can be linked to."""
+"""The documentation: a menu in which nothing repeats, settings that can be linked to, and files that there are."""
 
 from __future__ import annotations
 
@@ -76,3 +76,23 @@ def test_the_references_tables_are_found(hook: ModuleType, page: str) -> None:
     """Their first column has the heading that the hook looks for."""
     text = (DOCS / page).read_text("utf-8")
     assert re.search(r"^\| setting \|", text, re.MULTILINE)
+
+
+PAGES = [*sorted((DOCS / "internals").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.fixture(scope="module")
+def files() -> set[str]:
+    folders = ("kclient", "tests", "benchmarks", "docs", "examples")
+    return {f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.*")} | {
+        f"/{path.name}" for path in ROOT.iterdir()
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_file_that_the_internals_name_is_there(page: Path, files: set[str]) -> None:
+    """By the end of its path, as far as it is given; a page tells of one room, and names folders once."""
+    named = set(re.findall(r"`(?:\.\./)?([\w*/.-]+\.(?:py|pyx|pxi|md))`", page.read_text("utf-8")))
+    names = "\n".join(files)
+    pattern = {name: re.escape("/" + name).replace(r"\*", "[^/]*") for name in named}
+    assert [name for name in sorted(named) if not re.search(f"{pattern[name]}$", names, re.MULTILINE)] == []

@@ -21,6 +21,7 @@ PUBLIC = [
     "kclient.spark",
     "kclient.sync",
     "kclient.testing",
+    "kclient.types",
 ]
 HEAVY = ["pyarrow", "sqlalchemy", "pyspark", "typer", "rich", "pandas", "httpx", "numpy"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +48,7 @@ def test_type_checkers_see_the_same_names(module_name: str) -> None:
     }
     defined = {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
     defined |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    defined |= {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
     assert set(module.__all__) <= seen | defined
 
 

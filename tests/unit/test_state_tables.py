@@ -35,6 +35,7 @@ from kclient.gateway.groups.states import GroupState
 from kclient.gateway.partition_states import PARTITION_TABLE
 from kclient.gateway.partition_states import Event as PartitionEvent
 from kclient.gateway.partition_states import State as PartitionState
+from kclient.inprocess.hosts import HOST_TABLE, HostEvent, HostState
 from kclient.net.sasl.authentication import AUTHENTICATION_TABLE, AuthenticationEvent, AuthenticationState
 from kclient.net.sasl.session import SESSION_TABLE, SessionEvent, SessionState
 from kclient.producer.states import (
@@ -67,6 +68,7 @@ MACHINES = {
     "coordinator": Machine(COORDINATOR_TABLE, CoordinatorState, CoordinatorEvent, "coordinator.md"),
     "errand": Machine(ERRAND_TABLE, ErrandState, ErrandEvent, "coordinator.md"),
     "evidence": Machine(EVIDENCE_TABLE, Evidence, AttemptOutcome, "producer.md"),
+    "host": Machine(HOST_TABLE, HostState, HostEvent, "inprocess.md"),
     "holding": Machine(HOLDING_TABLE, HoldingState, HoldingEvent, "coordinator.md"),
     "link": Machine(LINK_TABLE, LinkState, LinkEvent, "cluster.md"),
     "member": Machine(MEMBER_TABLE, MemberState, MemberEvent, "coordinator.md"),

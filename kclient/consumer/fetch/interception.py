@@ -46,7 +46,7 @@ class UndecodedRecords(ConsumerRecords):
 class Interception:
     """The interceptors of one consumer, in their order.
 
-    Exceptions are logged and ignored, as in the Java client, and so is what is no `ConsumerRecords`.
+    Exceptions are logged and ignored, as in the Java client, and so is what is not a `ConsumerRecords`.
     """
 
     def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:

@@ -22,7 +22,7 @@ class ConsumerGroupMetadata:
 
     group_id: str
     generation_id: int = -1
-    """Generation of the group, or -1 while the consumer is no member."""
+    """Generation of the group, or -1 while the consumer is not a member."""
     member_id: str = ""
     group_instance_id: str | None = None
 

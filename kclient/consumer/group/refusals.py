@@ -39,7 +39,7 @@ def not_a_member(settings: MemberSettings, cause: KafkaError | None) -> CommitFa
     """There is no membership to commit in, for a cause, or because there was none yet."""
     why = "it has not joined yet: poll first" if cause is None else str(cause)
     return CommitFailedError(
-        f"The offsets cannot be committed, because the consumer is no member of group {settings.group_id!r}: {why}"
+        f"The offsets cannot be committed, because the consumer is not a member of group {settings.group_id!r}: {why}"
     )
 
 

@@ -26,7 +26,7 @@ def decode_cluster_id(row: bytes) -> str:
     except LookupError as error:
         raise ValueError(f"{row[:200]!r} has no {error}") from error
     if not _CLUSTER_ID.fullmatch(found):
-        raise ValueError(f"{row[:200]!r} is no cluster id")
+        raise ValueError(f"{row[:200]!r} is not a cluster id")
     return found
 
 

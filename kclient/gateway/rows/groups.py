@@ -126,9 +126,9 @@ def decode_group(value: bytes, group_id: str) -> tuple[GroupSnapshot, int]:
         )
         ids = {member.member_id for member in snapshot.members}
         if len(ids) < len(snapshot.members):
-            raise ValueError("a member stands in it twice")
+            raise ValueError("it lists a member twice")
         if snapshot.members and snapshot.leader not in ids:
-            raise ValueError(f"its leader {snapshot.leader!r} is no member")
+            raise ValueError(f"its leader {snapshot.leader!r} is not a member")
         return snapshot, whole(row["since"])
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{value[:200]!r}: {error!r}") from error

@@ -98,11 +98,11 @@ class IntentRow(NamedTuple):
             topic_id = optional_string(fields["id"])
             return cls(string(fields["mapping"]), None if topic_id is None else bytes.fromhex(topic_id))
         except LookupError as error:
-            raise ValueError(f"{row[:200]!r} is no intent: {error!r}") from error
+            raise ValueError(f"{row[:200]!r} is not an intent: {error!r}") from error
 
 
 def _parse_id(value: object) -> bytes:
     topic_id = bytes.fromhex(string(value))
     if len(topic_id) != 16:
-        raise ValueError(f"{value!r} is no topic id")
+        raise ValueError(f"{value!r} is not a topic id")
     return topic_id

@@ -139,7 +139,7 @@ class ClientCredentialsSource:
         except (httpx.TransportError, OSError) as error:
             raise self._failed(str(error) or type(error).__name__) from None
         except (httpx.InvalidURL, ValueError):
-            raise self._failed("the address makes no sense", retriable=False) from None
+            raise self._failed("the address is invalid", retriable=False) from None
         if status != 200:
             reason = _oauth_error(answer)
             raise self._failed(f"it answered with status {status}{reason}", retriable=status not in _FINAL_STATUS)

@@ -220,12 +220,12 @@ class TokenLogin:
                 f"the token callback returned {type(found).__name__}, not an OAuthToken or the text of a JWT"
             )
         if self._has_ended(found):
-            raise OAuthTokenError("the token callback returned a token that has ended", retriable=True, fatal=False)
+            raise OAuthTokenError("the token callback returned an expired token", retriable=True, fatal=False)
         if self._extensions and not found.extensions:
             found = found.with_extensions(self._extensions)
         try:
             OAuthBearerClient(found)
-        except ConfigError as error:  # to the client it is no setting, but what its source gave
+        except ConfigError as error:  # to the client it is not a setting, but what its source gave
             raise OAuthTokenError(error.message) from None
         self._received = self._clock()
         self.token = found

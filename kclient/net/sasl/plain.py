@@ -97,7 +97,7 @@ def fixed_passwords(passwords: Mapping[str, Secret | str]) -> PasswordCheck:
         passwords: The users and their passwords.
 
     Raises:
-        TypeError: If it is no mapping, or a user or password no text.
+        TypeError: If it is not a mapping, or a user or password is not text.
         ConfigError: If a password holds a lone surrogate, which UTF-8 cannot carry.
     """
     table = {name: password.reveal().encode() for name, password in _checked(passwords)}
@@ -118,6 +118,6 @@ def _checked(passwords: Any) -> Iterator[tuple[str, Secret]]:
     for name, password in passwords.items():
         if not isinstance(name, str) or not isinstance(password, str | Secret):
             kinds = f"{type(name).__name__} and {type(password).__name__}"
-            raise TypeError(f"a user and the password are texts, or the password a Secret, not {kinds}")
+            raise TypeError(f"a user is text, and the password text or a Secret; not {kinds}")
         check_encodable(f"the password of {name!r}", password)
         yield name, Secret(password)

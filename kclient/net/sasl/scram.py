@@ -241,7 +241,7 @@ class ScramClient(Exchange):
         try:
             return bytes(challenge[:_TEXT_LIMIT]).decode()
         except UnicodeDecodeError:
-            raise self._failed("The broker's SCRAM message is no UTF-8") from None
+            raise self._failed("The broker's SCRAM message is not UTF-8") from None
 
     def _decode_base64(self, text: str) -> bytes:
         data = _from_base64(text)
@@ -293,7 +293,7 @@ class ScramServer(Exchange):
         try:
             text = bytes(response[:_TEXT_LIMIT]).decode()
         except UnicodeDecodeError:
-            raise self._refused("Invalid SCRAM message: it is no UTF-8") from None
+            raise self._refused("Invalid SCRAM message: it is not UTF-8") from None
         if self.state is ExchangeState.NEW:
             answer = self._begin(text)
             self._move(ExchangeState.FIRST)

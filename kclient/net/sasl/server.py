@@ -120,7 +120,7 @@ class SaslHandler:
             return self._with_sasl(self.handler.begin(frame, connection), frame)
         if session.may_ask():
             return self.handler.begin(frame, connection)
-        what = "its session has ended" if session.identity is not None else "it is not authenticated"
+        what = "its session has expired" if session.identity is not None else "it is not authenticated"
         raise CloseConnectionError(f"it asks for the API {api_key}, but {what}")
 
     # SASL

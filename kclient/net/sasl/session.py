@@ -190,7 +190,7 @@ class SaslSession:
         ends = [now + self.max_lifetime_ms / 1000] if self.max_lifetime_ms > 0 else []
         if found.expires_at is not None:
             if found.expires_at <= now:
-                raise SaslAuthenticationError("Authentication failed: the credential has ended")
+                raise SaslAuthenticationError("Authentication failed: the credential has expired")
             ends.append(found.expires_at)
         self._go(SessionEvent.PROVED)
         self._exchange = None

@@ -26,7 +26,7 @@ class OAuthToken:
     A callback may return the bare text of a JWT instead: its claims say the rest.
 
     Raises:
-        TypeError: If the value is no text.
+        TypeError: If the value is not text.
     """
 
     value: Secret
@@ -48,7 +48,7 @@ class OAuthToken:
     def from_jwt(cls, text: str | Secret, *, scope_claim: str = "scope", subject_claim: str = "sub") -> OAuthToken:
         """The token of a JWT, with what its claims say; the signature is the broker's business.
 
-        A token that is no JWT is taken as it is, without lifetime.
+        A token that is not a JWT is taken as it is, without lifetime.
         """
         for claim in (scope_claim, subject_claim):
             check_text(claim, "the name of a claim")
@@ -75,7 +75,7 @@ class OAuthToken:
     def with_extensions(self, extensions: Mapping[str, str]) -> OAuthToken:
         """The same token with SASL extensions."""
         if not isinstance(extensions, Mapping):
-            raise TypeError(f"extensions are a mapping of names to texts, not a {type(extensions).__name__}")
+            raise TypeError(f"extensions are a mapping of names to text, not a {type(extensions).__name__}")
         return replace(self, extensions=dict(extensions))
 
 

@@ -68,10 +68,10 @@ def accept_unsecured(
         head, _, rest = text.partition(".")
         claims = read_claims(text)
         if claims is None or not rest.endswith(".") or _algorithm(head) != "none":
-            raise InvalidTokenError("it is no unsecured JWT")
+            raise InvalidTokenError("it is not an unsecured JWT")
         token = OAuthToken.from_jwt(text, subject_claim=principal_claim)
         if token.expires_at is None or token.expires_at + clock_skew <= clock():
-            raise InvalidTokenError("it has ended")
+            raise InvalidTokenError("it has expired")
         if not token.principal:
             raise InvalidTokenError(f"it has no claim {principal_claim}")
         if required_scope is not None and required_scope not in token.scope:

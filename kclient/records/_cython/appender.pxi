@@ -41,7 +41,7 @@ cdef class TopicSlots:
         """From now on records for a partition go into this builder, and their handles name this batch.
 
         Raises:
-            TypeError: The partition is no integer, or the builder no `BatchBuilder`.
+            TypeError: The partition is not an integer, or the builder is not a `BatchBuilder`.
             ValueError: The partition is negative or beyond a million.
         """
         cdef int32_t number = check_partition(partition)
@@ -56,7 +56,7 @@ cdef class TopicSlots:
         """A partition has no open batch.
 
         Raises:
-            TypeError: The partition is no integer.
+            TypeError: The partition is not an integer.
         """
         cdef int32_t number = partition_or_none(partition)
         if 0 <= number < len(self._builders):

@@ -276,7 +276,7 @@ cdef class BatchBuilder:
             How many records were taken. On an error those before the faulty one have been taken.
 
         Raises:
-            TypeError: Values or keys are no sequence.
+            TypeError: Values or keys are not a sequence.
             ValueError: The numbers of keys and values differ, or `start` is negative; else as `append`.
         """
         cdef int64_t stamp = _milliseconds(timestamp)
@@ -464,7 +464,7 @@ cdef class BatchBuilder:
 
         Raises:
             IllegalStateError: There are no records.
-            TypeError: A number is no integer.
+            TypeError: A number is not an integer.
             ValueError: A number is out of its range; `last_offset_delta` lies before the last record.
         """
         if self.count == 0:

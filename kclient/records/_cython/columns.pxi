@@ -72,14 +72,14 @@ cdef int _fill(Filling* filling) noexcept nogil:
     cdef Cursor* cursor = &filling.cursor
     cdef int64_t offset
     cdef int64_t first = filling.first
-    cdef int flaw
+    cdef int corruption
     while filling.index < filling.count:
         if filling.waiting:
             filling.waiting = False  # the record was read, and there is room for it now
         else:
-            flaw = _advance(cursor)
-            if flaw:
-                return flaw
+            corruption = _advance(cursor)
+            if corruption:
+                return corruption
         offset = filling.base_offset + cursor.delta
         if offset < filling.start or offset >= filling.end:
             filling.index += 1
@@ -179,7 +179,7 @@ cdef class ColumnBuilder:
         cdef int64_t last_delta = header.last_offset_delta
         cdef int64_t before = self._rows
         cdef bytearray places = None
-        cdef int flaw
+        cdef int corruption
         self._size += view.len
         if self._size > INT32_MAX:
             raise columns_too_large()
@@ -204,16 +204,16 @@ cdef class ColumnBuilder:
         self._reserve(&filling, count, view.len)
         while True:
             if view.len < RELEASE_GIL_BYTES:
-                flaw = _fill(&filling)
+                corruption = _fill(&filling)
             else:
                 with nogil:
-                    flaw = _fill(&filling)
-            if flaw != NEEDS_ROOM:
+                    corruption = _fill(&filling)
+            if corruption != NEEDS_ROOM:
                 break
             self._key_used = filling.keys.used
             self._reserve_keys(&filling, filling.keys.used + max(filling.cursor.key_size, filling.keys.used))
-        if flaw:
-            raise record_error(flaw, header, position, filling.index, filling.cursor.flaw_at)
+        if corruption:
+            raise record_error(corruption, header, position, filling.index, filling.cursor.corrupt_at)
         self._rows = filling.row
         self._key_used = filling.keys.used
         self._key_nulls = filling.keys.nulls

@@ -16,7 +16,7 @@ cdef struct Cursor:
     Py_ssize_t headers_at
     Py_ssize_t headers_count
     Py_ssize_t end
-    Py_ssize_t flaw_at
+    Py_ssize_t corrupt_at
 
 
 cdef int _read_long_varint(
@@ -32,20 +32,20 @@ cdef int _read_long_varint(
         raw |= <uint64_t>(byte & 0x7F) << shift
         if byte < 0x80:
             if shift == last_shift and byte > last_bits:
-                return FLAW_VARINT
+                return CORRUPT_VARINT
             value[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
             position[0] = at
-            return FLAW_NONE
+            return CORRUPT_NONE
         if shift == last_shift:
-            return FLAW_VARINT
+            return CORRUPT_VARINT
         shift += 7
-    return FLAW_TRUNCATED
+    return CORRUPT_TRUNCATED
 
 
 cdef inline int _read_varint(
     const uint8_t* data, Py_ssize_t* position, Py_ssize_t end, int64_t* value
 ) noexcept nogil:
-    # At most 32 bits; one and two bytes inline. On a flaw the position stays where the number begins.
+    # At most 32 bits; one and two bytes inline. Where it is corrupt the position stays where the number begins.
     cdef Py_ssize_t at = position[0]
     cdef uint32_t raw
     if at < end:
@@ -53,12 +53,12 @@ cdef inline int _read_varint(
         if raw < 0x80:
             value[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
             position[0] = at + 1
-            return FLAW_NONE
+            return CORRUPT_NONE
         if at + 1 < end and data[at + 1] < 0x80:
             raw = (raw & 0x7F) | (<uint32_t>data[at + 1] << 7)
             value[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
             position[0] = at + 2
-            return FLAW_NONE
+            return CORRUPT_NONE
     return _read_long_varint(data, position, end, value, 28, 0x0F)
 
 
@@ -72,24 +72,24 @@ cdef inline int _read_varlong(
         if byte < 0x80:
             value[0] = <int64_t>(byte >> 1) ^ -<int64_t>(byte & 1)
             position[0] = at + 1
-            return FLAW_NONE
+            return CORRUPT_NONE
     return _read_long_varint(data, position, end, value, 63, 0x01)
 
 
 cdef inline int _read_length(
-    const uint8_t* data, Py_ssize_t* position, Py_ssize_t end, Py_ssize_t* size, int64_t least, int flaw
+    const uint8_t* data, Py_ssize_t* position, Py_ssize_t end, Py_ssize_t* size, int64_t least, int corruption
 ) noexcept nogil:
-    # A length between `least` and what is left; on a flaw the position stays where the length begins.
+    # A length between `least` and what is left; where it is corrupt the position stays where the length begins.
     cdef Py_ssize_t at = position[0]
     cdef int64_t value = 0
     cdef int wrong = _read_varint(data, &at, end, &value)
     if wrong:
         return wrong
     if value < least or value > end - at:
-        return flaw
+        return corruption
     size[0] = <Py_ssize_t>value
     position[0] = at
-    return FLAW_NONE
+    return CORRUPT_NONE
 
 
 cdef inline bint _overflows(int64_t left, int64_t right) noexcept nogil:
@@ -99,84 +99,84 @@ cdef inline bint _overflows(int64_t left, int64_t right) noexcept nogil:
 cdef int _skip_headers(Cursor* cursor, Py_ssize_t* position) noexcept nogil:
     cdef Py_ssize_t index
     cdef Py_ssize_t size = 0
-    cdef int flaw
+    cdef int corruption
     for index in range(cursor.headers_count):
-        flaw = _read_length(cursor.data, position, cursor.end, &size, 0, FLAW_HEADER_KEY_LENGTH)
-        if flaw:
-            return flaw
+        corruption = _read_length(cursor.data, position, cursor.end, &size, 0, CORRUPT_HEADER_KEY_LENGTH)
+        if corruption:
+            return corruption
         position[0] += size
-        flaw = _read_length(cursor.data, position, cursor.end, &size, -1, FLAW_HEADER_VALUE_LENGTH)
-        if flaw:
-            return flaw
+        corruption = _read_length(cursor.data, position, cursor.end, &size, -1, CORRUPT_HEADER_VALUE_LENGTH)
+        if corruption:
+            return corruption
         if size > 0:
             position[0] += size
-    return FLAW_NONE
+    return CORRUPT_NONE
 
 
 cdef int _advance_fields(Cursor* cursor, Py_ssize_t* at) noexcept nogil:
-    # Reads a record; on a flaw `at` is where the faulty field begins.
+    # Reads a record; where it is corrupt `at` is where the faulty field begins.
     cdef const uint8_t* data = cursor.data
     cdef Py_ssize_t start
     cdef Py_ssize_t size = 0
     cdef Py_ssize_t end
     cdef int64_t value = 0
-    cdef int flaw
+    cdef int corruption
 
-    flaw = _read_length(data, at, cursor.size, &size, 0, FLAW_RECORD_LENGTH)
-    if flaw:
-        return flaw
+    corruption = _read_length(data, at, cursor.size, &size, 0, CORRUPT_RECORD_LENGTH)
+    if corruption:
+        return corruption
     if size == 0:
-        return FLAW_TRUNCATED
+        return CORRUPT_TRUNCATED
     end = at[0] + size
     cursor.end = end
     at[0] += 1  # the attributes, of which none is in use
 
     start = at[0]
-    flaw = _read_varlong(data, at, end, &value)
-    if flaw:
-        return flaw
+    corruption = _read_varlong(data, at, end, &value)
+    if corruption:
+        return corruption
     if _overflows(cursor.base_timestamp, value):
         at[0] = start
-        return FLAW_TIMESTAMP
+        return CORRUPT_TIMESTAMP
     cursor.timestamp = cursor.base_timestamp + value
 
     start = at[0]
-    flaw = _read_varint(data, at, end, &value)
-    if flaw:
-        return flaw
+    corruption = _read_varint(data, at, end, &value)
+    if corruption:
+        return corruption
     if value < 0 or value > cursor.last_delta:
         at[0] = start
-        return FLAW_OFFSET_DELTA
+        return CORRUPT_OFFSET_DELTA
     cursor.delta = value
 
-    flaw = _read_length(data, at, end, &cursor.key_size, -1, FLAW_KEY_LENGTH)
-    if flaw:
-        return flaw
+    corruption = _read_length(data, at, end, &cursor.key_size, -1, CORRUPT_KEY_LENGTH)
+    if corruption:
+        return corruption
     cursor.key_at = at[0]
     if cursor.key_size > 0:
         at[0] += cursor.key_size
 
-    flaw = _read_length(data, at, end, &cursor.value_size, -1, FLAW_VALUE_LENGTH)
-    if flaw:
-        return flaw
+    corruption = _read_length(data, at, end, &cursor.value_size, -1, CORRUPT_VALUE_LENGTH)
+    if corruption:
+        return corruption
     cursor.value_at = at[0]
     if cursor.value_size > 0:
         at[0] += cursor.value_size
 
     start = at[0]
-    flaw = _read_varint(data, at, end, &value)
-    if flaw:
-        return flaw
+    corruption = _read_varint(data, at, end, &value)
+    if corruption:
+        return corruption
     if value < 0 or value > (end - at[0]) // 2:
         at[0] = start
-        return FLAW_HEADER_COUNT
+        return CORRUPT_HEADER_COUNT
     cursor.headers_count = <Py_ssize_t>value
     cursor.headers_at = at[0]
     if value:
-        flaw = _skip_headers(cursor, at)
-        if flaw:
-            return flaw
-    return FLAW_NONE if at[0] == end else FLAW_RECORD_REMAINDER
+        corruption = _skip_headers(cursor, at)
+        if corruption:
+            return corruption
+    return CORRUPT_NONE if at[0] == end else CORRUPT_RECORD_REMAINDER
 
 
 cdef inline Py_ssize_t _take_short(const uint8_t* data, Py_ssize_t at, int64_t* value) noexcept nogil:
@@ -253,25 +253,25 @@ cdef inline bint _advance_plain(Cursor* cursor) noexcept nogil:
 
 cdef inline int _advance(Cursor* cursor) noexcept nogil:
     if _advance_plain(cursor):
-        return FLAW_NONE
+        return CORRUPT_NONE
     return _advance_carefully(cursor)
 
 
 cdef int _advance_carefully(Cursor* cursor) noexcept nogil:
     cdef Py_ssize_t at = cursor.position
-    cdef int flaw = _advance_fields(cursor, &at)
-    if flaw:
-        cursor.flaw_at = at
-        return flaw
+    cdef int corruption = _advance_fields(cursor, &at)
+    if corruption:
+        cursor.corrupt_at = at
+        return corruption
     cursor.position = at
-    return FLAW_NONE
+    return CORRUPT_NONE
 
 
 cdef inline int _finish(Cursor* cursor) noexcept nogil:
     if cursor.position != cursor.size:
-        cursor.flaw_at = cursor.position
-        return FLAW_BATCH_REMAINDER
-    return FLAW_NONE
+        cursor.corrupt_at = cursor.position
+        return CORRUPT_BATCH_REMAINDER
+    return CORRUPT_NONE
 
 
 cdef inline object _nullable(const uint8_t* data, Py_ssize_t at, Py_ssize_t size):
@@ -286,11 +286,11 @@ cdef tuple _read_headers(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Py_
     cdef Py_ssize_t size = 0
     cdef Py_ssize_t index
     for index in range(count):
-        if _read_length(data, &at, end, &size, 0, FLAW_HEADER_KEY_LENGTH):
+        if _read_length(data, &at, end, &size, 0, CORRUPT_HEADER_KEY_LENGTH):
             raise RuntimeError("the records changed while they were read")
         key = PyUnicode_DecodeUTF8(<char*>data + at, size, "replace")  # as Java does
         at += size
-        if _read_length(data, &at, end, &size, -1, FLAW_HEADER_VALUE_LENGTH):
+        if _read_length(data, &at, end, &size, -1, CORRUPT_HEADER_VALUE_LENGTH):
             raise RuntimeError("the records changed while they were read")
         headers.append((key, _nullable(data, at, size)))
         if size > 0:
@@ -304,7 +304,7 @@ cdef void _set_cursor(Cursor* cursor, const Py_buffer* view, int64_t base_timest
     cursor.position = 0
     cursor.base_timestamp = base_timestamp
     cursor.last_delta = last_delta
-    cursor.flaw_at = 0
+    cursor.corrupt_at = 0
 
 
 def parse_records(
@@ -332,15 +332,15 @@ def parse_records(
     cdef int64_t last_delta = header.last_offset_delta
     cdef int64_t offset
     cdef int64_t index = 0
-    cdef int flaw = FLAW_NONE
+    cdef int corruption = CORRUPT_NONE
     cdef bint deserialize = key_deserializer is not None or value_deserializer is not None
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
         _set_cursor(&cursor, &view, base_timestamp, last_delta)
         while index < count:
-            flaw = _advance(&cursor)
-            if flaw:
-                raise record_error(flaw, header, position, index, cursor.flaw_at)
+            corruption = _advance(&cursor)
+            if corruption:
+                raise record_error(corruption, header, position, index, cursor.corrupt_at)
             index += 1
             # Headers of a batch are checked not to overflow; so is the difference against the last one.
             offset = base_offset + cursor.delta
@@ -362,9 +362,9 @@ def parse_records(
             if deserialize:
                 _deserialize(record, key_deserializer, value_deserializer)
             records.append(record)
-        flaw = _finish(&cursor)
-        if flaw:
-            raise record_error(flaw, header, position, index, cursor.flaw_at)
+        corruption = _finish(&cursor)
+        if corruption:
+            raise record_error(corruption, header, position, index, cursor.corrupt_at)
     finally:
         PyBuffer_Release(&view)
 

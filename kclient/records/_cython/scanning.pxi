@@ -12,7 +12,7 @@ cdef enum:
     AT_HEADER_KEY = 7
     AT_HEADER_VALUE = 8
     AT_END = 9
-    SCAN_EVENT = 14  # no flaw: a record that somebody wants to know of
+    SCAN_EVENT = 14  # no corruption: a record that somebody wants to know of
     MOST_KEYLESS = 10000
 
 
@@ -47,49 +47,49 @@ cdef int _take_stage(Scanning* scan, int64_t value) noexcept nogil:
     cdef int stage = scan.stage
     if stage == AT_LENGTH:
         if value < 0:
-            return FLAW_RECORD_LENGTH
+            return CORRUPT_RECORD_LENGTH
         if value == 0:
-            return FLAW_TRUNCATED
+            return CORRUPT_TRUNCATED
         scan.left = value
         scan.stage = AT_ATTRIBUTES
     elif stage == AT_TIMESTAMP:
         if _overflows(scan.cursor.base_timestamp, value):
-            return FLAW_TIMESTAMP
+            return CORRUPT_TIMESTAMP
         scan.stamp = scan.cursor.base_timestamp + value
         scan.stage = AT_DELTA
     elif stage == AT_DELTA:
         if value < 0 or value > scan.cursor.last_delta:
-            return FLAW_OFFSET_DELTA
+            return CORRUPT_OFFSET_DELTA
         scan.delta = value
         scan.stage = AT_KEY
     elif stage == AT_KEY or stage == AT_VALUE:
         if value < -1 or value > scan.left:
-            return FLAW_KEY_LENGTH if stage == AT_KEY else FLAW_VALUE_LENGTH
+            return CORRUPT_KEY_LENGTH if stage == AT_KEY else CORRUPT_VALUE_LENGTH
         if stage == AT_KEY:
             scan.key_size = value
         scan.skip = max(value, 0)
         scan.stage = stage + 1
     elif stage == AT_HEADER_COUNT:
         if value < 0 or value > scan.left // 2:
-            return FLAW_HEADER_COUNT
+            return CORRUPT_HEADER_COUNT
         scan.headers = value
         scan.stage = AT_HEADER_KEY if value else AT_END
     elif stage == AT_HEADER_KEY:
         if value < 0 or value > scan.left:
-            return FLAW_HEADER_KEY_LENGTH
+            return CORRUPT_HEADER_KEY_LENGTH
         scan.skip = value
         scan.stage = AT_HEADER_VALUE
     else:
         if value < -1 or value > scan.left:
-            return FLAW_HEADER_VALUE_LENGTH
+            return CORRUPT_HEADER_VALUE_LENGTH
         scan.skip = max(value, 0)
         scan.headers -= 1
         scan.stage = AT_HEADER_KEY if scan.headers else AT_END
-    return FLAW_NONE
+    return CORRUPT_NONE
 
 
 cdef int _advance_torn(Scanning* scan) noexcept nogil:
-    # Reads on in a record of which only a part is there; `torn` is unset at its end. The place of a flaw is `began`.
+    # Reads on in a record of which only a part is there; `torn` is unset at its end. The place of a corruption is `began`.
     cdef const uint8_t* data = scan.cursor.data
     cdef Py_ssize_t at = scan.cursor.position
     cdef Py_ssize_t size = scan.cursor.size
@@ -97,7 +97,7 @@ cdef int _advance_torn(Scanning* scan) noexcept nogil:
     cdef int last_shift
     cdef uint8_t last_bits
     cdef uint8_t byte
-    cdef int flaw
+    cdef int corruption
     while True:
         if scan.skip:
             some = min(scan.skip, <int64_t>(size - at))
@@ -107,7 +107,7 @@ cdef int _advance_torn(Scanning* scan) noexcept nogil:
         if scan.stage == AT_END and scan.skip == 0:
             if scan.left:
                 scan.began = at
-                return FLAW_RECORD_REMAINDER
+                return CORRUPT_RECORD_REMAINDER
             scan.torn = False
             break
         if at >= size:
@@ -116,7 +116,7 @@ cdef int _advance_torn(Scanning* scan) noexcept nogil:
             scan.began = at
         if scan.stage != AT_LENGTH:
             if scan.left == 0:
-                return FLAW_TRUNCATED
+                return CORRUPT_TRUNCATED
             scan.left -= 1
         byte = data[at]
         at += 1
@@ -127,23 +127,23 @@ cdef int _advance_torn(Scanning* scan) noexcept nogil:
         last_bits = 0x01 if scan.stage == AT_TIMESTAMP else 0x0F
         scan.raw |= <uint64_t>(byte & 0x7F) << scan.shift
         if scan.shift == last_shift and byte > last_bits:
-            return FLAW_VARINT
+            return CORRUPT_VARINT
         if byte >= 0x80:
             scan.shift += 7
             continue
-        flaw = _take_stage(scan, <int64_t>(scan.raw >> 1) ^ -<int64_t>(scan.raw & 1))
-        if flaw:
-            return flaw
+        corruption = _take_stage(scan, <int64_t>(scan.raw >> 1) ^ -<int64_t>(scan.raw & 1))
+        if corruption:
+            return corruption
         scan.raw = 0
         scan.shift = 0
     scan.cursor.position = at
-    return FLAW_NONE
+    return CORRUPT_NONE
 
 
 cdef int _take_record(Scanning* scan) noexcept nogil:
     # A whole record has been read; `began` is where it began, as far as that is known.
     if scan.consecutive and scan.delta != scan.index:
-        return FLAW_OFFSET_DELTA
+        return CORRUPT_OFFSET_DELTA
     if scan.stamp < scan.least:
         scan.least = scan.stamp
     if scan.stamp > scan.greatest:
@@ -152,7 +152,7 @@ cdef int _take_record(Scanning* scan) noexcept nogil:
     if scan.searches and scan.stamp >= scan.since and scan.delta >= scan.base_offset_delta:
         scan.found = True
         return SCAN_EVENT
-    return SCAN_EVENT if scan.key_size < 0 and scan.needs_keys else FLAW_NONE
+    return SCAN_EVENT if scan.key_size < 0 and scan.needs_keys else CORRUPT_NONE
 
 
 cdef inline bint _is_whole(Cursor* cursor) noexcept nogil:
@@ -166,20 +166,20 @@ cdef inline bint _is_whole(Cursor* cursor) noexcept nogil:
 
 cdef int _scan_piece(Scanning* scan) noexcept nogil:
     cdef Cursor* cursor = &scan.cursor
-    cdef int flaw
+    cdef int corruption
     while cursor.position < cursor.size:
         if scan.index == scan.count and not scan.torn:
             scan.began = cursor.position
-            return FLAW_BATCH_REMAINDER
+            return CORRUPT_BATCH_REMAINDER
         if not scan.torn:
             scan.began = cursor.position
             if _advance_plain(cursor):
-                flaw = FLAW_NONE
+                corruption = CORRUPT_NONE
             elif _is_whole(cursor):
-                flaw = _advance_carefully(cursor)
-                if flaw:
-                    scan.began = cursor.flaw_at
-                    return flaw
+                corruption = _advance_carefully(cursor)
+                if corruption:
+                    scan.began = cursor.corrupt_at
+                    return corruption
             else:
                 scan.torn = True
                 scan.stage = AT_LENGTH
@@ -187,19 +187,19 @@ cdef int _scan_piece(Scanning* scan) noexcept nogil:
                 scan.raw = 0
                 scan.skip = 0
         if scan.torn:
-            flaw = _advance_torn(scan)
-            if flaw:
-                return flaw
+            corruption = _advance_torn(scan)
+            if corruption:
+                return corruption
             if scan.torn:
-                return FLAW_NONE
+                return CORRUPT_NONE
         else:
             scan.stamp = cursor.timestamp
             scan.delta = cursor.delta
             scan.key_size = cursor.key_size
-        flaw = _take_record(scan)
-        if flaw:
-            return flaw
-    return FLAW_NONE
+        corruption = _take_record(scan)
+        if corruption:
+            return corruption
+    return CORRUPT_NONE
 
 
 cdef class RecordScan:
@@ -280,7 +280,7 @@ cdef class RecordScan:
         """
         cdef Py_buffer view
         cdef Scanning* scan = &self._scan
-        cdef int flaw = FLAW_NONE
+        cdef int corruption = CORRUPT_NONE
         cdef bint release
         if self._busy:
             raise builder_busy()
@@ -295,15 +295,15 @@ cdef class RecordScan:
                 while not scan.found:
                     if release:
                         with nogil:
-                            flaw = _scan_piece(scan)
+                            corruption = _scan_piece(scan)
                     else:
-                        flaw = _scan_piece(scan)
-                    if flaw != SCAN_EVENT:
+                        corruption = _scan_piece(scan)
+                    if corruption != SCAN_EVENT:
                         break
                     if not scan.found and len(self._keyless) < MOST_KEYLESS:
                         self._keyless.append(scan.index - 1)
-                if flaw and flaw != SCAN_EVENT:
-                    raise record_error(flaw, self._header, 0, scan.index, self._before + scan.began)
+                if corruption and corruption != SCAN_EVENT:
+                    raise record_error(corruption, self._header, 0, scan.index, self._before + scan.began)
                 self._before += view.len
             finally:
                 PyBuffer_Release(&view)
@@ -317,4 +317,4 @@ cdef class RecordScan:
             CorruptRecordError: There are fewer records than there should be, or the last one is not whole.
         """
         if self._scan.torn or self._scan.index != self._scan.count:
-            raise record_error(FLAW_TRUNCATED, self._header, 0, self._scan.index, self._before)
+            raise record_error(CORRUPT_TRUNCATED, self._header, 0, self._scan.index, self._before)

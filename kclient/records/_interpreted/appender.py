@@ -70,7 +70,7 @@ class TopicSlots:
         """From now on records for a partition go into this builder, and their handles name this batch.
 
         Raises:
-            TypeError: The partition is no integer, or the builder no `BatchBuilder`.
+            TypeError: The partition is not an integer, or the builder is not a `BatchBuilder`.
             ValueError: The partition is negative or beyond a million.
         """
         partition = check_partition(partition)
@@ -81,7 +81,7 @@ class TopicSlots:
         """A partition has no open batch.
 
         Raises:
-            TypeError: The partition is no integer.
+            TypeError: The partition is not an integer.
         """
         self._open.pop(partition_or_none(partition), None)
 

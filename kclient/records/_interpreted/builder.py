@@ -209,7 +209,7 @@ class BatchBuilder:
             How many records were taken. On an error those before the faulty one have been taken.
 
         Raises:
-            TypeError: Values or keys are no sequence.
+            TypeError: Values or keys are not a sequence.
             ValueError: The numbers of keys and values differ, or `start` is negative; else as `append`.
         """
         timestamp = milliseconds(timestamp)
@@ -273,7 +273,7 @@ class BatchBuilder:
 
         Raises:
             IllegalStateError: There are no records.
-            TypeError: A number is no integer.
+            TypeError: A number is not an integer.
             ValueError: A number is out of its range; `last_offset_delta` lies before the last record.
         """
         if self.count == 0:
@@ -330,7 +330,7 @@ def encode_headers(headers: Headers) -> bytes:
     """The header part of a record: the number, then key and value of each.
 
     Raises:
-        TypeError: They are no list of pairs of str and bytes or None.
+        TypeError: They are not a list of pairs of str and bytes or None.
         ValueError: The key of one is a str that no UTF-8 can hold.
     """
     if type(headers) is tuple and not headers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from kclient.records._interpreted.reading import Flawed, RecordCursor
+from kclient.records._interpreted.reading import CorruptRecord, RecordCursor
 from kclient.records.batch_header import BatchHeader, check_count
 from kclient.records.bounds import INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.records.contract import Columns
@@ -79,8 +79,8 @@ class ColumnBuilder:
                 if start <= offset < end:
                     self._append(record, offset, record.timestamp if appended is None else appended)
             record.finish()
-        except Flawed as flawed:
-            raise record_error(flawed.flaw, header, position, index, flawed.byte) from None
+        except CorruptRecord as corrupt:
+            raise record_error(corrupt.corruption, header, position, index, corrupt.byte) from None
         return self._count - before
 
     def _append(self, record: RecordCursor, offset: int, timestamp: int) -> None:

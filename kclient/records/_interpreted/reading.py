@@ -12,12 +12,12 @@ from kclient.records.corruption import Corruption, deserialization_error, record
 from kclient.types import Buffer, Header, Headers, TimestampType
 
 
-class Flawed(Exception):
-    """Carries a flaw and its place out of a record; never leaves this module."""
+class CorruptRecord(Exception):
+    """Carries a corruption and its place out of a record; never leaves this module."""
 
-    def __init__(self, flaw: Corruption, byte: int) -> None:
-        super().__init__(flaw, byte)
-        self.flaw = flaw
+    def __init__(self, corruption: Corruption, byte: int) -> None:
+        super().__init__(corruption, byte)
+        self.corruption = corruption
         self.byte = byte
 
 
@@ -52,8 +52,8 @@ def _read_zigzag(data: bytes, position: int, end: int, last_shift: int, last_bit
             break
         shift += 7
     else:
-        raise Flawed(Corruption.TRUNCATED, start)
-    raise Flawed(Corruption.VARINT, start)
+        raise CorruptRecord(Corruption.TRUNCATED, start)
+    raise CorruptRecord(Corruption.VARINT, start)
 
 
 class RecordCursor:
@@ -135,30 +135,30 @@ class RecordCursor:
         start = self._position
         length, position = _read_varint(data, start, len(data))
         if not 0 <= length <= len(data) - position:
-            raise Flawed(Corruption.RECORD_LENGTH, start)
+            raise CorruptRecord(Corruption.RECORD_LENGTH, start)
         end = position + length
         if length == 0:
-            raise Flawed(Corruption.TRUNCATED, position)
+            raise CorruptRecord(Corruption.TRUNCATED, position)
         start = position + 1  # behind the attributes, of which none is in use
         timestamp_delta, position = _read_zigzag(data, start, end, 63, 0x01)
         self.timestamp = self._base_timestamp + timestamp_delta
         if not INT64_MIN <= self.timestamp <= INT64_MAX:
-            raise Flawed(Corruption.TIMESTAMP, start)
+            raise CorruptRecord(Corruption.TIMESTAMP, start)
         start = position
         self.delta, position = _read_varint(data, start, end)
         if not 0 <= self.delta <= self._last_delta:
-            raise Flawed(Corruption.OFFSET_DELTA, start)
+            raise CorruptRecord(Corruption.OFFSET_DELTA, start)
         self.key, position = _read_nullable(data, position, end, Corruption.KEY_LENGTH)
         self.value, position = _read_nullable(data, position, end, Corruption.VALUE_LENGTH)
         start = position
         self.headers_count, position = _read_varint(data, start, end)
         if not 0 <= self.headers_count <= (end - position) // 2:
-            raise Flawed(Corruption.HEADER_COUNT, start)
+            raise CorruptRecord(Corruption.HEADER_COUNT, start)
         self.headers_at = position
         if self.headers_count:
             position = _skip_headers(data, position, end, self.headers_count)
         if position != end:
-            raise Flawed(Corruption.RECORD_REMAINDER, position)
+            raise CorruptRecord(Corruption.RECORD_REMAINDER, position)
         self._position = position
 
     def headers(self) -> tuple[Header, ...]:
@@ -177,18 +177,18 @@ class RecordCursor:
     def finish(self) -> None:
         """Check that nothing follows the last record."""
         if self._position != len(self._data):
-            raise Flawed(Corruption.BATCH_REMAINDER, self._position)
+            raise CorruptRecord(Corruption.BATCH_REMAINDER, self._position)
 
 
-def _read_nullable(data: bytes, position: int, end: int, flaw: Corruption) -> tuple[bytes | None, int]:
+def _read_nullable(data: bytes, position: int, end: int, corruption: Corruption) -> tuple[bytes | None, int]:
     start = position
     length, position = _read_varint(data, position, end)
     if length < 0:
         if length != -1:
-            raise Flawed(flaw, start)
+            raise CorruptRecord(corruption, start)
         return None, position
     if length > end - position:
-        raise Flawed(flaw, start)
+        raise CorruptRecord(corruption, start)
     return data[position : position + length], position + length
 
 
@@ -197,12 +197,12 @@ def _skip_headers(data: bytes, position: int, end: int, count: int) -> int:
         start = position
         length, position = _read_varint(data, start, end)
         if not 0 <= length <= end - position:
-            raise Flawed(Corruption.HEADER_KEY_LENGTH, start)
+            raise CorruptRecord(Corruption.HEADER_KEY_LENGTH, start)
         position += length
         start = position
         length, position = _read_varint(data, start, end)
         if not -1 <= length <= end - position:
-            raise Flawed(Corruption.HEADER_VALUE_LENGTH, start)
+            raise CorruptRecord(Corruption.HEADER_VALUE_LENGTH, start)
         position += max(length, 0)
     return position
 
@@ -242,8 +242,8 @@ def parse_records(
             timestamp = record.timestamp if appended is None else appended
             records.append(made_record(topic, partition, offset, timestamp, timestamp_type, key, value, headers, epoch))
         record.finish()
-    except Flawed as flawed:
-        raise record_error(flawed.flaw, header, position, index, flawed.byte) from None
+    except CorruptRecord as corrupt:
+        raise record_error(corrupt.corruption, header, position, index, corrupt.byte) from None
 
 
 def _deserialize(

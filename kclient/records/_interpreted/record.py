@@ -135,7 +135,7 @@ class LazyDelivery:
     To be subclassed; everything that a handle tells about its record it looks up in the batch when asked.
 
     Raises:
-        TypeError: The index is no integer.
+        TypeError: The index is not an integer.
         ValueError: The index is negative, or beyond 31 bits.
     """
 

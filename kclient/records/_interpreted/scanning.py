@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from kclient.records._interpreted.reading import Flawed, RecordCursor
+from kclient.records._interpreted.reading import CorruptRecord, RecordCursor
 from kclient.records.batch_header import BatchHeader
 from kclient.records.bounds import INT64_MAX, INT64_MIN
 from kclient.records.corruption import Corruption, record_error
@@ -95,8 +95,8 @@ class RecordScan:
         data = bytes(piece)
         try:
             self._scan(data)
-        except Flawed as error:
-            raise record_error(error.flaw, self._header, 0, self.count, self._before + error.byte) from None
+        except CorruptRecord as error:
+            raise record_error(error.corruption, self._header, 0, self.count, self._before + error.byte) from None
         self._before += len(data)
 
     def finish(self) -> None:
@@ -114,7 +114,7 @@ class RecordScan:
         while position < len(data) and self.found is None:
             if not self._torn:
                 if self.count == self._header.count:
-                    raise Flawed(Corruption.BATCH_REMAINDER, position)
+                    raise CorruptRecord(Corruption.BATCH_REMAINDER, position)
                 self._began = position
                 end = _end_of(data, position)
                 if end is not None:
@@ -134,7 +134,7 @@ class RecordScan:
 
     def _take_record(self) -> None:
         if self._since is None and self._delta != self.count:
-            raise Flawed(Corruption.OFFSET_DELTA, self._began)
+            raise CorruptRecord(Corruption.OFFSET_DELTA, self._began)
         self._least = min(self._least, self._stamp)
         self._greatest = max(self._greatest, self._stamp)
         self.count += 1
@@ -156,7 +156,7 @@ class RecordScan:
                 self._left -= some
             if self._stage is _Stage.END and self._skip == 0:
                 if self._left:
-                    raise Flawed(Corruption.RECORD_REMAINDER, position)
+                    raise CorruptRecord(Corruption.RECORD_REMAINDER, position)
                 self._torn = False
                 return position
             if position >= size:
@@ -165,7 +165,7 @@ class RecordScan:
                 self._began = position
             if self._stage is not _Stage.LENGTH:
                 if self._left == 0:
-                    raise Flawed(Corruption.TRUNCATED, self._began)
+                    raise CorruptRecord(Corruption.TRUNCATED, self._began)
                 self._left -= 1
             byte = data[position]
             position += 1
@@ -175,7 +175,7 @@ class RecordScan:
             last_shift, last_bits = (63, 0x01) if self._stage is _Stage.TIMESTAMP else (28, 0x0F)
             self._raw |= (byte & 0x7F) << self._shift
             if self._shift == last_shift and byte > last_bits:
-                raise Flawed(Corruption.VARINT, self._began)
+                raise CorruptRecord(Corruption.VARINT, self._began)
             if byte >= 0x80:
                 self._shift += 7
                 continue
@@ -213,9 +213,9 @@ class RecordScan:
             self._headers -= 1
             self._skip, self._stage = max(value, 0), _Stage.HEADER_KEY if self._headers else _Stage.END
 
-    def _check(self, holds: bool, flaw: Corruption) -> None:
+    def _check(self, holds: bool, corruption: Corruption) -> None:
         if not holds:
-            raise Flawed(flaw, self._began)
+            raise CorruptRecord(corruption, self._began)
 
 
 def _end_of(data: bytes, position: int) -> int | None:

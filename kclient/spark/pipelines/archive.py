@@ -146,7 +146,7 @@ def local_folder(destination: str | Path) -> Path:
     """The folder that a path or a `file:` URL names, absolute.
 
     Raises:
-        ConfigError: it names a place that is no folder of this machine's file systems.
+        ConfigError: it names a place that is not a folder of this machine's file systems.
     """
     if not isinstance(destination, str | PurePath):
         raise ConfigError(f"the archive's destination is a path as text or a pathlib.Path, not {shown(destination)}")
@@ -293,8 +293,8 @@ class ArchiveRun:
 _NUMBER = re.compile(r"[\d.-]|(nan|inf|infinity|true|false|null)$", re.IGNORECASE)
 """What readers may take for something else than text, as the value of a folder's name."""
 _TEXT_MARKER = Path("topic=~/date=1970-01-01/no-records.parquet")
-"""A file without records of a topic that no cluster can have. One name that is no number makes readers take all names
-as text: `007` alone would be 7."""
+"""A file without records of a topic that no cluster can have. One name that is not a number makes readers take all
+names as text: `007` alone would be 7."""
 
 
 def _keep_names_text(destination: Path, manifest: Manifest) -> None:

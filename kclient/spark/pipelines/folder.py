@@ -92,7 +92,7 @@ class ArchiveFolder:
         with explained(what):
             found = next(path for path in (self.destination, *self.destination.parents) if path.exists())
         if not found.is_dir():
-            raise ArchiveError(f"{what}: {found} is no folder")
+            raise ArchiveError(f"{what}: {found} is not a folder")
         if not os.access(found, os.W_OK | os.X_OK):
             raise ArchiveError(f"{what}: {found} may not be written")
 

@@ -104,8 +104,8 @@ class Manifest:
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ArchiveError(
-                f"{path} is no manifest of an archive: {type(error).__name__}: {brief(str(error))}; restore it from a"
-                " backup, or archive into an empty folder"
+                f"{path} is not a manifest of an archive: {type(error).__name__}: {brief(str(error))}; restore it from "
+                "a backup, or archive into an empty folder"
             ) from error
 
     def completed(self, earlier: Iterable[Manifest]) -> Manifest:

@@ -174,7 +174,7 @@ def _check_file(file: FileReceipt, path: Path) -> None:
         rows = parquet.read_metadata(path).num_rows
         checksum = _checksum_of(path)
     except (ArrowException, OSError) as error:
-        raise _refused(f"{path} is no Parquet file: {error}") from error
+        raise _refused(f"{path} is not a Parquet file: {error}") from error
     if rows != file.rows:
         raise _refused(f"{path} has {rows} records, and {file.rows} were written")
     if checksum != file.crc32c:

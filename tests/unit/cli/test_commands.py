@@ -150,7 +150,7 @@ def test_the_exit_code_tells_also_where_nothing_can_be_written(words: list[str])
 def test_a_wrong_line_says_which_and_what_was_sent(shell: Shell) -> None:
     outcome = shell("produce", "t", stdin='{"value": "fine"}\nnot json\n{"value": "later"}\n')
     assert outcome.code == 1
-    assert "line 2 is no JSON" in outcome.err
+    assert "line 2 is not JSON" in outcome.err
     assert 'a line is {"key": "a", "value": "b"}' in outcome.err
     assert "the 1 records before it were sent" in outcome.err
     assert "nothing was sent" in shell("produce", "t", stdin='{"value": 5}\n').err
@@ -299,7 +299,7 @@ def test_errors_are_one_sentence(shell: Shell, arguments: list[str], code: int, 
     ("arguments", "code", "message"),
     [
         (["t", "--to", "s3://bucket/x"], 2, "an archive cannot be written to s3://bucket/x"),
-        (["t", "--to", "here/file/x"], 1, "here/file is no folder"),
+        (["t", "--to", "here/file/x"], 1, "here/file is not a folder"),
         (["t", "--to", "x", "-c", "isolation.lvel=x", "-b", "127.0.0.1:1"], 2, "did you mean isolation.level?"),
         (["--pattern", "(", "--to", "x", "-b", "127.0.0.1:1"], 2, "pattern"),
         (["t,u", "--to", "x", "-b", "127.0.0.1:1"], 2, "one by one"),
@@ -687,7 +687,7 @@ def test_sigterm_that_is_lost_later_ends_the_work(shell: Shell, monkeypatch: pyt
 def test_nearly_nothing_is_loaded_before_the_command_line_minds_ctrl_c() -> None:
     code = "import sys; before = set(sys.modules); import kclient.cli; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    assert set(done.stdout.split()) <= {"__future__", "kclient", "kclient.cli", "kclient.registry"}
+    assert set(done.stdout.split()) <= {"__future__", "kclient", "kclient.cli", "kclient.registry", "kclient.version"}
 
 
 def test_starting_the_command_line_loads_little() -> None:

@@ -63,23 +63,23 @@ def test_a_line_may_say_little() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no JSON"),
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ('"a"', "no JSON object"),
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('"a"', "not a JSON object"),
         ('{"valeu": "a"}', "unknown field 'valeu'"),
         ('{"value": 1}', "a value that is neither a string"),
-        ('{"key": {"base64": "?"}}', "a key that is no base64"),
+        ('{"key": {"base64": "?"}}', "a key that is not base64"),
         ('{"key": {"base64": "", "x": 1}}', "a key that is neither"),
         ('{"value": "\\ud800"}', "half a surrogate pair"),
-        ('{"headers": "a"}', "no list of pairs"),
-        ('{"headers": [["a"]]}', "no pair"),
+        ('{"headers": "a"}', "not a list of pairs"),
+        ('{"headers": [["a"]]}', "not a pair"),
         ('{"headers": [["a", 1]]}', "header 'a'"),
-        ('{"partition": -1}', "a partition that is no number"),
-        ('{"partition": 2147483648}', "a partition that is no number"),
-        ('{"timestamp": 9223372036854775808}', "a timestamp that is no number"),
-        ('{"timestamp": "now"}', "a timestamp that is no number"),
-        ('{"timestamp": true}', "a timestamp that is no number"),
+        ('{"partition": -1}', "a partition that is not a valid number"),
+        ('{"partition": 2147483648}', "a partition that is not a valid number"),
+        ('{"timestamp": 9223372036854775808}', "a timestamp that is not a valid number"),
+        ('{"timestamp": "now"}', "a timestamp that is not a valid number"),
+        ('{"timestamp": true}', "a timestamp that is not a valid number"),
     ],
 )
 def test_lines_that_are_no_records(text: str, message: str) -> None:
@@ -90,5 +90,5 @@ def test_lines_that_are_no_records(text: str, message: str) -> None:
 def test_lines_are_utf_8_with_or_without_a_mark() -> None:
     assert parse('{"value": "é"}'.encode("utf-8-sig")).value == "é".encode()
     for encoding in ("utf-16-le", "latin-1"):
-        with pytest.raises(LineError, match="is no JSON"):
+        with pytest.raises(LineError, match="is not JSON"):
             parse('{"value": "é"}'.encode(encoding))

@@ -296,7 +296,7 @@ def test_one_broker_of_several_in_trouble_is_not_all_of_them() -> None:
     teller.hear(BrokerEvent.LEFT, "c:3")
     teller.hear(BrokerEvent.BACK, "b:2")
     assert not teller.trouble.nobody_answers
-    assert teller.said[2:] == ["a:1 is no broker of the cluster any more", "b:2 answers again"]
+    assert teller.said[2:] == ["a:1 is no longer a broker of the cluster", "b:2 answers again"]
 
 
 @pytest.mark.parametrize(

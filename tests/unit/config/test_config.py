@@ -119,7 +119,7 @@ def test_given_twice() -> None:
 def test_unknown_names_are_explained(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         producer({name: "1"})
-    assert str(caught.value).startswith(f"{name} is no setting of the producer")
+    assert str(caught.value).startswith(f"{name} is not a setting of the producer")
     assert hint in str(caught.value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import ssl
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,38 @@ def file(folder: Path, content: str | bytes) -> str:
     path = folder / f"file-{len(list(folder.iterdir()))}.pem"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def shown_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ssl.SSLContext, str], bytes]:
+    """The certificate that a client with a context shows to a server that wants one of an authority."""
+    chain = AUTHORITY.issue("localhost").write(tmp_path_factory.mktemp("server") / "server.pem")
+
+    def shown(made: ssl.SSLContext, authority: str) -> bytes:
+        server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server_context.load_cert_chain(chain)
+        server_context.verify_mode = ssl.CERT_REQUIRED
+        server_context.load_verify_locations(cadata=authority)
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = made.wrap_bio(to_client, to_server, server_hostname="localhost")
+        server = server_context.wrap_bio(to_server, to_client, server_side=True)
+        waiting = [client, server]
+        while waiting:
+            side = waiting.pop(0)
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                waiting.append(side)
+        certificate = server.getpeercert(binary_form=True)
+        assert certificate is not None
+        return certificate
+
+    return shown
+
+
+def first_of(chain: str) -> bytes:
+    end = "-----END CERTIFICATE-----"
+    return ssl.PEM_cert_to_DER_cert(chain[: chain.index(end)] + end)
 
 
 # What is made.
@@ -95,19 +128,27 @@ def test_line_ends_that_a_properties_file_took_are_restored(identity: Identity) 
     assert len(made.get_ca_certs()) == 1
 
 
-def test_a_key_store_in_one_file(tmp_path: Path, identity: Identity) -> None:
-    context(ssl_keystore_location=str(identity.write(tmp_path / "key.pem")))
-    context(
+def test_a_key_store_in_one_file(
+    tmp_path: Path, identity: Identity, shown_by: Callable[[ssl.SSLContext, str], bytes]
+) -> None:
+    trust = {"ssl_truststore_certificates": AUTHORITY.pem}
+    plain = context(ssl_keystore_location=str(identity.write(tmp_path / "key.pem")), **trust)
+    encrypted = context(
         ssl_keystore_location=str(identity.write(tmp_path / "secret.pem", encrypted=True)),
         ssl_key_password=identity.password,
+        **trust,
     )
+    assert {shown_by(plain, AUTHORITY.pem), shown_by(encrypted, AUTHORITY.pem)} == {first_of(identity.chain)}
+    with pytest.raises(ssl.SSLError, match=r"(?i)did not return a certificate"):
+        shown_by(context(**trust), AUTHORITY.pem)
 
 
-def test_a_key_in_the_old_format() -> None:
+def test_a_key_in_the_old_format(shown_by: Callable[[ssl.SSLContext, str], bytes]) -> None:
     import trustme
     from cryptography.hazmat.primitives import serialization
 
-    leaf = trustme.CA().issue_cert("client@example.org")
+    authority = trustme.CA()
+    leaf = authority.issue_cert("client@example.org")
     key = serialization.load_pem_private_key(leaf.private_key_pem.bytes(), None)
     old: bytes = key.private_bytes(  # type: ignore[union-attr]
         serialization.Encoding.PEM,
@@ -116,7 +157,13 @@ def test_a_key_in_the_old_format() -> None:
     )
     assert b"Proc-Type: 4,ENCRYPTED" in old
     chain = "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems)
-    context(ssl_keystore_key=old.decode(), ssl_keystore_certificate_chain=chain, ssl_key_password="secret")
+    made = context(
+        ssl_keystore_key=old.decode(),
+        ssl_keystore_certificate_chain=chain,
+        ssl_key_password="secret",
+        ssl_truststore_certificates=AUTHORITY.pem,
+    )
+    assert shown_by(made, authority.cert_pem.bytes().decode()) == first_of(chain)
 
 
 def test_nothing_is_left_on_disk(tmp_path: Path, identity: Identity, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,9 +203,9 @@ def test_a_gateway_starts_with_any_damage(
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        (b'"leader":"m"', b'"leader":"n"', "its leader 'n' is no member"),
-        (b'"leader":"m"', b'"leader":null', "its leader None is no member"),
-        (b'"members":[', b'"members":[' + GROUP[GROUP.index(b'{"id"') : -2] + b",", "a member stands in it twice"),
+        (b'"leader":"m"', b'"leader":"n"', "its leader 'n' is not a member"),
+        (b'"leader":"m"', b'"leader":null', "its leader None is not a member"),
+        (b'"members":[', b'"members":[' + GROUP[GROUP.index(b'{"id"') : -2] + b",", "it lists a member twice"),
         (b'"generation":2', b'"generation":2147483647', "2147483647"),
     ],
 )

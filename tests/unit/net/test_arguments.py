@@ -40,12 +40,15 @@ class Handler:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"address": None}, "an address is a text as 'localhost:9092', or an Address; not None"),
-        ({"address": 9092}, "an address is a text .*; not a value of type int"),
-        ({"config": {"client_id": "geheim"}}, "config is a ConnectionConfig, .*, not a value of type dict"),
-        ({"config": {}}, "config is a ConnectionConfig, .*, not a value of type dict"),
-        ({"login": "geheim"}, "login is a Login, .*, not a value of type str"),
-        ({"supervisor": "geheim"}, "supervisor is a kclient.concurrency.Supervisor, not a value of type str"),
+        ({"address": None}, "expected an address, such as 'localhost:9092', or an Address, got None"),
+        ({"address": 9092}, "expected an address, .*, got a value of type int"),
+        (
+            {"config": {"client_id": "geheim"}},
+            "expected a ConnectionConfig, .*, got a value of type dict without client_id",
+        ),
+        ({"config": {}}, "expected a ConnectionConfig, .*, got a value of type dict without client_id"),
+        ({"login": "geheim"}, "expected a Login, .*, got a value of type str"),
+        ({"supervisor": "geheim"}, "expected a kclient.concurrency.Supervisor, got a value of type str"),
     ],
 )
 async def test_of_a_connection(wrong: dict[str, Any], text: str) -> None:
@@ -73,7 +76,7 @@ async def test_of_requests() -> None:
             with pytest.raises(kind, match=f"timeout is a number of seconds, .* {text}"):
                 await connection.request(ApiVersionsRequest(), 0, timeout=wrong)
         login: Any = "geheim"
-        with pytest.raises(TypeError, match="login is a Login"):
+        with pytest.raises(TypeError, match="expected a Login"):
             await connection.authenticate(login)
         with anyio.fail_after(20):
             assert await connection.request(ApiVersionsRequest(), 0, timeout=10) == ApiVersionsResponse()
@@ -86,10 +89,10 @@ async def test_of_a_server() -> None:
     wrong: Any
     async with supervised() as supervisor:
         for wrong in ("x", None, Handler):
-            with pytest.raises(TypeError, match=r"supervisor is a kclient\.concurrency\.Supervisor, not"):
+            with pytest.raises(TypeError, match=r"expected a kclient\.concurrency\.Supervisor, got"):
                 Server(Handler(), wrong)
         for wrong in ("x", None, print):
-            with pytest.raises(TypeError, match="a handler has the methods begin, connected, disconnected"):
+            with pytest.raises(TypeError, match=r"expected a RequestHandler \(with begin, connected, disconnected"):
                 Server(wrong, supervisor)
         for wrong in ({}, "x"):
             with pytest.raises(TypeError, match="settings are ServerSettings or None, not a value of type"):

@@ -503,7 +503,7 @@ async def test_last_used_moves(caplog: pytest.LogCaptureFixture) -> None:
         ({"request_timeout_ms": -1}, "request_timeout_ms must be an integer, 0 or more, not -1"),
         ({"connections_max_idle_ms": True}, "connections_max_idle_ms must be an integer, not True"),
         ({"send_buffer_bytes": -2}, "send_buffer_bytes must be an integer, -1 or more, not -2"),
-        ({"client_id": b"me"}, "client_id must be a text or None, not b'me'"),
+        ({"client_id": b"me"}, "client_id must be a str or None, not b'me'"),
         ({"tls_context": "context"}, "tls_context must be an ssl.SSLContext or None, not a str"),
     ],
 )

@@ -53,7 +53,9 @@ async def test_only_streams_are_served(given: Any) -> None:
     left, right = socket.socketpair()
     with left, right:
         stream: Any = left if given == "socket" else given
-        text = "wrapped: SocketStream" if given == "socket" else f"not so a {type(given).__name__}; see ByteStream"
+        text = (
+            "wrap it: SocketStream" if given == "socket" else f"expected a byte stream .*, got a {type(given).__name__}"
+        )
         async with supervised() as supervisor:
             server = Server(Handler(), supervisor)
             with pytest.raises(TypeError, match=text):

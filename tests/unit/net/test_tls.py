@@ -436,7 +436,7 @@ async def test_idle_connections_are_closed_on_both_sides() -> None:
 
 
 async def test_a_host_name_that_is_none() -> None:
-    with pytest.raises(ConfigError, match=r"no host name"):
+    with pytest.raises(ConfigError, match=r"is not a host name"):
         await connect(Address("a..b", 9092))
 
 

@@ -62,7 +62,7 @@ def test_what_goes_in_comes_out_in_order() -> None:
         (5, None, b"c", []),
     ]
     batch.succeed(100, -1)
-    assert [(h.outcome().offset, h.outcome().timestamp) for h in handles] == [(100, 5), (101, 7), (102, 5)]
+    assert [(h._outcome().offset, h._outcome().timestamp) for h in handles] == [(100, 5), (101, 7), (102, 5)]
 
 
 def test_log_append_time_overrides_the_producers() -> None:
@@ -70,7 +70,7 @@ def test_log_append_time_overrides_the_producers() -> None:
     handle = parts.send(b"a")
     (batch,) = drain(parts)
     batch.succeed(3, 99)
-    assert handle.outcome().timestamp == 99
+    assert handle._outcome().timestamp == 99
 
 
 # --------------------------------------------------------------------------- readiness
@@ -487,7 +487,7 @@ def test_a_batch_is_split_and_its_handles_follow() -> None:
         child.succeed(offset, -1)
         offset += child.count
         parts.buffer.finished(child)
-    assert [handle.outcome().offset for handle in handles] == list(range(500, 540))
+    assert [handle._outcome().offset for handle in handles] == list(range(500, 540))
     assert parts.buffer.pool.free == parts.settings.buffer_memory
 
 
@@ -502,8 +502,9 @@ def test_after_a_split_batches_of_the_topic_stay_small() -> None:
         parts.buffer.finished(child)
     for _ in range(40):
         parts.send(b"x" * 100)
-    while batches := drain(parts):
-        assert all(batch.size <= 1000 for batch in batches)
+    sizes = [batch.size for batches in iter(lambda: drain(parts), []) for batch in batches]
+    assert len(sizes) >= 4
+    assert max(sizes) <= 1000
 
 
 # --------------------------------------------------------------------------- threads

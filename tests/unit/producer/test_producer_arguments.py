@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from kclient.cluster import ClusterSnapshot
+from kclient.errors import SerializationError
 from kclient.producer import Partitioner, Producer, ProducerInterceptor, ProducerRecord
 from kclient.records import decode_records
 from kclient.types import TopicPartition
@@ -151,3 +152,36 @@ async def test_a_partitioner_that_chooses_what_is_not_there_is_told_so(choice: A
         with pytest.raises(ValueError, match="Wrong chose"):
             await producer.send_batch("t", [b"v"])
         await (await producer.send("t", b"v", partition=1))
+
+
+class Whole:
+    """A whole number as NumPy has them."""
+
+    def __index__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("argument", ["partition", "timestamp"])
+async def test_whole_numbers_of_any_type_and_no_bools(argument: str) -> None:
+    """However a record goes: the first waits for metadata, the second opens a batch, the third finds one."""
+    async with FakeKafka() as kafka, Producer(bootstrap_servers=kafka.bootstrap, linger_ms=1000) as producer:
+        for _ in range(3):
+            with pytest.raises(TypeError, match=r"whole number.*not (True|bool)"):
+                await producer.send("t", b"v", **{argument: True})
+            await producer.send("t", b"v", **{argument: Whole()})
+        await producer.flush()
+        assert len(stored(kafka)) == 3
+
+
+async def test_what_helps_is_named_for_what_is_wrong() -> None:
+    async with FakeKafka() as kafka, Producer(bootstrap_servers=kafka.bootstrap, linger_ms=1000) as producer:
+        for _ in range(2):
+            with pytest.raises(
+                SerializationError, match=r"a record's value must be .*, not int; set value_serializer, or"
+            ):
+                await producer.send("t", 5, key=b"k")
+            with pytest.raises(SerializationError, match=r"a record's key must be .*, not str; set key_serializer, or"):
+                await producer.send("t", b"v", key="k")
+            with pytest.raises(TypeError, match=r"headers are a sequence of pairs .*; \('a', 5\) is not such a pair"):
+                await producer.send("t", b"v", headers=[("a", 5)])
+            await producer.send("t", b"v")

@@ -572,7 +572,7 @@ async def test_rows_that_cannot_be_sent(columns: dict[str, Any], error: type[Exc
         ({"value": [b""], "partition": [2**31]}, "column 'partition' of type int64: "),
         ({"value": [b""], "timestamp": [1.5]}, "column 'timestamp' of type double is neither"),
         ({"value": [b""], "topic": [5.5]}, "row 0 has no topic|column 'topic'|5.5"),
-        ({"value": [b""], "headers": [b""]}, "column 'headers' of type binary is no list"),
+        ({"value": [b""], "headers": [b""]}, "column 'headers' of type binary is not a list"),
         ({"value": [b""], "colour": [b""]}, "unknown columns colour; there are key, value"),
     ],
 )
@@ -712,7 +712,7 @@ def test_deliveries_of_several_batches_in_a_row() -> None:
     for number in range(100):
         sent = bench.records.append("t", b"%d" % number, None, number % 2, None, (), None)
         assert isinstance(sent, Delivery)
-        deliveries.add(sent.batch, sent.index, 1)
+        deliveries._add(sent.batch, sent.index, 1)
     table = pa.table({"value": [b"%d" % n for n in range(100)], "partition": [n % 3 for n in range(100)]})
     assert not list(bench.sending._append_columns("t", table, deliveries)), "nothing to wait for"
     places = [(delivery.batch.tp.partition, delivery.index) for delivery in deliveries]

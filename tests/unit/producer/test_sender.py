@@ -53,7 +53,7 @@ def test_a_record_is_sent_and_acknowledged() -> None:
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, 0)
     assert parts.sender.in_flight == 1
     parts.answer(request, offset=42)
-    assert handle.outcome().offset == 42
+    assert handle._outcome().offset == 42
     assert parts.sender.in_flight == 0
     assert parts.buffer.pool.free == parts.settings.buffer_memory
     assert parts.poll().wake_at >= parts.now + parts.settings.delivery_timeout
@@ -135,7 +135,7 @@ def test_acks_0_is_done_when_sent() -> None:
     handle = parts.send(b"a")
     (request,) = parts.requests()
     parts.sender.on_sent(request)
-    assert handle.outcome().offset == -1
+    assert handle._outcome().offset == -1
     assert parts.sender.in_flight == 0
 
 
@@ -156,7 +156,7 @@ def test_a_retriable_error_is_retried_after_a_back_off(make: object) -> None:
     (again,) = parts.requests()
     assert only(again) is only(request)
     parts.answer(again, offset=5)
-    assert handle.outcome().offset == 5
+    assert handle._outcome().offset == 5
     assert parts.sender.metrics.records_retried == 1
 
 
@@ -254,7 +254,7 @@ def test_a_duplicate_is_a_success() -> None:
     handle = parts.send(b"a")
     (request,) = parts.requests()
     parts.answer(request, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
-    assert handle.outcome().offset == -1
+    assert handle._outcome().offset == -1
 
 
 def test_nothing_new_is_sent_behind_a_batch_that_is_sent_again() -> None:
@@ -288,7 +288,7 @@ def test_out_of_order_behind_what_is_acknowledged_is_a_duplicate() -> None:
     (again,) = parts.requests()
     parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert overtaken.done()
-    assert overtaken.outcome().offset == -1
+    assert overtaken._outcome().offset == -1
     assert parts.producer_id_state is not None
     assert parts.producer_id_state.identity.epoch == 0
 
@@ -329,7 +329,7 @@ def test_a_refused_batch_is_not_stored_because_a_later_one_is(code: ErrorCode, l
         (again,) = parts.requests()
     parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert isinstance(refused.exception(), OutOfOrderSequenceError)
-    assert later.outcome().offset == 0
+    assert later._outcome().offset == 0
     assert parts.producer_id_state is not None
     assert parts.producer_id_state.identity.epoch == 0, "the new log goes on from the later batch"
     parts.send(b"c")
@@ -357,7 +357,7 @@ def test_a_batch_appended_with_the_answer_lost_is_a_duplicate_also_after_a_new_l
     parts.now += 1
     (again,) = parts.requests()
     parts.answer(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert doubtful.outcome().offset == -1
+    assert doubtful._outcome().offset == -1
 
 
 @pytest.mark.parametrize("told", ["by an answer", "by metadata"])
@@ -391,7 +391,7 @@ def test_sequences_begin_anew_with_a_new_topic_of_the_name_once_all_is_settled()
     header = read_header(only(again).data or b"")
     assert (header.producer_epoch, header.base_sequence) == (0, 1), "under its old numbers: it would be recognised"
     parts.answer(again, offset=0)
-    assert waiting.outcome().offset == 0
+    assert waiting._outcome().offset == 0
     (request,) = parts.requests()
     header = read_header(only(request).data or b"")
     assert (header.producer_epoch, header.base_sequence) == (1, 0)
@@ -411,7 +411,7 @@ def test_halves_of_a_batch_inherit_the_doubt_whether_it_is_stored() -> None:
     for _ in handles:
         (half,) = parts.requests()
         parts.answer(half, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert [handle.outcome().offset for handle in handles] == [-1, -1]
+    assert [handle._outcome().offset for handle in handles] == [-1, -1]
 
 
 def test_after_a_refused_batch_the_next_goes_out_under_a_new_epoch() -> None:
@@ -428,7 +428,7 @@ def test_after_a_refused_batch_the_next_goes_out_under_a_new_epoch() -> None:
     header = read_header(only(again).data or b"")
     assert (header.producer_epoch, header.base_sequence) == (1, 0)
     parts.answer(again, offset=9)
-    assert good.outcome().offset == 9
+    assert good._outcome().offset == 9
 
 
 def test_an_answer_lost_after_the_append_does_not_duplicate() -> None:
@@ -476,7 +476,7 @@ def test_a_batch_that_is_too_large_is_split() -> None:
         parts.answer(request, offset=offset)
         offset += header.count
     assert seen == [b"%02d" % n + b"x" * 98 for n in range(30)]
-    assert [handle.outcome().offset for handle in handles] == list(range(30))
+    assert [handle._outcome().offset for handle in handles] == list(range(30))
     assert parts.buffer.pool.free == parts.settings.buffer_memory
 
 

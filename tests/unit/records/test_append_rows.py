@@ -167,7 +167,7 @@ def test_rows_that_make_no_sense(face: Face) -> None:
     appender = Batches(face, 1000).appender
     source = face.RecordSource(columns, Destinations(["a"]))
     assert places_of(appender.append_rows(source)) == [(("a", 0), 0), (("a", 0), 1)]
-    with pytest.raises(ValueError, match="make no sense at row 2"):
+    with pytest.raises(ValueError, match="are inconsistent at row 2"):
         appender.append_rows(source, 2)
     assert appender.append(topic="a", value=b"x").index == 2, "the lock is free, and nothing half done"
 
@@ -182,7 +182,7 @@ def test_wrong_sources(face: Face) -> None:
     with pytest.raises(ValueError, match="topics must not be empty"):
         face.RecordSource(columns, Destinations([]))
     for name in ("numbers", "partitions"):
-        with pytest.raises(ValueError, match="make no sense at row 0"):
+        with pytest.raises(ValueError, match="are inconsistent at row 0"):
             face.RecordSource(columns, Destinations(["a"], **{name: bytes(7)}))
 
 

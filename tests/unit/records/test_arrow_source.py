@@ -186,7 +186,7 @@ def test_columns_that_lie(face: Face, column: BinaryColumn) -> None:
         RecordColumns(2, column, None, None, 1, None),
         RecordColumns(2, None, column, None, 1, HEADER_COLUMN),
     ):
-        with pytest.raises(ValueError, match="make no sense at row"):
+        with pytest.raises(ValueError, match="are inconsistent at row"):
             face.BatchBuilder(limit=1000).append_columns(columns)
 
 
@@ -208,7 +208,7 @@ def test_columns_that_lie(face: Face, column: BinaryColumn) -> None:
 )
 def test_headers_that_lie(face: Face, wrong: dict[str, Any]) -> None:
     value = BinaryColumn(0, None, positions(0, 1, 2), b"xx")
-    with pytest.raises(ValueError, match="make no sense at row"):
+    with pytest.raises(ValueError, match="are inconsistent at row"):
         face.BatchBuilder(limit=1000).append_columns(
             RecordColumns(2, None, value, None, 1, HEADER_COLUMN._replace(**wrong))
         )
@@ -259,15 +259,15 @@ def test_kinds_of_headers(face: Face, kind: Any, start: int) -> None:
         (pa.array([[None]], HEADERS), "is null"),
         (pa.array([[{"key": b"k", "value": b""}]]), "the key of a header is text"),
         (pa.array([[{"key": "k", "value": 5}]]), "int64 cannot be taken as binary"),
-        (pa.array([[{"key": "k"}]]), "no list of keys and values"),
-        (pa.array([["k"]]), "no list of keys and values"),
+        (pa.array([[{"key": "k"}]]), "not a list of keys and values"),
+        (pa.array([["k"]]), "not a list of keys and values"),
         (
             pa.MapArray.from_arrays(
                 [0, 1],
                 pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(positions(0, 1)), pa.py_buffer(b"\xff")]),
                 pa.array([b""]),
             ),
-            "no text",
+            "not text",
         ),
     ],
 )
@@ -292,9 +292,9 @@ def test_other_mistakes(face: Face) -> None:
     builder = face.BatchBuilder(limit=1000)
     with pytest.raises(ValueError, match="start must be from 0"):
         builder.append_columns(good, -1)
-    with pytest.raises(ValueError, match="make no sense"):
+    with pytest.raises(ValueError, match="are inconsistent"):
         builder.append_columns(good._replace(timestamps=bytes(8)))
-    with pytest.raises(ValueError, match="make no sense"):
+    with pytest.raises(ValueError, match="are inconsistent"):
         builder.append_columns(good._replace(rows=-1))
     with pytest.raises(TypeError):
         builder.append_columns(good._replace(timestamp=1.5))  # type: ignore[arg-type]

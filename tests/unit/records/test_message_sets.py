@@ -151,7 +151,7 @@ def test_impossible_records() -> None:
         builder.append(-2, None, None)
     with pytest.raises(ValueError, match="at most 9223372036854775807"):
         builder.append(2**63, None, None)
-    with pytest.raises(TypeError, match="serializer"):
+    with pytest.raises(TypeError, match="key must be bytes"):
         builder.append(1, "key", None)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         builder.append(1.5, None, None)  # type: ignore[arg-type]

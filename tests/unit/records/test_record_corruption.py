@@ -183,7 +183,7 @@ def record(*parts: int | bytes, length: int | None = None) -> bytes:
 
 
 LONG = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
-FLAWS: list[tuple[Corruption, bytes, int]] = [
+CORRUPTIONS: list[tuple[Corruption, bytes, int]] = [
     (Corruption.TRUNCATED, record() + b"\0" * 6, 1),
     (Corruption.TRUNCATED, record(b"\0") + b"\0" * 6, 2),
     (Corruption.TRUNCATED, record(b"\0", 0, b"\x80") + b"\x01" * 6, 3),
@@ -218,17 +218,17 @@ FLAWS: list[tuple[Corruption, bytes, int]] = [
 ]
 
 
-def expected_error(flaw: Corruption, byte: int) -> CorruptRecordError:
+def expected_error(corruption: Corruption, byte: int) -> CorruptRecordError:
     """The error of a batch of one record at offset 0."""
     header = BatchHeader(0, 61, -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
-    return record_error(flaw, header, 0, 1 if flaw is Corruption.BATCH_REMAINDER else 0, byte)
+    return record_error(corruption, header, 0, 1 if corruption is Corruption.BATCH_REMAINDER else 0, byte)
 
 
-@pytest.mark.parametrize(("flaw", "payload", "byte"), FLAWS)
-def test_flaws(face: Face, flaw: Corruption, payload: bytes, byte: int) -> None:
+@pytest.mark.parametrize(("corruption", "payload", "byte"), CORRUPTIONS)
+def test_corruptions(face: Face, corruption: Corruption, payload: bytes, byte: int) -> None:
     batch = with_records(payload)
-    check_batch(batch)  # the flaw is in the records only
-    expected = str(expected_error(flaw, byte))
+    check_batch(batch)  # the corruption is in the records only
+    expected = str(expected_error(corruption, byte))
     with pytest.raises(CorruptRecordError) as caught:
         face.decode_records(batch, "t", 0)
     assert str(caught.value) == expected
@@ -240,7 +240,7 @@ def test_flaws(face: Face, flaw: Corruption, payload: bytes, byte: int) -> None:
 
 
 def test_every_flaw_has_a_case() -> None:
-    assert {flaw for flaw, _, _ in FLAWS} | {Corruption.TIMESTAMP} == set(Corruption)
+    assert {corruption for corruption, _, _ in CORRUPTIONS} | {Corruption.TIMESTAMP} == set(Corruption)
 
 
 @pytest.mark.parametrize(("base", "delta"), [(GREATEST, 1), (-GREATEST - 1, -1), (-2, -GREATEST)])

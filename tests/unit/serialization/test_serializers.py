@@ -129,15 +129,15 @@ def test_bytes_serializer_says_what_helps() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [
-        ("string", b"\xff", "no text in utf-8"),
-        ("json", b"{", "no JSON"),
-        ("json", b"\xff", "no JSON"),
+        ("string", b"\xff", "not text in utf-8"),
+        ("json", b"{", "not JSON"),
+        ("json", b"\xff", "not JSON"),
         ("integer", b"123", "has 4 bytes, these are 3"),
         ("long", b"1234", "has 8 bytes, these are 4"),
         ("boolean", b"\2", "0 or 1"),
         ("boolean", b"", "0 or 1"),
-        ("uuid", b"x", "no UUID"),
-        ("uuid", b"\xff", "no UUID"),
+        ("uuid", b"x", "not a UUID"),
+        ("uuid", b"\xff", "not a UUID"),
         ("void", b"", "expected a null"),
     ],
 )
@@ -223,7 +223,7 @@ def test_what_names_no_serializer() -> None:
         (int, "'long', 'integer' or 'short'"),
         (float, "'double' or 'float'"),
         (Empty, "the class Empty has no method serialize"),
-        (Empty(), "has no method serialize(topic, …, headers) and is no function"),
+        (Empty(), "has no method serialize(topic, …, headers) and is not a function"),
         (NeedsArguments, "pass an instance"),
         (5, "no method"),
     ]:

@@ -453,7 +453,7 @@ WRONG_FIELDS: list[dict[str, object]] = [
 )  # fmt: skip
 def test_a_damaged_manifest_is_named(folder: ArchiveFolder, content: bytes) -> None:
     (folder.destination / "_kclient/manifests/00000001.json").write_bytes(content)
-    with pytest.raises(ArchiveError, match=r"00000001\.json is no manifest"):
+    with pytest.raises(ArchiveError, match=r"00000001\.json is not a manifest"):
         folder.last()
 
 

@@ -131,7 +131,7 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=f"has {len(whole) - 10} bytes, and {len(whole)} were written"):
         verified_files(PLANNED, receipts, tmp_path)
     path.write_bytes(whole[:-10] + bytes(10))
-    with pytest.raises(ArchiveError, match="is no Parquet file"):
+    with pytest.raises(ArchiveError, match="is not a Parquet file"):
         verified_files(PLANNED, receipts, tmp_path)
 
 

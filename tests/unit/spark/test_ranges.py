@@ -61,7 +61,7 @@ def test_timestamps() -> None:
             {"assign": '{"a":[0]}', "startingOffsets": '{"a":{"0":60}}', "endingOffsets": '{"a":{"0":20}}'},
             "lies after the ending",
         ),
-        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribePattern": "("}, "not a regular expression"),
     ],
 )
 def test_what_does_not_fit_is_said(options: dict[str, str], message: str) -> None:

@@ -63,7 +63,7 @@ def decode_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
 
     Raises:
         struct.error: If the bytes end too soon.
-        UnicodeDecodeError: If a topic's name is no text.
+        UnicodeDecodeError: If a topic's name is not text.
     """
     partitions: list[TopicPartition] = []
     (topics,) = struct.unpack_from(">i", data)

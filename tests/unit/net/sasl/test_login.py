@@ -185,7 +185,7 @@ async def test_extensions_of_the_settings_and_of_the_token() -> None:
         ),
         (None, OAuthTokenError, "returned NoneType, not an OAuthToken"),
         (b"bytes", OAuthTokenError, "returned bytes"),
-        (OAuthToken(value=Secret("x"), expires_at=1.0), OAuthTokenError, "has ended"),
+        (OAuthToken(value=Secret("x"), expires_at=1.0), OAuthTokenError, "expired token"),
         ("not a token\n", OAuthTokenError, "holds characters that no bearer token has, such as a line end"),
         ("", OAuthTokenError, "is empty or holds"),
         (OAuthToken(value=Secret("ü")), OAuthTokenError, "holds characters"),

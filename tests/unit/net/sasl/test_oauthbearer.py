@@ -138,7 +138,7 @@ def test_times_that_make_no_sense(claim: str) -> None:
     body = base64.urlsafe_b64encode(f'{{"sub":"a","exp":{claim},"iat":{claim},"scope":{claim}}}'.encode()).decode()
     token = OAuthToken.from_jwt(f"eyJhbGciOiJub25lIn0.{body}.")
     assert (token.principal, token.expires_at, token.issued_at) == ("a", None, None)
-    with pytest.raises(InvalidTokenError, match="ended"):
+    with pytest.raises(InvalidTokenError, match="it has expired"):
         accept_unsecured()(token.value.reveal(), {})
 
 
@@ -185,9 +185,9 @@ def test_unsecured_tokens() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "reason"),
     [
-        ("opaque", {}, "no unsecured JWT"),
-        (jwt(sub="alice", exp=200), {}, "no unsecured JWT"),
-        (unsecured_token({"sub": "a"}, lifetime=5, now=100).value.reveal(), {}, "ended"),
+        ("opaque", {}, "not an unsecured JWT"),
+        (jwt(sub="alice", exp=200), {}, "not an unsecured JWT"),
+        (unsecured_token({"sub": "a"}, lifetime=5, now=100).value.reveal(), {}, "it has expired"),
         (unsecured_token({}, now=100).value.reveal(), {}, "no claim sub"),
         (unsecured_token({"sub": "a"}, now=100).value.reveal(), {"required_scope": "x"}, "scope"),
     ],
