@@ -36,8 +36,8 @@ style: $(STAMP)
 
 # The second one counts imports for types too.
 layers: $(STAMP)
-	$(BIN)/lint-imports
-	$(BIN)/lint-imports --config .importlinter-cycles
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache --config .importlinter-cycles
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -49,11 +49,15 @@ from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.topics import TopicCatalogue
 from kclient.gateway.workers import Workers
 from kclient.htp.port import Broker, Manager
+from kclient.memory_ledger import MemoryPart
 from kclient.net.fair_queue import FairQueue
 
 Spawn = Callable[..., object]
 """`spawn(async_function, *args, name="...")`: a background task owned by the gateway. Its failure is the gateway's
 failure; expected errors are handled inside."""
+_TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE = 4, 8, 8
+"""One part in so many of the memory may be taken by topics, by appends that wait for syncs, and by batches that are not
+stored and nobody waits for."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -101,6 +105,7 @@ async def assemble(
     lease: HeldLease,
     identity: Identity,
     leadership: Leadership,
+    memory: MemoryPart,
     spawn: Spawn,
 ) -> Assembly:
     """Make the parts of a gateway, with the settings in force that were changed while one ran.
@@ -113,19 +118,21 @@ async def assemble(
         lease: Under which the gateway serves the store.
         identity: Who it is.
         leadership: What it leads.
+        memory: What it holds.
         spawn: Starts a task of the gateway.
 
     Raises:
         HtpError: The settings that were changed cannot be read from the store.
     """
     clock, shields, workers, queue = Clock(), Shields(), Workers(), FairQueue(loop_soon())
-    producers = ProducerLimit(config.get_int("producer.id.cache.size"))
+    producers = ProducerLimit(config.get_int("producer.id.cache.size"), memory.account("producers"))
+    appends, batches = memory.limited("appends", _APPENDS_SHARE), memory.limited("batches", _BATCHES_SHARE)
     dynamic = DynamicConfig(config, manager, lease, shields)
     await dynamic.load()
-    topics = TopicTable()
+    topics = TopicTable(memory.limited("topics", _TOPICS_SHARE))
     groups = GroupCoordinator(
         topics, config, dynamic, leadership,
-        manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, spawn=spawn,
+        manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, memory=memory, spawn=spawn,
     )  # fmt: skip
     replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
@@ -138,7 +145,7 @@ async def assemble(
     partitions = PartitionTable(
         topics,
         manager=manager, store=store, lease=lease, leadership=leadership, clock=clock, producers=producers,
-        shields=shields, spawn=spawn,
+        memory=memory, appends=appends, shields=shields, spawn=spawn,
     )  # fmt: skip
     retention = Retention(
         topics, partitions, clock,
@@ -154,7 +161,7 @@ async def assemble(
     auto_create_topics = config.live_bool("auto.create.topics.enable")
     table = HandlerTable(
         [
-            ProduceHandler(access, partitions, workers, clock, peers, spawn),
+            ProduceHandler(access, partitions, workers, clock, peers, appends, batches, spawn),
             FetchHandler(access, partitions, config, clock=clock, shields=shields, flow=queue.flow()),
             ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
             OffsetForLeaderEpochHandler(access, partitions),

@@ -17,11 +17,16 @@ from kclient.htp.rows import scan_pages
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
     from kclient.htp.port import Manager
+    from kclient.memory_ledger import CacheAccount, MemoryPart
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
 _FEW_PIECES: Final = 4
 """Pieces of a checkpoint that are encoded in one turn of the loop."""
+_AHEAD_SHARE: Final = 16
+"""One part in so many of the memory may be taken by checkpoints that were read ahead."""
+_ROW: Final = 250
+"""About how many bytes of memory a row takes beside what is in it."""
 
 
 class Checkpoints:
@@ -30,17 +35,30 @@ class Checkpoints:
     Args:
         manager: Keeps them.
         lease: Under which they are written.
+        memory: What the gateway holds.
     """
 
-    def __init__(self, manager: Manager, lease: HeldLease) -> None:
+    def __init__(self, manager: Manager, lease: HeldLease, memory: MemoryPart) -> None:
         self._manager = manager
         self._lease = lease
+        self._memory: CacheAccount = memory.cache("checkpoints", _AHEAD_SHARE, self._give_up)
         self._read_ahead: dict[str, bytes] = {}
 
     async def load(self) -> None:
-        """Read all checkpoints ahead: opening a thousand partitions does not ask the manager a thousand times."""
+        """Read checkpoints ahead, as many as there is room for.
+
+        So opening a thousand partitions does not ask the manager a thousand times.
+        """
         async for page in scan_pages(self._manager, CHECKPOINTS):
+            size = sum(_ROW + len(found.value) for found in page.values())
+            if not self._memory.has_room(size):
+                return
+            self._memory.add(size)
             self._read_ahead.update((key, found.value) for key, found in page.items())
+
+    def _give_up(self) -> None:
+        self._read_ahead.clear()
+        self._memory.add(-self._memory.held)
 
     async def read(self, key: str, start_key: str, name: str) -> tuple[Checkpoint | None, bool]:
         """The checkpoint of a partition, and whether it is damaged: then the whole log has to tell what it can.
@@ -51,7 +69,10 @@ class Checkpoints:
             name: Of the partition, for messages.
         """
         row = self._read_ahead.pop(key, None)  # once: from then on the partition writes new ones
-        row = await self._get(key) if row is None else row
+        if row is None:
+            row = await self._get(key)
+        else:
+            self._memory.add(-_ROW - len(row))
         if row is None:
             return None, False
         try:

@@ -31,6 +31,7 @@ from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp import open_store
 from kclient.htp.errors import HtpError
 from kclient.htp.port import CAP_EXCLUSIVE, Store
+from kclient.memory_ledger import MemoryPart, process_memory
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
 from kclient.net.server import Server, ServerSettings
@@ -100,6 +101,8 @@ class Gateway:
         self._supervisor = Supervisor("gateway", on_failure=_weakly(self._failed))
         self._parts: Assembly | None = None
         self._server: Server | None = None
+        self._memory: MemoryPart | None = None
+        """What it holds, of what all of the process may."""
         self._bound: Advertised | None = None
         self._bound_to: Address | None = None
         self._unwatch: Callable[[], None] | None = None
@@ -341,6 +344,8 @@ class Gateway:
                     await to_the_end(self._let_go)
                 finally:
                     self._closed = True
+                    if self._memory is not None:
+                        self._memory.close()
                     if self._presence is not None:
                         self._presence.release()
                     if self._ended is not None:
@@ -393,7 +398,10 @@ class Gateway:
         epochs = UnitEpochs(manager, held)
         await epochs.load()
         leadership = SoleLeader(identity, None if rack is None else str(rack), epochs)
-        return await assemble(self._config, self._mapping, manager, broker, held, identity, leadership, spawn)
+        self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"))
+        return await assemble(
+            self._config, self._mapping, manager, broker, held, identity, leadership, self._memory, spawn
+        )
 
     async def _make_server(self, parts: Assembly) -> Server:
         limits = partial(LimitSettings.of, self._config)
@@ -401,7 +409,7 @@ class Gateway:
         found = await connection_quota(wanted)
         found.check(self._config.dynamic)  # what was changed while a gateway ran stops no start
         settings = self._server_settings(found.quota)
-        server = Server(parts.requests, self._supervisor, settings, queue=parts.queue)
+        server = Server(parts.requests, self._supervisor, settings, queue=parts.queue, memory=self._memory)
         server.on_memory_short = parts.requests.memory_short
 
         def apply(quota: ConnectionQuota) -> None:

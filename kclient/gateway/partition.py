@@ -73,15 +73,21 @@ _MARKER_LIMIT: Final = 1024
 CHECKPOINT_BYTES: Final = 64 << 20
 """A checkpoint is written after so many bytes: the most that opening a partition has to read."""
 CHECKPOINT_BATCHES: Final = 50_000
+_CLOSED, _OPEN = 4_300, 7_700
+"""About how many bytes of memory a partition takes, before and after it was opened, with its log in the store,
+but for segments."""
+_APPEND: Final = 700
+"""And one of its appends, while that waits for its sync."""
+_COUNTED_AT_ONCE: Final = 64
 
 
 class Partition(PartitionLife):
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_key", "_sending", "_start_key",
-        "_stored_in", "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms", "config", "direct", "dirty", "place",
-        "saving",
+        "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_held", "_key", "_pending", "_sending",
+        "_start_key", "_stored_in", "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms", "config", "direct",
+        "dirty", "place", "saving",
     )  # fmt: skip
 
     def __init__(
@@ -119,11 +125,25 @@ class Partition(PartitionLife):
         """Held while a checkpoint is written: what was encoded later is written later."""
         self._full_at: int | None = None
         """Where the log ended when it was last told that there is no space."""
+        self._held = self._pending = 0
+        """Bytes of memory, and appends, that were counted last."""
+        self._count(_CLOSED)
 
     @property
     def undecided(self) -> bool:
         """Whether it is not known what is stored at its end: it is being opened anew, or will be."""
         return self._undecided is not None
+
+    # Memory
+
+    def _count(self, size: int) -> None:
+        self._around.memory.add(size - self._held)
+        self._held = size
+
+    def _count_appends(self, pending: int) -> None:
+        """So many of its appends wait for syncs."""
+        self._around.appends.add(_APPEND * (pending - self._pending))
+        self._pending = pending
 
     # Opening
 
@@ -156,6 +176,7 @@ class Partition(PartitionLife):
             "%s was opened anew under leader epoch %d: of %d appends whose outcome was not known %d are stored",
             self, self.log.leader_epoch, len(decided), stored,
         )  # fmt: skip
+        self._count_appends(len(self.log.pending))
         for append in decided:
             append.tell()
 
@@ -179,6 +200,7 @@ class Partition(PartitionLife):
             settings = changed
         self._check_here()
         self.direct = topic if CAP_NOWAIT in self._around.store.capabilities else None  # type: ignore[assignment]
+        self._count(_OPEN)
 
     def _stop(self, append: Append, error: BaseException) -> None:
         """Whether an append is stored is not known: nothing is appended before the partition was opened anew."""
@@ -274,6 +296,11 @@ class Partition(PartitionLife):
             raise NotLeaderOrFollowerError(f"{self} is led by a newer gateway: {error}") from error
 
     # Appending
+
+    @property
+    def queues(self) -> bool:
+        """Whether what is appended now is not stored at once."""
+        return self.state is not State.OPEN or self.direct is None or bool(self._unsent)
 
     def append(self, batch: Buffer, header: BatchHeader, verified: Verification | None = None) -> Append:
         """Append one checked batch, in the order of the calls; `batch` is stamped in place where it can be.
@@ -410,6 +437,8 @@ class Partition(PartitionLife):
         self.log.stored(append)
         append.tell()
         sent.on_synced(partial(self._synced, append))
+        if len(self.log.pending) - self._pending >= _COUNTED_AT_ONCE:
+            self._count_appends(len(self.log.pending))
 
     def _synced(self, append: Append, error: BaseException | None) -> None:
         if append.state is not AppendState.STORED or self._undecided is not None:
@@ -421,6 +450,8 @@ class Partition(PartitionLife):
                 self._fail(append, error)
             return
         done, size, stable = self.log.durable(append.next_offset)
+        if self._pending:
+            self._count_appends(len(self.log.pending))
         for appended in done:
             appended.tell()
         for waiter in list(self.waiters):
@@ -459,6 +490,7 @@ class Partition(PartitionLife):
             failure = UnknownTopicOrPartitionError(f"{self} is gone: {error}")
         for undone in self.log.failed(append, failure):
             undone.tell()
+        self._count_appends(len(self.log.pending))
         while self._unsent and self._unsent[-1][0].state is AppendState.FAILED:
             self._unsent.pop()
         # The store has cut back; the offsets it has given once it does not give again.
@@ -508,6 +540,7 @@ class Partition(PartitionLife):
         gone = {each.number for each in aborted.bounds} - {each.number for each in checkpoint.aborted}
         rows.update((self._aborted_key(number), None) for number in gone)
         try:
+            self._count(_OPEN + self._around.store.memory_of(self.stored_in))
             rows |= {self._key: await encoded(checkpoint), **self._around.store.rows(self.stored_in)}
             if trimmed:
                 rows[self._start_key] = LOG_START.encode(checkpoint.start_offset)
@@ -559,6 +592,8 @@ class Partition(PartitionLife):
     def _end(self, error: KafkaError) -> None:
         if self.state is State.GONE:
             return
+        self._count(0)
+        self._count_appends(0)
         self._stored_in = self.direct = None  # whoever deletes the place, or closes the store, ends it
         self._unsent.clear()
         self.log.close()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kclient.gateway.takeover import Takeover
     from kclient.gateway.unit_epochs import Unit
     from kclient.gateway.waiters import Waiter
+    from kclient.memory_ledger import LimitedAccount, MemoryAccount
     from kclient.records import BatchHeader
     from kclient.types import Buffer
 
@@ -64,6 +65,10 @@ class Surroundings:
     producers: ProducerLimit
     """How many producers the logs may remember."""
     checkpoints: Checkpoints
+    memory: MemoryAccount
+    """Where partitions count."""
+    appends: LimitedAccount
+    """Where their appends count that wait for syncs."""
     aborted: AbortedRows
     epochs: Epochs
     openings: Openings

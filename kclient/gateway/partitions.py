@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from kclient.gateway.topic_record import TopicRecord
     from kclient.gateway.topic_table import TopicTable
     from kclient.htp.port import Manager
+    from kclient.memory_ledger import LimitedAccount, MemoryPart
+
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
 
@@ -60,6 +62,8 @@ class PartitionTable:
         leadership: Which of them this gateway leads, and under which epoch.
         clock: What time it is.
         producers: How many producers the logs may remember.
+        memory: What the gateway holds.
+        appends: Where appends count that wait longer than for their requests.
         shields: Keep a trim from being left half done.
         spawn: Starts a task of the gateway.
     """
@@ -74,17 +78,19 @@ class PartitionTable:
         leadership: Leadership,
         clock: Clock,
         producers: ProducerLimit,
+        memory: MemoryPart,
+        appends: LimitedAccount,
         shields: Shields,
         spawn: Callable[..., object],
     ) -> None:
         self._topics = topics
         self._leadership = leadership
-        self._checkpoints = Checkpoints(manager, lease)
+        self._checkpoints = Checkpoints(manager, lease, memory)
         spawn = _while_it_runs(spawn)
         aborted = AbortedRows(manager)
         self._around = Surroundings(
-            store, clock, producers, self._checkpoints, aborted, leadership, Openings(spawn),
-            Takeover(store, self._checkpoints, aborted, producers, clock.wall_ms), shields, spawn,
+            store, clock, producers, self._checkpoints, memory.account("partitions"), appends, aborted, leadership,
+            Openings(spawn), Takeover(store, self._checkpoints, aborted, producers, clock.wall_ms), shields, spawn,
         )  # fmt: skip
 
     async def load(self) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from kclient.memory_ledger import MemoryAccount
 
 _PART: Final = 20
 """One log may remember one part in so many of the producers that all may."""
@@ -17,6 +20,8 @@ _TRIED: Final = 8
 NO_TRANSACTION: Final = -1
 SEQUENCES: Final = 2**31
 """Sequence numbers start again at 0 after 2^31 - 1."""
+_PRODUCER: Final = 850
+"""About how many bytes of memory a producer takes with its last batches."""
 
 
 class Remembered(NamedTuple):
@@ -57,17 +62,34 @@ class FirstBatch(NamedTuple):
 
 
 class ProducerLimit:
-    """How many producers all logs of a gateway remember together (`producer.id.cache.size`)."""
+    """How many producers all logs of a gateway remember together (`producer.id.cache.size`).
 
-    __slots__ = ("count", "each", "greatest", "most")
+    Args:
+        most: So many.
+        memory: Where they count.
+    """
 
-    def __init__(self, most: int = 100_000) -> None:
+    __slots__ = ("_count", "_memory", "each", "greatest", "most")
+
+    def __init__(self, most: int = 100_000, memory: MemoryAccount | None = None) -> None:
         self.most: int = most
         self.each: int = max(most // _PART, _SURE)
         """As many as one log may remember."""
-        self.count: int = 0
+        self._count = 0
+        self._memory = memory
         self.greatest: int = -1
         """The greatest id of a producer that any of them has ever remembered, -1 for none."""
+
+    @property
+    def count(self) -> int:
+        """So many they remember now."""
+        return self._count
+
+    @count.setter
+    def count(self, count: int) -> None:
+        if self._memory is not None:
+            self._memory.add(_PRODUCER * (count - self._count))
+        self._count = count
 
     def seen(self, producer_id: int) -> None:
         """A log has met a producer."""

@@ -244,13 +244,16 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "connections.max.memory.bytes",
         Number(16 << 20, LONG_MAX),
         str(512 << 20),
-        "Most memory that is kept for all clients together: "
-        "requests, what is made of them, replies, fetch sessions. One connection may take a quarter; a stored "
-        "batch that is larger is fetched all the same, one at a time, unless it is larger than all of it. When it "
-        "is used up, connections are read when there is room again. Fetch sessions may take an eighth: consumers "
-        "beyond that fetch without sessions. Beside it, the members of all groups may take as much as a quarter: "
-        "who joins beyond that is told to try again (COORDINATOR_LOAD_IN_PROGRESS), and the log says so. Not a "
-        "setting of Kafka's.",
+        "Most memory that is kept for clients and for what is stored, all together: requests, what is made of them, "
+        "replies, fetch sessions, connections, groups, committed offsets, topics, open partitions, producers, caches, "
+        "but not the messages of a memory: store. Gateways in one process share the largest of theirs. Connections "
+        "have what the rest leaves and are read when there is room; one may hold a quarter. A stored batch that is "
+        "larger is fetched all the same, one at a time, unless it is larger than all of it. Fetch sessions may take "
+        "an eighth: consumers beyond that fetch without sessions. Members of groups, committed offsets and topics may "
+        "take a quarter each, and three eighths together: a member, or an offset of another partition, is told to try "
+        "again beyond that (COORDINATOR_LOAD_IN_PROGRESS), and a topic is refused (POLICY_VIOLATION). Batches that "
+        "pile up before a store that hangs are refused beyond an eighth (KAFKA_STORAGE_ERROR). Connections wait that "
+        "would take more than half of it, at 10 kB each. Not a setting of Kafka's.",
     ),
     BrokerSetting(
         "default.replication.factor", Number(1, INT16_MAX), "1", "The replication factor that auto-created topics show."

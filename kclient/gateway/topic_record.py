@@ -32,6 +32,8 @@ class TopicRecord:
     """Whether it has been deleted."""
     version: int = 0
     """The manager's version of the row, for compare-and-set."""
+    held: int = 0
+    """Bytes of memory that it counts for."""
     logs: dict[int, Partition] = field(default_factory=dict)
     """The partitions used so far (`PartitionTable` fills it)."""
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+
+from kclient.errors import PolicyViolationError
 
 if TYPE_CHECKING:
     from kclient.gateway.topic_record import Intent, TopicRecord
+    from kclient.memory_ledger import LimitedAccount
+
+_TOPIC, _PARTITION, _SETTING = 2_000, 330, 200
+"""About how many bytes of memory a topic takes, each of its partitions, which is not used yet, and of its settings."""
 
 
 class TopicTable:
-    """All topics of a gateway. `TopicCatalogue` changes it, others only look."""
+    """All topics of a gateway. `TopicCatalogue` changes it, others only look.
 
-    def __init__(self) -> None:
+    Args:
+        memory: Where they count.
+    """
+
+    def __init__(self, memory: LimitedAccount) -> None:
+        self._memory = memory
         self._by_name: dict[str, TopicRecord] = {}
         self._by_id: dict[bytes, TopicRecord] = {}
         self._names: list[str] | None = None
@@ -56,8 +67,35 @@ class TopicTable:
         self._names = None
         self._by_name[record.name] = record
         self._by_id[record.topic_id] = record
+        self.count(record)
+
+    def check_room(self, partitions: int, settings: Mapping[str, str]) -> None:
+        """See to it that there is memory for so many partitions more and these settings, of one topic.
+
+        Raises:
+            PolicyViolationError: There is none.
+        """
+        memory = self._memory
+        if not memory.has_room(_size(partitions, settings)):
+            raise PolicyViolationError(
+                f"There is no room for {partitions} partitions and {len(settings)} settings more: topics take "
+                f"{memory.held} bytes of memory, and may take {memory.limit}, a quarter of "
+                "connections.max.memory.bytes, as far as the rest of that leaves it. Start the gateway with a higher "
+                "setting, or delete topics."
+            )
+
+    def count(self, record: TopicRecord) -> None:
+        """Count what a topic that is in it takes, which has changed."""
+        before, record.held = record.held, _size(record.partitions, record.overrides)
+        self._memory.add(record.held - before)
 
     def remove(self, record: TopicRecord) -> None:
         """Take a topic out: nobody finds it any more."""
         self._names = None
         del self._by_name[record.name], self._by_id[record.topic_id]
+        self._memory.add(-record.held)
+        record.held = 0
+
+
+def _size(partitions: int, settings: Mapping[str, str]) -> int:
+    return _TOPIC + _PARTITION * partitions + sum(_SETTING + len(value) for value in settings.values())

@@ -54,6 +54,8 @@ _ENDED_AT_ONCE: Final = 100
 """Partitions that are ended in one turn of the loop."""
 _SWEEP_S: Final = 10.0
 """After so many seconds it is tried again to remove what deleted topics left."""
+_LONG: Final = 1_000
+"""Characters of settings for which there has to be memory when a topic is altered."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own topics: a gateway keeps their content elsewhere, so they are not made by asking for them."""
@@ -213,7 +215,7 @@ class TopicCatalogue:
         """The number of partitions and the overrides of a topic to be made, or the error that forbids it.
 
         `partitions` may be -1 for `num.partitions`. Raises `InvalidTopicError`, `TopicExistsError`,
-        `InvalidPartitionsError`, `InvalidConfigurationError`.
+        `InvalidPartitionsError`, `InvalidConfigurationError`, `PolicyViolationError`.
         """
         check_name(name)
         if name in self._topics:
@@ -226,7 +228,9 @@ class TopicCatalogue:
             raise InvalidPartitionsError(
                 f"Number of partitions was set to {partitions}: it must be between 1 and {MOST_PARTITIONS}"
             )
-        return partitions, checked_overrides(overrides)
+        checked = checked_overrides(overrides)
+        self._topics.check_room(partitions, checked)
+        return partitions, checked
 
     async def create(
         self,
@@ -409,6 +413,7 @@ class TopicCatalogue:
                     f"The topic {name} currently has {record.partitions} partition(s); {partitions} would not "
                     f"be an increase to at most {MOST_PARTITIONS}."
                 )
+            self._topics.check_room(partitions - record.partitions, {})
             if validate_only:
                 return
             added = range(record.partitions, partitions)
@@ -432,6 +437,9 @@ class TopicCatalogue:
         async with self._changing.hold(name):
             record = self._require(name)
             changed = replace(record, overrides=dict(change(record.overrides)))
+            added = {name: value for name, value in changed.overrides.items() if record.overrides.get(name) != value}
+            if sum(map(len, added.values())) > _LONG:  # the others are as many as there are settings
+                self._topics.check_room(0, added)
             if not validate_only:
                 with self._shields.shield():
                     await self._change(record, changed)
@@ -443,6 +451,8 @@ class TopicCatalogue:
             {key: changed.row()}, {key: record.version}, lease=self._lease.current
         )
         record.places, record.partitions, record.overrides = changed.places, changed.partitions, changed.overrides
+        if not record.gone:
+            self._topics.count(record)
         await self._reconfigure(record)
 
     async def _reconfigure(self, record: TopicRecord) -> None:

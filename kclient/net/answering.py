@@ -15,6 +15,8 @@ __all__ = ["Answering"]
 
 _PER_TASK: Final = 4096
 """About how many bytes of memory a task takes."""
+PER_WAITING: Final = 3000
+"""And a request that waits without one, beside its frame."""
 
 
 class Answering:
@@ -55,9 +57,9 @@ class Answering:
     def follow(self, slot: ReplySlot, answer: Answer) -> None:
         """See to it that the answer of a request that has begun gets into its place."""
         if isinstance(answer, Later):
-            answer.completion.on_done(partial(self._completed, slot, answer.reply))
+            self._wait_for(slot, answer.completion, answer.reply)
         elif isinstance(answer, Completion):
-            answer.on_done(partial(self._completed, slot, Completion.result))
+            self._wait_for(slot, answer, Completion.result)
         elif answer is None or isinstance(answer, Sequence):
             self._order.place(slot, answer)
         elif isinstance(answer, Steps):
@@ -78,6 +80,17 @@ class Answering:
     def close(self) -> None:
         """The connection has ended: nobody waits for the answers, and tasks that go on must not keep it."""
         self._placed = self._room = self._failed = _nothing
+
+    def _wait_for(
+        self,
+        slot: ReplySlot,
+        completion: Completion[Any],
+        reply: Callable[[Completion[Any]], Reply | Steps | None],
+    ) -> None:
+        self._order.waiting += 1
+        slot.held += PER_WAITING
+        self._order.share.add(PER_WAITING)
+        completion.on_done(partial(self._completed, slot, reply))
 
     def _start_task(self, slot: ReplySlot, answer: Awaitable[Reply | Steps | None]) -> None:
         try:
@@ -111,6 +124,7 @@ class Answering:
     def _completed(
         self, slot: ReplySlot, reply: Callable[[Completion[Any]], Reply | Steps | None], completion: Completion[Any]
     ) -> None:
+        self._order.waiting -= 1
         if self._order.closed:
             return
         try:

@@ -56,12 +56,14 @@ class ConnectionLimits:
     Args:
         quota: Its limits at first.
         descriptors: What the process leaves to connections.
+        most: So many there may be in any case, since each takes memory.
     """
 
-    def __init__(self, quota: ConnectionQuota, descriptors: DescriptorShare) -> None:
+    def __init__(self, quota: ConnectionQuota, descriptors: DescriptorShare, most: int = 2**31 - 1) -> None:
         self.quota: ConnectionQuota = quota
         """What holds for connections from now on; those that are there stay."""
         self._descriptors = descriptors
+        self._most = most
         self._by_host: dict[str, int] = {}
         self._ended: anyio.Event | None = None
         self._told = float("-inf")
@@ -71,7 +73,7 @@ class ConnectionLimits:
 
     def take(self) -> bool:
         """Count one more that will be accepted; False if there may be none at present."""
-        if self.open < self.quota.total and self._descriptors.take():
+        if self.open < self.quota.total and self.open < self._most and self._descriptors.take():
             self.open += 1
             return True
         return False
@@ -94,9 +96,9 @@ class ConnectionLimits:
         if now - self._told > _TELL_S:
             self._told = now
             logger.warning(
-                "%d connections are open, more have to wait until one ends (max.connections is %d, and the process "
-                "may have so many files open)",
-                self.open, self.quota.total,
+                "%d connections are open, more have to wait until one ends (max.connections is %d, there is memory for "
+                "%d in connections.max.memory.bytes, and the process may have so many files open)",
+                self.open, self.quota.total, self._most,
             )  # fmt: skip
         if self._ended is None:
             self._ended = anyio.Event()

@@ -1,12 +1,16 @@
 """What all connections of a server may hold in memory together, and who has to wait when it is used up.
 
 Everything that is kept on behalf of a client counts against its connection's *share*: requests that are being received
-or wait, what was decoded of them, replies that wait for others or for a slow reader, sessions. Small things are always
-taken: each connection has an allowance, which is the smaller the more connections there are beyond some number, so
-that all of them together fit into the budget, too. Larger ones are asked for, and wait while the budget is used up. So
-that somebody can always finish, a quarter of the budget is kept back for one connection at a time, the first that
-would have to wait; and no connection may hold more than that quarter. What a closed connection held is free at once.
-That the clients do their part to finish, or are closed, is not seen to here but by `stalls`.
+or wait, what was decoded of them, replies that wait for others or for a slow reader, sessions. What stays without a
+connection counts on accounts (`kclient.memory_ledger`). Connections have what these, and other servers of the process,
+leave of the total: accounts leave them a quarter and a sixteenth at least.
+
+Small things are always taken: each connection has an allowance, which is the smaller the more connections there are
+beyond some number, so that all of them together fit into the budget, too. Larger ones are asked for, and wait while the
+budget is used up. So that somebody can always finish, a quarter of the budget is kept back for one connection at a time
+(of the process), the first that would have to wait; and no connection may hold more than that quarter. What a closed
+connection held is free at once. That the clients do their part to finish, or are closed, is not seen to here but by
+`stalls`.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from itertools import islice
 from typing import Final
 
 from kclient.errors import ProtocolError
+from kclient.memory_ledger import MemoryLedger, MemoryPart
 
 __all__ = ["ALLOWANCE", "LEAST_ALLOWANCE", "MemoryBudget", "Share", "TooMuchMemoryError", "most_of_one"]
 
@@ -27,6 +32,8 @@ DEFAULT_TOTAL: Final = 512 * 1024 * 1024
 _WOKEN: Final = 16
 _RESERVE: Final = 4
 """One part in so many is for the connection whose turn it is to go beyond; none may hold more."""
+_LEFT: Final = 16
+"""One part in so many is left to all others than that one, however much is kept beside connections."""
 
 
 class TooMuchMemoryError(ProtocolError):
@@ -64,9 +71,12 @@ class Share:
     def room(self) -> int:
         """Bytes that could be had now."""
         budget = self._budget
+        if not budget.ledger.alone:
+            budget.refresh()
         own = budget.most - self.held
         free = budget.limit - budget.used
-        if free < own and budget.favoured is not self and (budget.favoured is not None or free > 0):
+        favoured = budget.ledger.favoured
+        if free < own and favoured is not self and (favoured is not None or free > 0):
             own = max(free, budget.allowance - self.held)
         return own if own > 0 else 0
 
@@ -75,6 +85,8 @@ class Share:
         budget = self._budget
         if self.held <= budget.allowance:
             return True
+        if not budget.ledger.alone:
+            budget.refresh()
         if self.held < budget.most and (budget.used < budget.limit or budget.favours(self)):
             return True
         budget.wait(self)
@@ -133,7 +145,7 @@ class Share:
         budget = self._budget
         budget.used += size
         budget.requests += requests
-        if size < 0 and (budget.favoured is self or budget.waiting):
+        if size < 0 and budget.watched:
             budget.freed(self)
 
     def keep(self, size: int) -> None:
@@ -186,18 +198,17 @@ class MemoryBudget:
         requests: Of these, bytes of requests that may be received before no more are read
             (`queued.max.request.bytes`); None for no limit of their own. A request that has been begun to be read is
             read to its end, as in Kafka.
+        part: The server's part of what the process holds, whose total is this one; if None there is nothing else in it.
     """
 
-    def __init__(self, total: int = DEFAULT_TOTAL, requests: int | None = None) -> None:
+    def __init__(self, total: int = DEFAULT_TOTAL, requests: int | None = None, part: MemoryPart | None = None) -> None:
         self.total: int = total
         self.most: int = most_of_one(total)
         """Bytes that one connection may hold."""
         self.used: int = 0
         """Bytes that all hold."""
-        self.favoured: Share | None = None
-        """The one that may go on although the budget is used up."""
         self.on_short: Callable[[], object] | None = None
-        """Called when somebody begins to wait: what can be given up may be."""
+        """Called when somebody begins to wait, also in another server of the process: what can be given up may be."""
         self._requests_limit = requests
         self.requests: int = 0
         """Of `used`, bytes of requests."""
@@ -208,8 +219,17 @@ class MemoryBudget:
         """Of `used`, bytes of requests that wait for memory to be received."""
         self.allowance: int = ALLOWANCE
         """Bytes that each connection may hold without being asked, as many as there are now."""
+        self.part: MemoryPart = part or MemoryLedger().part(total)
+        self.ledger: MemoryLedger = self.part.ledger
+        self.watched: bool = False
+        """Whether it matters to anybody that a share holds less."""
+        self._least = self.most + total // _LEFT
+        self._unasked = 0
+        """Bytes that are left for allowances."""
         self.limit: int = total - self.most
         """Bytes that may be held before others than the favoured one have to wait."""
+        self.part.connections = self
+        self.refresh()
 
     def share(self, wake: Callable[[], object]) -> Share:
         """The share of a new connection, which `wake` tells that it may ask again."""
@@ -222,13 +242,73 @@ class MemoryBudget:
         self.allowance = min(ALLOWANCE, max(self.most // max(self._shares, 1), LEAST_ALLOWANCE))
         self.count_unfinished(0)
 
+    @property
+    def favoured(self) -> Share | None:
+        """The one that may go on although the budget is used up; of all servers of the process there is one."""
+        favoured = self.ledger.favoured
+        assert favoured is None or isinstance(favoured, Share)
+        return favoured
+
+    @favoured.setter
+    def favoured(self, share: Share | None) -> None:
+        self.ledger.favour(share, None if share is None else self.part)
+        self.watched = True  # whoever frees something finds out whether it still is
+
+    # What the process asks and tells
+
+    @property
+    def held(self) -> int:
+        """Bytes that all hold, and those that they may take without asking."""
+        return self.used + self._unasked
+
+    @property
+    def spare(self) -> int:
+        """Bytes that are left, below 0 if too much is held."""
+        return self.part.left(self.most + self._unasked) - self.used
+
+    @property
+    def waits(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self.waiting)
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether anybody waits, here or in another server of the process."""
+        return bool(self.waiting) or (not self.ledger.alone and self.ledger.waits_beside(self.part))
+
+    def refresh(self) -> None:
+        """Others may hold more, or less."""
+        before = self.limit
+        self.limit = self.part.left(self.most + self._unasked, self._least)
+        if self.waiting and self.limit > before:
+            self._wake_some()
+
+    def others_freed(self) -> None:
+        """Other servers hold less, or have nobody in favour any more."""
+        self.refresh()
+        if self.waiting:
+            self._wake_some()
+
+    def look_beside(self) -> None:
+        """What other servers have freed in other threads, just when it was asked for, nobody has told."""
+        if not self.ledger.alone and self.waiting:
+            self.others_freed()
+
+    def others_wait(self) -> None:
+        """In another server somebody begins to wait."""
+        self.watched = True
+        if self.on_short is not None:
+            self.on_short()
+
     # What shares call
 
     def count_unfinished(self, more: int) -> None:
         """So many bytes more (or less) of requests wait for their rest; they are parts of allowances."""
         self.unfinished += more
-        allowances = min(self._shares * ALLOWANCE, self.most)
-        self.limit = self.total - self.most - max(allowances - self.unfinished, 0)
+        before = self._unasked
+        self._unasked = max(min(self._shares * ALLOWANCE, self.most) - self.unfinished, 0)
+        if self._unasked != before:
+            self.limit = self.part.left(self.most + self._unasked, self._least)
 
     def admits(self, share: Share, size: int, request: bool, over: bool, whole: bool = False) -> bool:
         """Whether a share may hold `size` bytes more."""
@@ -236,7 +316,9 @@ class MemoryBudget:
             raise self.too_much(size)
         if share.held + size <= self.allowance:
             return True
-        fits = self.used + size <= self.limit
+        if not self.ledger.alone:
+            self.refresh()
+        fits = self.used + size <= self.limit or (self.ledger.relieve() and self.used + size <= self.limit)
         if share.held + size <= self.most:
             requests_fit = not request or self._requests_limit is None or self.requests < self._requests_limit
             if (requests_fit and fits) or self.favours(share):
@@ -257,32 +339,46 @@ class MemoryBudget:
 
     def favours(self, share: Share) -> bool:
         """Whether a share may go on although the budget is used up: the first that asks may."""
-        if self.favoured is None:
+        if self.ledger.favoured is None:
             self.favoured = share
-        return self.favoured is share
+        return self.ledger.favoured is share
 
     def freed(self, share: Share) -> None:
         """A share holds less."""
-        # one that always has something to do may not stay in favour for ever
-        if self.used <= self.limit or (self.favoured is share and share.held - share.kept <= self.allowance):
-            self.favoured = None
-        if self.waiting:
-            self._wake_some()
+        favoured, ledger = self.ledger.favoured, self.ledger
+        if favoured is share or self.waiting:
+            # one that always has something to do may not stay in favour for ever
+            if (self.used <= self.limit and ledger.favoured_part is self.part) or (
+                favoured is share and share.held - share.kept <= self.allowance
+            ):
+                self.favoured = None
+            if self.waiting:
+                self._wake_some()
+        if not ledger.alone:
+            ledger.freed(self.part)
+        self.watched = ledger.favoured_part is self.part or self.waited_for
 
     def wait(self, share: Share) -> None:
         """A share wants to be woken."""
         if share not in self.waiting:
+            begins = not self.waiting
             self.waiting[share] = None
+            self.watched = True
+            self.ledger.relieve()
             if self.on_short is not None:
                 self.on_short()
+            if begins and not self.ledger.alone:
+                self.ledger.begin_to_wait(self.part)
 
     def gone(self, share: Share) -> None:
         """A share was closed."""
         self._count(-1)
         self.waiting.pop(share, None)
-        if self.favoured is share:
+        if self.ledger.favoured is share:
             self.favoured = None
         self._wake_some()
+        if not self.ledger.alone:
+            self.ledger.freed(self.part)
 
     def wake_next(self) -> None:
         """Let the one ask again that has waited longest, if there may be something for it."""
@@ -290,7 +386,8 @@ class MemoryBudget:
 
     def _wake_some(self, most: int = _WOKEN) -> None:
         """Let those ask again that have waited longest; who does not get enough waits again, behind the others."""
-        if self.used >= self.limit and self.favoured is not None and self.favoured not in self.waiting:
+        favoured = self.ledger.favoured
+        if self.used >= self.limit and favoured is not None and favoured not in self.waiting:
             return
         for share in list(islice(self.waiting, most)):
             del self.waiting[share]

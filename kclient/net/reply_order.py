@@ -119,8 +119,8 @@ class ReplyOrder:
 
     __slots__ = (
         "_deserted", "_most_bytes", "_most_places", "_most_unsent", "_now", "_reply_bytes", "channel", "closed",
-        "crowded", "last_sent", "on_empty", "places", "request_bytes", "share", "undone", "unsent", "working",
-        "written",
+        "crowded", "last_sent", "on_empty", "places", "request_bytes", "share", "undone", "unsent", "waiting",
+        "working", "written",
     )  # fmt: skip
 
     def __init__(self, settings: ServerSettings, share: Share, crowded: Callable[[], bool]) -> None:
@@ -136,6 +136,8 @@ class ReplyOrder:
         """Of the places, those whose reply is not there."""
         self.working: int = 0
         """And those that a task works on that has not answered."""
+        self.waiting: int = 0
+        """And those that wait without a task."""
         self.unsent: int = 0
         """Bytes of replies that were handed to the channel and have not been sent."""
         self.written: int = 0

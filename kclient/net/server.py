@@ -17,9 +17,10 @@ from pathlib import Path
 
 import anyio
 
-from kclient.concurrency import Supervisor, TaskHandle, loop_soon, thread_to_the_end
+from kclient.concurrency import LoopHandle, Supervisor, TaskHandle, loop_soon, thread_to_the_end
 from kclient.descriptors import OUT_OF_DESCRIPTORS, Descriptors, process_descriptors
 from kclient.errors import ClosedError
+from kclient.memory_ledger import MemoryAccount, MemoryPart, process_memory
 from kclient.net.address import Address
 from kclient.net.answers import Answer, Later, Reply, Steps
 from kclient.net.arguments import check_handler, check_supervisor
@@ -31,7 +32,7 @@ from kclient.net.server_connection import RequestHandler, ServerConnection
 from kclient.net.server_settings import ServerSettings
 from kclient.net.stalls import StallWatch
 from kclient.net.streams import ByteStream, SocketStream, check_stream, describe_peer
-from kclient.net.tls import accept_tls
+from kclient.net.tls import TlsStream, accept_tls
 
 __all__ = [
     "Answer",
@@ -56,6 +57,14 @@ _QUIET_LOOKS = 4
 """Looks without anybody who waits, after which there are no more."""
 _NAMED = 3
 """Stalled connections that a log record names."""
+_PER_CONNECTION, _PER_TLS_CONNECTION = 10_000, 25_000
+"""About how many bytes of memory an idle connection takes."""
+_OVERHEAD_SHARE = 2
+"""One part in so many of the memory may be taken by that."""
+_MUCH_BESIDE = 2
+"""What takes more than one part in so many of the memory beside connections is told when these wait."""
+_TOLD_AGAIN = 60.0
+"""Seconds between two lines of the log that do so."""
 _NO_MORE = (*OUT_OF_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -68,6 +77,8 @@ class Server:
         settings: Limits and times.
         queue: Where connections wait for their turns, if others do in the same one.
         descriptors: What the process may have open.
+        memory: What the process leaves to the server and to what is behind it; its total stands for
+            `ServerSettings.max_memory`. If None, what the process leaves to that.
 
     Raises:
         TypeError: If an argument is of a wrong type.
@@ -81,6 +92,7 @@ class Server:
         *,
         queue: FairQueue | None = None,
         descriptors: Descriptors | None = None,
+        memory: MemoryPart | None = None,
     ) -> None:
         check_handler(handler)
         check_supervisor(supervisor)
@@ -92,19 +104,25 @@ class Server:
         """The open connections."""
         self.listeners: list[Listener] = []
         self.closing: bool = False
-        self.budget: MemoryBudget = MemoryBudget(self.settings.max_memory, self.settings.max_request_memory)
+        self._memory = memory or process_memory().part(self.settings.max_memory)
+        self._owns_memory = memory is None
+        self.budget: MemoryBudget = MemoryBudget(self._memory.total, self.settings.max_request_memory, self._memory)
         """What the connections may hold together."""
+        self._overhead: MemoryAccount = self._memory.account("connections")
         self.on_memory_short: Callable[[], object] | None = None
         """Called when a connection has to wait for memory: what waits without need may be answered."""
         self.budget.on_short = self._memory_short
         self.limits: ConnectionLimits = ConnectionLimits(
-            self.settings.quota, (descriptors or process_descriptors()).share()
+            self.settings.quota,
+            (descriptors or process_descriptors()).share(),
+            self._memory.total // _OVERHEAD_SHARE // _PER_CONNECTION,
         )
         """Counts the connections that were accepted."""
         self._queue = queue
         self._supervisor = supervisor
         self._guard: TaskHandle | None = None
         self._relief: TaskHandle | None = None
+        self._told_beside = float("-inf")
         self._paused: set[ServerConnection] = set()
         self._looking_after: TaskHandle | None = None
         self._emptied: anyio.Event | None = None
@@ -197,6 +215,7 @@ class Server:
         connection.start()
         if not connection.closed:
             self.connections.add(connection)
+            self._overhead.add(_overhead(connection))
             connection.on_close(self._forget)
         return connection
 
@@ -233,6 +252,8 @@ class Server:
                 for connection in connections:
                     await connection.wait_closed()
             self.limits.close()
+            if self._owns_memory:
+                self._memory.close()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors that it inherited, so that clients see it when the parent dies.
@@ -353,6 +374,7 @@ class Server:
 
     def _start_guard(self) -> None:
         if self._guard is None:
+            self._memory.loop = LoopHandle()
             self._guard = self._supervisor.spawn(self._watch_connections, name="connections")
 
     async def _watch_connections(self) -> None:
@@ -405,18 +427,31 @@ class Server:
         watch = StallWatch(self.settings.stall_timeout)
         pace = Pace(self._queue.flow())
         quiet = 0
+        self._tell_beside(anyio.current_time())
         try:
             while quiet < _QUIET_LOOKS:
                 await self._close_stalled(watch, pace)
+                self.budget.look_beside()
                 await anyio.sleep(min(_LOOK_AT_STALLS, self.settings.stall_timeout / 8))
-                quiet = 0 if self.budget.waiting else quiet + 1
+                quiet = 0 if self.budget.waited_for else quiet + 1
                 await pace.turn()
         finally:
             self._relief = None
 
+    def _tell_beside(self, now: float) -> None:
+        """Connections wait: tell what else takes memory, if that is much."""
+        memory = self._memory
+        beside = memory.beside()
+        if beside > memory.total // _MUCH_BESIDE and now - self._told_beside >= _TOLD_AGAIN:
+            self._told_beside = now
+            logger.warning(
+                "connections wait for memory: %d of %d bytes (connections.max.memory.bytes) are taken beside them: %s",
+                beside, memory.total, memory,
+            )  # fmt: skip
+
     async def _close_stalled(self, watch: StallWatch, pace: Pace) -> None:
         """Look at every connection; all that stall are closed, if anybody waits."""
-        waited_for = bool(self.budget.waiting)
+        waited_for = self.budget.waited_for
         peers: list[str] = []
         times: list[float] = []
         held = 0
@@ -440,6 +475,7 @@ class Server:
 
     def _forget(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
+        self._overhead.add(-_overhead(connection))
         self._paused.discard(connection)
         if not self.connections and self._emptied is not None:
             self._emptied.set()
@@ -452,6 +488,11 @@ class Server:
     def __repr__(self) -> str:
         where = ", ".join(str(listener.address) for listener in self.listeners)
         return f"<Server on {where or 'nothing'}, {len(self.connections)} connections>"
+
+
+def _overhead(connection: ServerConnection) -> int:
+    """About how many bytes of memory a connection takes beside its share."""
+    return _PER_TLS_CONNECTION if isinstance(connection.stream, TlsStream) else _PER_CONNECTION
 
 
 def _some(peers: list[str]) -> str:

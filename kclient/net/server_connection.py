@@ -17,7 +17,7 @@ import anyio
 
 from kclient.concurrency import Supervisor, TaskHandle, loop_clock
 from kclient.errors import ProtocolError
-from kclient.net.answering import Answering
+from kclient.net.answering import PER_WAITING, Answering
 from kclient.net.answers import Answer, CloseConnectionError, Steps
 from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
@@ -214,7 +214,7 @@ class ServerConnection:
         size = self._frame.held + self._frame.waits
         if not self._owes:
             return size
-        begun = 0 if self._first_waits else self._order.request_bytes
+        begun = 0 if self._first_waits else self._order.request_bytes + PER_WAITING * self._order.waiting
         return max(size, self.share.held - self.share.kept - begun)
 
     @property

@@ -27,7 +27,8 @@ class ServerSettings:
     max_unsent_bytes: int = 16 * 1024 * 1024
     """Bytes of replies that a client may leave unread before it is not read any more."""
     max_memory: int = DEFAULT_TOTAL
-    """What all connections may hold together: requests, what is made of them, replies; see `MemoryBudget`."""
+    """What all connections may hold together (requests, what is made of them, replies; see `MemoryBudget`), and what is
+    kept beside them; servers of one process share the greatest of theirs (see `kclient.memory_ledger`)."""
     max_request_memory: int | None = None
     """Of that, requests that were received and not answered (`queued.max.request.bytes`); None for no such limit."""
     stall_timeout: float = 10.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kclient.gateway.extents.encoding import BARE
 from kclient.gateway.extents.rows import ExtentRows
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kclient.gateway.extents.encoding import Encoding
     from kclient.gateway.ownership import HeldLease
     from kclient.htp.port import Broker, Manager, OpenTopic, Place, TopicSettings
+
+
+_CHUNK: Final = 220
+"""About how many bytes of memory a chunk takes."""
 
 
 class PartitionStore(Protocol):
@@ -56,6 +60,10 @@ class PartitionStore(Protocol):
         """What is to be written together with the partition's checkpoint."""
         ...
 
+    def memory_of(self, opened: OpenTopic) -> int:
+        """About how many bytes of memory are taken by what is known of a partition's positions."""
+        ...
+
 
 class DirectStore:
     """A partition is a topic whose positions are offsets.
@@ -88,6 +96,10 @@ class DirectStore:
     def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
         """Nothing: the store knows where offsets lie."""
         return {}
+
+    def memory_of(self, opened: OpenTopic) -> int:
+        """None: the store counts its own."""
+        return 0
 
 
 class ExtentStore:
@@ -145,6 +157,11 @@ class ExtentStore:
         """Where some of its offsets lie."""
         assert isinstance(opened, ExtentTopic)
         return opened.rows()
+
+    def memory_of(self, opened: OpenTopic) -> int:
+        """Of its chunks."""
+        assert isinstance(opened, ExtentTopic)
+        return _CHUNK * sum(len(extent.chunks.all) for extent in opened.extents)
 
 
 def partition_store(manager: Manager, broker: Broker, lease: HeldLease, wall_ms: Callable[[], int]) -> PartitionStore:

@@ -37,9 +37,9 @@ from kclient.gateway.groups.subscriptions import CONSUMER, Subscriptions
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
-_MEMBER: Final = 2_000
+MEMBER: Final = 1_200
 """About how many bytes of memory a member takes beside its metadata."""
-_PENDING: Final = 600
+_PENDING: Final = 500
 """The same of an id that waits for its owner."""
 
 
@@ -73,7 +73,9 @@ class ClassicGroup(Rebalancing):
     def size(self) -> int:
         """About how many bytes of memory its members take, and the ids that wait for their owners."""
         members = self.members
-        return members.size + _MEMBER * len(members) + _PENDING * len(members.pending_joins)
+        pending = members.pending_joins
+        held = members.size + members.assigned + members.named + MEMBER * len(members)
+        return held + pending.size + _PENDING * len(pending)
 
     # ---- JoinGroup ----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.deleted_topics import DeletedTopics
     from kclient.gateway.groups.events import GroupSettings
     from kclient.gateway.groups.group import ManagedGroup
+    from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
     from kclient.gateway.groups.table import GroupTable
     from kclient.gateway.groups.writer import GroupWriter
@@ -32,16 +33,24 @@ class CommittedOffsets:
         table: All groups.
         writer: Stores offsets.
         deleted_topics: Whose offsets the store still has.
+        memory: Whether there is room for more of them.
         clock: What time it is.
         chores: In whose turns the offsets of deleted topics are dropped.
     """
 
     def __init__(
-        self, table: GroupTable, writer: GroupWriter, deleted_topics: DeletedTopics, clock: Clock, chores: Flow
+        self,
+        table: GroupTable,
+        writer: GroupWriter,
+        deleted_topics: DeletedTopics,
+        memory: GroupMemory,
+        clock: Clock,
+        chores: Flow,
     ) -> None:
         self._table = table
         self._writer = writer
         self._deleted_topics = deleted_topics
+        self._memory = memory
         self._clock = clock
         self._chores = chores
 
@@ -62,6 +71,13 @@ class CommittedOffsets:
             return ErrorCode.NONE if generation < 0 else missing
         error = managed.group.check_commit(member_id, instance_id, generation, self._clock.now())
         return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
+
+    def check_room(self, group_id: str, commit: OffsetCommit) -> ErrorCode:
+        """Whether there is memory for what a commit adds to the offsets of a group."""
+        managed = self._table.groups.get(group_id)
+        if self._memory.admits_offsets(group_id, None if managed is None else managed.offsets, commit):
+            return ErrorCode.NONE
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
 
     def commit(self, group_id: str, commit: OffsetCommit) -> Write:
         """Store offsets, at once after `check_commit`; they are visible when the write is done."""

@@ -15,6 +15,7 @@ from kclient.gateway.groups.expiry import OffsetExpiry
 from kclient.gateway.groups.kinds import KINDS
 from kclient.gateway.groups.loading import GroupLoader
 from kclient.gateway.groups.membership import ClassicMembership
+from kclient.gateway.groups.memory import GroupMemory
 from kclient.gateway.groups.table import GroupTable
 from kclient.gateway.groups.writer import GroupWriter
 
@@ -29,12 +30,11 @@ if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.topic_table import TopicTable
     from kclient.htp.port import Manager
+    from kclient.memory_ledger import MemoryPart
     from kclient.net.fair_queue import FairQueue
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
-_GROUPS_SHARE: Final = 4
-"""As much as one part in so many of the memory for clients may be taken by the members of groups, beside it."""
 _EXPIRY: Final = None
 """The key of the next look at what has expired, among the names of groups."""
 
@@ -52,6 +52,7 @@ class GroupCoordinator:
         identity: For the log.
         queue: Shares the event loop with others.
         clock: What time it is.
+        memory: What the gateway holds.
         spawn: Starts a task of the gateway.
         kinds: The types of groups that there are.
         claims: Tell what rows say that this gateway coordinates a group; None where the lease alone does.
@@ -69,6 +70,7 @@ class GroupCoordinator:
         identity: Identity,
         queue: FairQueue,
         clock: Clock,
+        memory: MemoryPart,
         spawn: Callable[..., object],
         kinds: Mapping[str, GroupKind] = KINDS,
         claims: Claims | None = None,
@@ -76,6 +78,7 @@ class GroupCoordinator:
         self._config = config
         self._spawn = spawn
         self._log_fields = identity.log_fields()
+        self._memory = GroupMemory(memory, clock, self._log_fields)
         self._clockwork: Clockwork[str | None] = Clockwork(clock)
         self._writer = GroupWriter(manager, lease, queue.flow(), claims)
         chores = queue.flow()
@@ -84,11 +87,16 @@ class GroupCoordinator:
         self.table: GroupTable = GroupTable(
             kinds,
             _settings(config),
-            most=config.get_int("connections.max.memory.bytes") // _GROUPS_SHARE,
-            clock=clock, writer=self._writer, clockwork=self._clockwork, queue=queue, log_fields=self._log_fields,
-        )  # fmt: skip
-        self.membership: ClassicMembership = ClassicMembership(self.table, clock)
-        self.committed: CommittedOffsets = CommittedOffsets(self.table, self._writer, deleted_topics, clock, chores)
+            memory=self._memory,
+            clock=clock,
+            writer=self._writer,
+            clockwork=self._clockwork,
+            queue=queue,
+        )
+        self.membership: ClassicMembership = ClassicMembership(self.table, self._memory, clock)
+        self.committed: CommittedOffsets = CommittedOffsets(
+            self.table, self._writer, deleted_topics, self._memory, clock, chores
+        )
         self.deletion: GroupDeletion = GroupDeletion(self.table, self._writer, deleted_topics, clock, self._log_fields)
         self.expiry: OffsetExpiry = OffsetExpiry(
             self.table, topics, self.committed, self.deletion,

@@ -66,6 +66,8 @@ class GroupDeletion:
         try:
             if error:
                 yield from self._put_back(managed, parts)
+            else:
+                managed.offsets.close()
         finally:  # not before: a topic that is deleted meanwhile has its offsets here too
             group_id = managed.group.group_id
             leaving[group_id].popleft()  # the deletions of one name are stored in their order
@@ -89,3 +91,4 @@ class GroupDeletion:
             elif again.offsets.get(*partition) is None:
                 again.offsets.put(partition, committed)
             yield
+        managed.offsets.close()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import Action, GroupSettings, Ticket
 from kclient.gateway.groups.offsets import Expiry, GroupOffsets
+
+if TYPE_CHECKING:
+    from kclient.gateway.groups.memory import GroupHolding
+    from kclient.memory_ledger import MemoryAccount
 
 CLASSIC: Final = "classic"
 """The type of the groups whose members join by JoinGroup. The others of Kafka are `consumer` (KIP-848), `share`
@@ -120,14 +124,20 @@ class GroupKind(NamedTuple):
 class ManagedGroup:
     """A group with its offsets."""
 
-    __slots__ = ("group", "held", "offsets", "since_ms", "unread")
+    __slots__ = ("group", "holding", "offsets", "since_ms", "unread")
 
-    def __init__(self, group: Group, since_ms: int) -> None:
+    def __init__(self, group: Group, since_ms: int, holding: GroupHolding, memory: MemoryAccount) -> None:
         self.group: Group = group
-        self.held: int = 0
-        """Bytes of memory that its members take, as they were counted last."""
-        self.offsets: GroupOffsets = GroupOffsets()
+        self.holding: GroupHolding = holding
+        """What it takes of memory, beside its offsets."""
+        self.offsets: GroupOffsets = GroupOffsets(memory)
         self.since_ms: int = since_ms
         """Since when it has been in this state, by the wall clock; kept for groups without members."""
         self.unread: bool = False
         """Whether its row cannot be read: nobody knows since when it has been without members."""
+        self.count()
+
+    def count(self) -> None:
+        """Count the memory that it takes, of which something may have changed."""
+        group = self.group
+        self.holding.count(group.group_id, group.protocol_type, group.size)

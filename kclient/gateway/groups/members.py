@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -26,8 +27,8 @@ class Member:
     """
 
     __slots__ = (
-        "_join_token", "_protocols", "_sync_token", "assignment", "client_host", "client_id", "instance_id", "is_new",
-        "member_id", "rebalance_timeout_ms", "roster", "session_timeout_ms",
+        "_assignment", "_join_token", "_protocols", "_sync_token", "client_host", "client_id", "instance_id", "is_new",
+        "member_id", "named", "rebalance_timeout_ms", "roster", "session_timeout_ms",
     )  # fmt: skip
 
     def __init__(
@@ -49,10 +50,12 @@ class Member:
         self.client_host: str = client_host
         self.session_timeout_ms: int = session_timeout_ms
         self.rebalance_timeout_ms: int = rebalance_timeout_ms
-        self.assignment: bytes = assignment
         self.is_new: bool = is_new
+        self.named: int = 0
+        """Bytes of its ids, as its roster has counted them."""
         self.roster: Roster | None = None
         """Where it is counted."""
+        self._assignment = assignment
         self._protocols = protocols
         self._join_token: Token | None = None
         self._sync_token: Token | None = None
@@ -68,6 +71,17 @@ class Member:
             self.roster.count_protocols(self._protocols, -1)
             self.roster.count_protocols(protocols, 1)
         self._protocols = protocols
+
+    @property
+    def assignment(self) -> bytes:
+        """What it was assigned last."""
+        return self._assignment
+
+    @assignment.setter
+    def assignment(self, assignment: bytes) -> None:
+        if self.roster is not None:
+            self.roster.assigned += len(assignment) - len(self._assignment)
+        self._assignment = assignment
 
     @property
     def join_token(self) -> Token | None:
@@ -107,6 +121,11 @@ class Member:
     def size(self) -> int:
         """Bytes of its metadata and assignment."""
         return sum(len(name) + len(metadata) for name, metadata in self._protocols) + len(self.assignment)
+
+    def count_names(self) -> int:
+        """Bytes of memory that its ids take: they are as long as clients like."""
+        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        return sum(map(sys.getsizeof, names))
 
     def metadata(self, protocol: str) -> bytes:
         """Its metadata for a protocol; empty when it does not support it."""
@@ -149,6 +168,40 @@ def member_of(join: Join, member_id: str) -> Member:
     )
 
 
+class PendingIds:
+    """Ids that were given out and whose owners have not come back yet."""
+
+    __slots__ = ("_ids", "size")
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self.size: int = 0
+        """Bytes of memory that they take themselves."""
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._ids
+
+    def add(self, member_id: str) -> None:
+        """An id was given out."""
+        if member_id not in self._ids:
+            self._ids.add(member_id)
+            self.size += sys.getsizeof(member_id)
+
+    def discard(self, member_id: str) -> None:
+        """Its owner has come, or is expected no longer."""
+        if member_id in self._ids:
+            self._ids.remove(member_id)
+            self.size -= sys.getsizeof(member_id)
+
+    def clear(self) -> None:
+        """None is expected any longer."""
+        self._ids.clear()
+        self.size = 0
+
+
 class Roster:
     """The members by id, in the order in which they came, with the indexes that go with them."""
 
@@ -160,11 +213,15 @@ class Roster:
         """How many members have a parked JoinGroup."""
         self.size: int = 0
         """Bytes of the members' metadata."""
+        self.assigned: int = 0
+        """Bytes of their assignments."""
+        self.named: int = 0
+        """Bytes of their ids."""
         self.changes: int = 0
         """Grows whenever a member comes or goes, or supports something else."""
         self._parked: dict[Token, Member] = {}
         self.leader: str | None = None
-        self.pending_joins: set[str] = set()
+        self.pending_joins: PendingIds = PendingIds()
         """Ids handed out with MEMBER_ID_REQUIRED whose owners have not come back yet."""
         self.pending_syncs: set[str] = set()
         """Members whose SyncGroup of this generation is still missing."""
@@ -193,6 +250,8 @@ class Roster:
         """Add a member; the first one leads."""
         self._members[member.member_id] = member
         member.roster = self
+        self._count_names(member)
+        self.assigned += len(member.assignment)
         self.joined += member.join_token is not None
         for token in (member.join_token, member.sync_token):
             self.move_token(member, None, token)
@@ -211,6 +270,8 @@ class Roster:
         if member is None:
             return None
         member.roster = None
+        self.named -= member.named
+        self.assigned -= len(member.assignment)
         self.joined -= member.join_token is not None
         for token in (member.join_token, member.sync_token):
             self.move_token(member, token, None)
@@ -225,6 +286,7 @@ class Roster:
         """Give a static member a new id; it keeps its assignment and the lead, and comes last."""
         member = self._members.pop(old_id)
         member.member_id = new_id
+        self._count_names(member)
         self._members[new_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = new_id
@@ -244,6 +306,10 @@ class Roster:
             if owner != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _count_names(self, member: Member) -> None:
+        before, member.named = member.named, member.count_names()
+        self.named += member.named - before
 
     def move_token(self, member: Member, old: Token | None, new: Token | None) -> None:
         """A member has parked another request, or none any more."""

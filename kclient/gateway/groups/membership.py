@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kclient.errors import ErrorCode
-from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.classic import MEMBER, ClassicGroup
 from kclient.gateway.groups.events import (
     UNKNOWN_MEMBER,
     GroupSettings,
@@ -22,6 +22,7 @@ from kclient.gateway.groups.table import Parked
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
     from kclient.gateway.groups.group import ManagedGroup
+    from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.table import GroupTable
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -32,11 +33,13 @@ class ClassicMembership:
 
     Args:
         table: All groups.
+        memory: Whether there is room for more members.
         clock: What time it is.
     """
 
-    def __init__(self, table: GroupTable, clock: Clock) -> None:
+    def __init__(self, table: GroupTable, memory: GroupMemory, clock: Clock) -> None:
         self._table = table
+        self._memory = memory
         self._clock = clock
 
     @property
@@ -87,7 +90,7 @@ class ClassicMembership:
         if size + (0 if members is None else members.size) > self.settings.group_max_metadata_bytes:
             logger.warning("group %s: a member with %d bytes of metadata is refused", group_id[:300], size)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if (known is None or size > 0) and not self._table.has_room(size, group_id):
+        if not self._memory.admits_member(group_id, size if known is not None else size + MEMBER):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
         return ErrorCode.NONE
 
@@ -98,6 +101,8 @@ class ClassicMembership:
         if group is not None and self._too_large(group, sync):
             # as from Kafka, whose log of groups has a limit too
             error, group = ErrorCode.UNKNOWN_SERVER_ERROR, None
+        elif group is not None and not self._memory.admits_assignments(group_id, _more(group, sync)):
+            error, group = ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # it looks for it, and joins again
         if managed is None or group is None:
             parked.set_result(SyncResult(error))
         else:
@@ -140,3 +145,8 @@ class ClassicMembership:
         error, managed = self._table.find(group_id)
         group = None if managed is None else managed.group
         return error, managed, group if isinstance(group, ClassicGroup) else None
+
+
+def _more(group: ClassicGroup, sync: Sync) -> int:
+    """By how many bytes the assignments of a group grow."""
+    return sum(map(len, sync.assignments.values())) - group.members.assigned

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
     from kclient.gateway.topic_record import TopicRecord
+    from kclient.memory_ledger import MemoryAccount
+
+_OFFSET: Final = 220
+"""About how many bytes of memory an offset takes, beside its metadata."""
 
 
 class OffsetCommit:
     """What one request commits, or deletes, by topic and partition: it is taken as a whole, or not at all."""
 
-    __slots__ = ("size", "topics")
+    __slots__ = ("held", "size", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[TopicRecord, dict[int, CommittedOffset | None]] = {}
         """The topics as the request found them: those that have gone since are passed over."""
         self.size: int = 0
         """How many partitions."""
+        self.held: int = 0
+        """About how many bytes of memory they take, those that are given anew counted twice."""
 
     def add(self, record: TopicRecord, number: int, committed: CommittedOffset | None) -> None:
         """One more partition; None deletes its offset. Of several for one, the last counts."""
         offsets = self.topics.setdefault(record, {})
         self.size += number not in offsets
         offsets[number] = committed
+        self.held += _size(committed)
 
     def drop(self, topics: Container[str]) -> None:
         """Leave out the topics of these names."""
@@ -41,6 +49,13 @@ class OffsetCommit:
                 if record.gone:
                     break
                 yield record, TopicPartition(record.name, number), committed
+
+    def beyond(self, known: Mapping[str, Mapping[int, CommittedOffset]]) -> int:
+        """How many of the partitions are not among these."""
+        return sum(
+            len(offsets.keys() - known[record.name].keys()) if record.name in known else len(offsets)
+            for record, offsets in self.topics.items()
+        )
 
     def partitions(self, topic: str) -> Iterator[int]:
         """The partitions of a topic of that name."""
@@ -61,9 +76,15 @@ class Expiry(NamedTuple):
 
 
 class GroupOffsets:
-    """The committed offsets of one group. A commit is visible once it is stored."""
+    """The committed offsets of one group. A commit is visible once it is stored.
 
-    def __init__(self) -> None:
+    Args:
+        memory: Where they count.
+    """
+
+    def __init__(self, memory: MemoryAccount | None = None) -> None:
+        self._memory = memory
+        self._held = 0
         self._committed: dict[str, dict[int, CommittedOffset]] = {}
         self._pending: dict[OffsetCommit, None] = {}
         self.commits: int = 0
@@ -92,24 +113,39 @@ class GroupOffsets:
         """A commit is on its way to the store."""
         self.commits += 1
         self._pending[commit] = None
+        self._count(commit.held)
 
     def end(self, commit: OffsetCommit) -> None:
         """It is stored, or failed."""
         del self._pending[commit]
+        self._count(-commit.held)
 
     def put(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
         """Make a stored offset visible; None for one that was deleted."""
         topic, number = partition
         if committed is not None:
-            self._committed.setdefault(topic, {})[number] = committed
-        elif (partitions := self._committed.get(topic)) is not None:
-            partitions.pop(number, None)
-            if not partitions:
+            partitions = self._committed.setdefault(topic, {})
+            change = _size(committed) - _size(partitions.get(number))
+            partitions[number] = committed
+            if change:
+                self._count(change)
+        elif (found := self._committed.get(topic)) is not None:
+            self._count(-_size(found.pop(number, None)))
+            if not found:
                 del self._committed[topic]
 
     def drop_topic(self, topic: str) -> None:
         """Forget a topic's offsets."""
-        self._committed.pop(topic, None)
+        self._count(-sum(map(_size, self._committed.pop(topic, {}).values())))
+
+    def close(self) -> None:
+        """They are not used any more."""
+        self._count(-self._held)
+
+    def _count(self, size: int) -> None:
+        if self._memory is not None:
+            self._held += size
+            self._memory.add(size)
 
     @property
     def pending(self) -> bool:
@@ -132,3 +168,10 @@ class GroupOffsets:
     def _pending_of(self, topic: str) -> Iterator[int]:
         for commit in self._pending:
             yield from commit.partitions(topic)
+
+
+def _size(committed: CommittedOffset | None) -> int:
+    """About how many bytes of memory an offset takes."""
+    if committed is None:
+        return 0
+    return _OFFSET if not committed.metadata else _OFFSET + sys.getsizeof(committed.metadata)

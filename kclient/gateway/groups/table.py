@@ -1,4 +1,4 @@
-"""The groups of this gateway: does what their state machines ask for, and counts the memory that they take."""
+"""The groups of this gateway: does what their state machines ask for."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
     from kclient.gateway.groups.clockwork import Clockwork
     from kclient.gateway.groups.group import Group
+    from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.writer import GroupWriter
     from kclient.net.fair_queue import FairQueue
 
@@ -36,10 +37,6 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 _Result = TypeVar("_Result")
 
 _FEW: Final = 16
-_GROUP: Final = 4_000
-"""About how many bytes of memory a group takes beside its members."""
-_TOLD_AGAIN_S: Final = 60.0
-"""Seconds between two lines of the log that say so."""
 
 
 class Parked(Completion[_Result], Token, Generic[_Result]):
@@ -54,12 +51,11 @@ class GroupTable:
     Args:
         kinds: The types of groups that there are.
         settings: The broker settings for groups.
-        most: Bytes of memory that all groups may take.
+        memory: Where they count.
         clock: What time it is.
         writer: Stores what groups ask for.
         clockwork: Calls `advance` when a group's next deadline has come.
         queue: Shares the event loop with others.
-        log_fields: Who this is, for the log.
     """
 
     def __init__(
@@ -67,12 +63,11 @@ class GroupTable:
         kinds: Mapping[str, GroupKind],
         settings: GroupSettings,
         *,
-        most: int,
+        memory: GroupMemory,
         clock: Clock,
         writer: GroupWriter,
         clockwork: Clockwork[str | None],
         queue: FairQueue,
-        log_fields: Mapping[str, object],
     ) -> None:
         self.settings: GroupSettings = settings
         self.kinds: Mapping[str, GroupKind] = kinds
@@ -81,17 +76,13 @@ class GroupTable:
         """Groups that are deleted, and whose rows are still there, by name: the oldest first."""
         self.closed: bool = False
         """Whether nothing is taken any more."""
-        self._most = most
+        self._memory = memory
         self._clock = clock
         self._writer = writer
         self._clockwork = clockwork
         self._queue = queue
         self._flow = queue.flow()
         self._answers: deque[Reply] = deque()
-        self._held = 0
-        self._told_full = float("-inf")
-        """When the log was told last that they take all of it."""
-        self._log_fields = log_fields
 
     def create(self, group_id: str, since_ms: int | None = None, kind: str = CLASSIC) -> ManagedGroup:
         """Make a group without members.
@@ -106,7 +97,8 @@ class GroupTable:
 
     def add(self, group: Group, since_ms: int) -> ManagedGroup:
         """Take a group in."""
-        managed = self.groups[group.group_id] = ManagedGroup(group, since_ms)
+        managed = ManagedGroup(group, since_ms, self._memory.holding(), self._memory.offsets)
+        self.groups[group.group_id] = managed
         return managed
 
     def find(self, group_id: str) -> tuple[ErrorCode, ManagedGroup | None]:
@@ -149,7 +141,7 @@ class GroupTable:
         group_id = managed.group.group_id
         if self.groups.get(group_id) is not managed:
             return  # deleted; the name may stand for another group by now
-        self._count(managed, _GROUP + managed.group.size)
+        managed.count()
         deadline = managed.group.next_deadline()
         if deadline is None:
             self._clockwork.cancel(group_id)
@@ -161,7 +153,7 @@ class GroupTable:
         group_id = managed.group.group_id
         del self.groups[group_id]
         self.leaving.setdefault(group_id, deque()).append(managed)
-        self._count(managed, 0)
+        managed.holding.close()
         self._clockwork.cancel(group_id)
 
     def _store(self, managed: ManagedGroup, store: StoreSnapshot) -> None:
@@ -191,27 +183,6 @@ class GroupTable:
             if clock() >= until:
                 break
         return bool(self._answers)
-
-    # Memory
-
-    def _count(self, managed: ManagedGroup, held: int) -> None:
-        self._held += held - managed.held
-        managed.held = held
-
-    def has_room(self, size: int, group_id: str) -> bool:
-        """Whether groups may take so many bytes more; if not, the log says so."""
-        if self._held + size <= self._most:
-            return True
-        now = self._clock.now()
-        if now - self._told_full >= _TOLD_AGAIN_S:
-            self._told_full = now
-            logger.warning(
-                "the members of all groups take %d of %d bytes, a quarter of connections.max.memory.bytes: a member "
-                "that joins group %s is told to try again, and so is everyone until there is room. Set "
-                "connections.max.memory.bytes higher, or have fewer members or less metadata",
-                self._held, self._most, group_id[:300], extra=self._log_fields,
-            )  # fmt: skip
-        return False
 
 
 def _give(reply: Reply) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+_CANCELLED: Final = 64
+"""So many entries may be there that do not hold any more, beside as many as do."""
 
 K = TypeVar("K")
 
@@ -37,10 +40,12 @@ class Timers(Generic[K]):
         queued = self._queued.get(key)
         if queued is None or deadline < queued:
             self._push(key, deadline)
+            self._forget_cancelled()
 
     def cancel(self, key: K) -> None:
         """Let `key` not fire; does nothing when it is not scheduled."""
-        self._deadlines.pop(key, None)
+        if self._deadlines.pop(key, None) is not None:
+            self._forget_cancelled()
 
     def clear(self) -> None:
         """Cancel every key."""
@@ -62,6 +67,13 @@ class Timers(Generic[K]):
         del self._deadlines[key]
         del self._queued[key]
         return key
+
+    def _forget_cancelled(self) -> None:
+        """Of the entries that do not hold any more there are no more than of the others: their keys may be long."""
+        if len(self._heap) > 2 * len(self._deadlines) + _CANCELLED:
+            self._queued = dict(self._deadlines)
+            self._heap = list(zip(self._deadlines.values(), self._order, self._deadlines, strict=False))
+            heapq.heapify(self._heap)
 
     def _push(self, key: K, deadline: float) -> None:
         self._queued[key] = deadline

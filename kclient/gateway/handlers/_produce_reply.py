@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from kclient.concurrency import Completion
@@ -12,6 +13,7 @@ from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.contents import RejectedRecordsError
 from kclient.gateway.error_codes import code_of
+from kclient.memory_ledger import LimitedAccount
 from kclient.net.answers import CloseConnectionError
 from kclient.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse
 
@@ -23,7 +25,7 @@ _RECORD_ERRORS_SINCE: Final = 8
 class PendingReply(Completion[ProduceResponse | None]):
     """The answer of a request whose batches are on their way: it comes with the last of them, or by its timeout."""
 
-    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "deadline")
+    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "deadline", "outlives")
 
     def __init__(self, response: ProduceResponse, silent: bool) -> None:
         super().__init__()
@@ -34,6 +36,8 @@ class PendingReply(Completion[ProduceResponse | None]):
         self._begun = False
         self._made: deque[tuple[Append, AppendState, int]] = deque()
         self._next: Completion[None] | None = None
+        self.outlives: list[tuple[Append, int, LimitedAccount]] = []
+        """Batches that are not stored, which may outlive the request, their sizes, and where they count then."""
 
     def add(self, row: PartitionProduceResponse, append: Append, wanted: AppendState) -> None:
         """Wait for one more batch."""
@@ -57,6 +61,18 @@ class PendingReply(Completion[ProduceResponse | None]):
         self._next = Completion()
         return self._next
 
+    def outlive(self, append: Append, size: int, account: LimitedAccount) -> None:
+        """A batch of so many bytes is not stored: it counts there when the request is over, or its client has gone."""
+        self.outlives.append((append, size, account))
+
+    def outlived(self) -> None:
+        """The request counts no more: those of its batches do that are not stored."""
+        outlives, self.outlives = self.outlives, []
+        for append, size, account in outlives:
+            if append.state < AppendState.STORED:
+                account.add(size)
+                append.watch(AppendState.STORED, partial(account.add, -size))
+
     def is_over(self) -> bool:
         """No more are added: whether there is nothing to wait for."""
         self._begun = True
@@ -75,6 +91,7 @@ class PendingReply(Completion[ProduceResponse | None]):
 
     def give_up(self) -> None:
         """Answer with what is known."""
+        self.outlived()
         for row in self._rows.values():
             row.error_code = ErrorCode.REQUEST_TIMED_OUT
             row.error_message = "not durable within the request's timeout"

@@ -46,6 +46,8 @@ clients may stall that keep it (`ServerSettings.stall_timeout`)."""
 _MANY: Final = 5_000
 _SESSIONS_SHARE: Final = 8
 """One part in so many of the memory for clients may be taken by fetch sessions."""
+_LONGEST_NAME: Final = 249
+"""Characters of a topic's name: longer ones, which no topic has, are kept in no session."""
 
 
 class FetchHandler(Handler):
@@ -108,6 +110,8 @@ class FetchHandler(Handler):
             for item in topic.partitions
         ]
         session_id, epoch = request.session_id, request.session_epoch
+        if not by_id and any(len(topic.topic) > _LONGEST_NAME for topic in request.topics):
+            epoch = FINAL_EPOCH
         if epoch == FINAL_EPOCH and not session_id:
             plan = FetchPlan(wanted, None, incremental=False)
         else:
@@ -136,11 +140,17 @@ class FetchHandler(Handler):
 
     def _begin(self, request: FetchRequest, context: RequestContext) -> Work:
         by_id = context.api_version >= TOPIC_IDS_SINCE
-        wanted: list[Wanted] = yield from _wanted(request)
+        wanted, longest = yield from _wanted(request)
         forgotten: list[Key] = yield from _forgotten(request)
         owner = context.connection.share
         plan: FetchPlan = yield from self.sessions.plan_steps(
-            request.session_id, request.session_epoch, wanted, forgotten, self._clock.now(), by_id=by_id, owner=owner
+            request.session_id,
+            request.session_epoch if longest <= _LONGEST_NAME else FINAL_EPOCH,
+            wanted,
+            forgotten,
+            self._clock.now(),
+            by_id=by_id,
+            owner=owner,
         )
         if plan.session is not None:
             context.connection.when_gone(self._end_sessions_of(context))
@@ -391,8 +401,11 @@ def _room(share: Share) -> int:
 
 
 def _wanted(request: FetchRequest) -> Work:
+    """The partitions that are wanted, and the length of the longest name of a topic."""
     wanted = []
+    longest = 0
     for topic in request.topics:
+        longest = max(longest, len(topic.topic))
         partitions, topic.partitions = topic.partitions, []
         partitions.reverse()
         while partitions:  # they may be many: each is given up for what is made of it
@@ -401,7 +414,7 @@ def _wanted(request: FetchRequest) -> Work:
             wanted.append(Wanted(key, item.fetch_offset, item.partition_max_bytes, item.current_leader_epoch))
             if len(wanted) % FEW == 0:
                 yield None
-    return wanted
+    return wanted, longest
 
 
 def _forgotten(request: FetchRequest) -> Work:

@@ -166,7 +166,7 @@ class OffsetCommitHandler(Handler):
                     committed = _committed(partition, now_ms, request.retention_time_ms)
                     stored.add(record, partition.partition_index, committed, row)
         # whatever became of the group meanwhile: it is asked and told in one turn, at the end
-        refused = self._refused(request, version)
+        refused = self._refused(request, version) or self._groups.check_room(request.group_id, stored.commit)
         if refused or not stored.commit.size:
             return (yield from stored.nothing(refused))
         return (yield from stored.answer(self._groups.commit(request.group_id, stored.commit)))

@@ -6,6 +6,7 @@ threads, a piece at a time; the request keeps its place meanwhile, and the conne
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -17,6 +18,7 @@ from kclient.concurrency import Completion
 from kclient.errors import (
     InvalidRequiredAcksError,
     KafkaError,
+    KafkaStorageError,
     RecordTooLargeError,
     TransactionalIdAuthorizationError,
     UnsupportedVersionError,
@@ -36,6 +38,7 @@ from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.peers import PartitionId, Peers
 from kclient.gateway.validation import check_produced
 from kclient.gateway.workers import Workers
+from kclient.memory_ledger import LimitedAccount
 from kclient.net.answers import CloseConnectionError
 from kclient.protocol.messages.produce import (
     PartitionProduceData,
@@ -50,13 +53,17 @@ from kclient.records import HEADER_SIZE, BatchHeader, CompressionType, read_head
 from kclient.records.batch_header import write_header
 from kclient.types import Buffer, TimestampType
 
+logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
+
 _WITH_TOPIC_IDS: Final = 13  # Produce names topics by id from this version on
 _ADDS_PARTITIONS_SINCE: Final = 12  # and adds partitions to its producer's transaction from this one on (KIP-890)
 
-OLDEST_WITH_BATCHES = 3
+OLDEST_WITH_BATCHES: Final = 3
 
 _TIMEOUT_STEP_S = 1.0
 """How often timeouts are looked at: a sync that takes long is rare, and clients wait longer than they ask for."""
+_TOLD_AGAIN_S: Final = 60.0
+"""Seconds between two lines of the log that say that batches are refused for want of memory."""
 # with acks=0 nobody is answered; but a batch that is not stored yet still takes memory
 _WANTED = {-1: AppendState.DURABLE, 1: AppendState.STORED, 0: AppendState.STORED}
 _AT_A_TIME: Final = 16
@@ -89,6 +96,8 @@ class ProduceHandler(Handler):
         workers: Threads for checksums, decompression and compression.
         clock: What time it is.
         peers: Know the coordinators of transactions.
+        appends: Where appends count that wait for syncs.
+        batches: Where batches count that are not stored and outlive their requests.
         spawn: Starts a task of the gateway.
     """
 
@@ -105,6 +114,8 @@ class ProduceHandler(Handler):
         workers: Workers,
         clock: Clock,
         peers: Peers,
+        appends: LimitedAccount,
+        batches: LimitedAccount,
         spawn: Callable[..., object],
     ) -> None:
         self._access = access
@@ -112,6 +123,11 @@ class ProduceHandler(Handler):
         self._workers = workers
         self._clock = clock
         self._peers = peers
+        self._appends = appends
+        self._many = appends.limit // 2
+        """Bytes of appends that wait for syncs: while there are so many, all answers wait for theirs."""
+        self._batches = batches
+        self._told_full = float("-inf")
         self._spawn = spawn
         self._waiting: set[PendingReply] = set()
         self._expiring = False
@@ -123,6 +139,10 @@ class ProduceHandler(Handler):
         if refusal is not None or wanted is None:
             refusal = refusal or InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
             return self.fail(request, context, refusal)
+        if self._appends.held >= self._many:
+            if self._appends.held >= self._appends.limit:
+                return self.fail(request, context, self._full(self._appends, "appends whose syncs have not come"))
+            wanted = AppendState.DURABLE
         if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             topic = request.topic_data[0]
             partition = self._at_hand(topic, topic.partition_data[0], context)
@@ -156,6 +176,8 @@ class ProduceHandler(Handler):
         )
         try:
             header = check_produced(data.records, context.api_version, partition.config)
+            if self._batches.held >= self._batches.limit:
+                self._check_queue(partition)
             append = partition.append(*self._looked_through(partition, data, header))
         except KafkaError as error:
             put_error(row, error, context.api_version)
@@ -166,7 +188,9 @@ class ProduceHandler(Handler):
             return told(response, request.acks == 0)
         waiting = PendingReply(response, request.acks == 0)
         waiting.add(row, append, wanted)
-        return self._answer(waiting, request)
+        if append.state < AppendState.STORED:
+            waiting.outlive(append, len(data.records or b""), self._batches)
+        return self._answer(waiting, request, context)
 
     def _begin(self, request: ProduceRequest, context: RequestContext, wanted: AppendState) -> Work:
         if request.transactional_id is None:
@@ -241,6 +265,8 @@ class ProduceHandler(Handler):
                         made = Recompression(batch, header, partition.config, inside)
                         batch, header = yield from self._made_anew(made, context, waiting)
                         key, partition = self._partition(topic, data.index, context)
+                    if self._batches.held >= self._batches.limit:
+                        self._check_queue(partition)
                     verified = None if verifications is None else verifications.of(key, partition)
                     append = partition.append(batch, header, verified)
                     if anew:
@@ -252,13 +278,37 @@ class ProduceHandler(Handler):
                     put(row, append)
                 else:
                     waiting.add(row, append, wanted)
+                    if append.state < AppendState.STORED:
+                        waiting.outlive(append, len(batch), self._batches)
                 row.log_start_offset = partition.log.start_offset
-        return self._answer(waiting, request)
+        return self._answer(waiting, request, context)
 
-    def _answer(self, waiting: PendingReply, request: ProduceRequest) -> Completion[Any] | ProduceResponse | None:
+    def _check_queue(self, partition: Partition) -> None:
+        """While there is no memory for batches that outlive their requests: refuse what could become one."""
+        if partition.queues:
+            raise self._full(self._batches, "batches that are not stored and whose clients wait no longer")
+
+    def _full(self, account: LimitedAccount, what: str) -> KafkaError:
+        """The error of a batch for which there is no memory, as while the disk hangs."""
+        text = (
+            f"{what} take {account.held} bytes of memory, and may take {account.limit}, an eighth of "
+            "connections.max.memory.bytes: the store has to catch up first"
+        )
+        now = self._clock.now()
+        if now - self._told_full >= _TOLD_AGAIN_S:
+            self._told_full = now
+            logger.warning("batches are refused, their producers try again: %s", text)
+        return KafkaStorageError(text)
+
+    def _answer(
+        self, waiting: PendingReply, request: ProduceRequest, context: RequestContext
+    ) -> Completion[Any] | ProduceResponse | None:
         """The answer, or what becomes it, once all batches were appended."""
         if waiting.is_over():
             return waiting.response()
+        if waiting.outlives:
+            context.connection.when_gone(waiting.outlived)
+            waiting.on_done(lambda _: context.connection.unless_gone(waiting.outlived))
         if request.acks:
             self._expire_at(waiting, self._clock.now() + request.timeout_ms / 1000)
         return waiting

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.lowlevel
 
-from kclient.concurrency import NamedLocks, thread_to_the_end, to_the_end
+from kclient.concurrency import LoopHandle, NamedLocks, thread_to_the_end, to_the_end
 from kclient.htp.embedded.checkpoints import Checkpoints, fenced
 from kclient.htp.embedded.group_commit import GroupCommit
 from kclient.htp.embedded.handles import OpenFiles
+from kclient.htp.embedded.index_memory import IndexMemory
 from kclient.htp.embedded.leftovers import Leftovers
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, recover
@@ -32,6 +33,7 @@ from kclient.htp.port import (
     Topic,
     TopicSettings,
 )
+from kclient.memory_ledger import process_memory
 
 if TYPE_CHECKING:
     from kclient.errors import KafkaError
@@ -89,9 +91,12 @@ class EmbeddedBroker:
         self._syncer = commits.syncer
         self._checkpoints = Checkpoints(manager, directory.shard, files)
         self._leftovers = Leftovers(directory, manager, self._checkpoints, files, self._syncer.chore)
+        memory, loop = process_memory(), LoopHandle()
+        files.read_buffers.count_in(memory, loop)
         self._services = Services(
-            OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoints.write_soon, commits.want
-        )
+            OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoints.write_soon, commits.want,
+            IndexMemory(memory, loop),
+        )  # fmt: skip
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
         self._newest: dict[Topic, Place] = {}

@@ -8,12 +8,17 @@ only reference to it, and whoever reads it (a view, a reply that is being sent) 
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kclient.memory_ledger import CacheAccount, Loop, MemoryLedger
 
 SMALLEST: Final = 1 << 20
 """Smaller reads get fresh memory: the allocator has it at hand."""
 LARGEST: Final = 16 << 20
 _MOST: Final = 64 << 20
+_SHARE: Final = 8
+"""They take one part in so many of what the process may keep, at most."""
 _OWN_REFERENCES: Final = 3
 """The pool's list, the loop's variable, and the argument of `getrefcount`."""
 _COUNTS: Final = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -22,11 +27,22 @@ _COUNTS: Final = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_
 class ReadBuffers:
     """At most 64 MiB of buffers, for one thread."""
 
-    __slots__ = ("_buffers", "_size")
+    __slots__ = ("_buffers", "_memory", "_size")
 
     def __init__(self) -> None:
         self._buffers: list[bytearray] = []
+        self._memory: CacheAccount | None = None
         self._size = 0
+
+    def count_in(self, memory: MemoryLedger, loop: Loop) -> None:
+        """Count with what the process keeps, and give them up when it is short of memory.
+
+        Args:
+            memory: What the process keeps.
+            loop: Of the thread that they are for.
+        """
+        self._memory = memory.cache("read buffers", _SHARE, self._give_up, loop=loop)
+        self._memory.add(self._size)
 
     def take(self, length: int) -> bytearray | memoryview:
         """A buffer of this length, with anything in it."""
@@ -37,9 +53,9 @@ class ReadBuffers:
             if len(buffer) == size and sys.getrefcount(buffer) == _OWN_REFERENCES:
                 return memoryview(buffer)[:length]
         made = bytearray(size)
-        if self._size + size <= _MOST or self._make_room(size):
+        if self._fits(size) or self._make_room(size):
             self._buffers.append(made)
-            self._size += size
+            self._count(size)
         return memoryview(made)[:length]
 
     def _make_room(self, size: int) -> bool:
@@ -47,9 +63,22 @@ class ReadBuffers:
         kept: list[bytearray] = []
         while self._buffers:
             buffer = self._buffers.pop()
-            if self._size + size > _MOST and sys.getrefcount(buffer) == _OWN_REFERENCES - 1:
-                self._size -= len(buffer)
+            if not self._fits(size) and sys.getrefcount(buffer) == _OWN_REFERENCES - 1:
+                self._count(-len(buffer))
             else:
                 kept.append(buffer)
         self._buffers = kept
-        return self._size + size <= _MOST
+        return self._fits(size)
+
+    def _fits(self, size: int) -> bool:
+        return self._size + size <= _MOST and (self._memory is None or self._memory.has_room(size))
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        if self._memory is not None:
+            self._memory.add(size)
+
+    def _give_up(self) -> None:
+        """Those in use go when they are not any more."""
+        self._buffers = []
+        self._count(-self._size)

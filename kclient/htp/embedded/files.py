@@ -62,7 +62,8 @@ class Files:
 
     def __init__(self) -> None:
         self._cached_reads = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
-        self._buffers = ReadBuffers()  # of `read_cached`, which only the event loop calls
+        self.read_buffers: ReadBuffers = ReadBuffers()
+        """Of `read_cached`, which only the event loop calls."""
 
     # directories
 
@@ -183,7 +184,7 @@ class Files:
         """Up to `length` bytes from `position` on, as many as the page cache holds: none means ask the disk."""
         if not self._cached_reads:
             return self.read(fd, length, position)
-        buffer = self._buffers.take(length)
+        buffer = self.read_buffers.take(length)
         try:
             got = os.preadv(fd, (buffer,), position, os.RWF_NOWAIT)
         except BlockingIOError:

@@ -87,7 +87,9 @@ class TopicLog:
         self._wait_for_sync = services.durability == DURABILITY_SYNCED
         self._segments = recovered.segments  # always this list: the reader has it, too
         if not recovered.appendable:
-            self._segments.append(self._empty_segment())
+            self._begin_segment()
+        for segment in self._segments:
+            services.indexes.count(segment)
         active = self._segments[-1]
         self._synced = LogPlace(self.next, active, active.size)
         self._gap_from = recovered.end
@@ -101,8 +103,10 @@ class TopicLog:
         self._since_checkpoint = 0
         self.cursors: Cursors = Cursors()
 
-    def _empty_segment(self) -> Segment:
-        return Segment.empty(self.directory, self.next, self.settings.index_interval_bytes)
+    def _begin_segment(self) -> None:
+        segment = Segment.empty(self.directory, self.next, self.settings.index_interval_bytes)
+        self._segments.append(segment)
+        self.services.indexes.count(segment)
 
     # --- what there is ---
 
@@ -248,7 +252,7 @@ class TopicLog:
         sealed = self._segments[-1]
         if not sealed.size:
             return
-        self._segments.append(self._empty_segment())
+        self._begin_segment()
         if self.unsynced:
             self.unsynced.request()
         elif self._synced.segment is sealed:
@@ -263,7 +267,7 @@ class TopicLog:
         """
         self._gap_from, self._gap_to = self.end, next_position
         self.next = next_position
-        self._segments.append(self._empty_segment())
+        self._begin_segment()
         self._synced = LogPlace(next_position, self._segments[-1], 0)
         self.checkpoint_due = True
 
@@ -302,6 +306,7 @@ class TopicLog:
         if self._since_checkpoint >= CHECKPOINT_BYTES:
             self._since_checkpoint = 0
             self._index_synced()
+            self.services.indexes.count(active)
             self.services.checkpoint(self)
         elif not before.position:
             self.services.checkpoint(self, trusted=False)
@@ -312,6 +317,7 @@ class TopicLog:
 
     def _seal(self, segment: Segment) -> None:
         """A segment is whole and durable: write its index."""
+        self.services.indexes.count(segment)
         path, index, base = segment.index_path, segment.index, segment.base
         self.services.syncer.chore(lambda: self._files.store(path, index.dump(base)))
 
@@ -335,7 +341,7 @@ class TopicLog:
         if self._wait_for_sync:
             self._cut()
         else:  # readers have seen it, and the page cache still has it: keep it, but never sync that file again
-            self._segments.append(self._empty_segment())
+            self._begin_segment()
         self.services.syncer.forgive(self)
         self.cursors.clear()
         self.checkpoint_due = True
@@ -349,6 +355,7 @@ class TopicLog:
         end, segment, position = self._synced
         while self._segments and (self._segments[-1] is not segment or position == 0):
             gone = self._segments.pop()
+            self.services.indexes.forget(gone)
             discard(gone, self.services.open_files)
             if gone is segment:
                 break
@@ -360,7 +367,7 @@ class TopicLog:
                 self._seal(segment)
                 cut(segment, self.framing, self.services.open_files)
         self.next = end
-        self._segments.append(self._empty_segment())
+        self._begin_segment()
         self._synced = LogPlace(end, self._segments[-1], 0)
         self.unsynced.entries_are_gone()
 
@@ -402,6 +409,7 @@ class TopicLog:
         """Drop the segments that the last `prepare_trim` found."""
         for segment in self._droppable(self._trimmed):
             self._segments.remove(segment)
+            self.services.indexes.forget(segment)
             self.services.open_files.remove(segment.handle)
             for path in (segment.path, segment.index_path):
                 self.services.syncer.chore(partial(self._files.remove, path))
@@ -418,4 +426,5 @@ class TopicLog:
         """Give up the open files; no sync may be under way."""
         self.unsynced.let_go()
         for segment in self._segments:
+            self.services.indexes.forget(segment)
             self.services.open_files.remove(segment.handle)

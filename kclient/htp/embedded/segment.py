@@ -42,6 +42,8 @@ class Segment:
     """So are the bytes between these, of which somebody has read."""
     created: float = 0.0
     """When it was begun, on the monotonic clock."""
+    counted: int = 0
+    """Bytes of memory for which it was counted last."""
 
     def __post_init__(self) -> None:
         self.handle = Handle(self.path)

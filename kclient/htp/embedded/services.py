@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.handles import OpenFiles
+    from kclient.htp.embedded.index_memory import IndexMemory
     from kclient.htp.embedded.recovery import SyncCheckpoint
     from kclient.htp.embedded.segment import Segment
     from kclient.htp.embedded.syncer import Syncer, SyncPlan
@@ -42,6 +43,8 @@ class Services:
     checkpoint: CheckpointSoon
     want_sync: Callable[[SyncedLog], object]
     """Has the plan of a log carried out, soon: many appends in one turn of the event loop are one plan."""
+    indexes: IndexMemory
+    """Where the indexes of segments count."""
 
 
 class LogPlace(NamedTuple):

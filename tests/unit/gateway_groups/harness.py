@@ -34,6 +34,7 @@ from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp import open_store
 from kclient.htp.memory import reset
 from kclient.htp.port import Manager
+from kclient.memory_ledger import MemoryLedger
 from kclient.net.fair_queue import FairQueue
 from kclient.net.memory_budget import MemoryBudget
 from kclient.net.reply_order import ReplyOrder, ReplySlot
@@ -105,6 +106,7 @@ class Harness:
         self.queue = FairQueue(loop_soon(), lambda: 0.0)  # however slow the machine is, no slice is over early
         self.topics = FakeTopics()
         self.dynamic = DynamicConfig(config, manager, lease, Shields())
+        self.memory = MemoryLedger().part(config.get_int("connections.max.memory.bytes"))
         self.renew()
         share = MemoryBudget().share(lambda: None)
         self.connection = ConnectionContext(
@@ -127,6 +129,7 @@ class Harness:
             identity=identity,
             queue=self.queue,
             clock=self.clock,
+            memory=self.memory,
             spawn=self.spawn,
             kinds=self.kinds,
             claims=self.claims,

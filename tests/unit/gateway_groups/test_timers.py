@@ -31,6 +31,20 @@ def test_pushing_back_and_cancelling() -> None:
     assert timers.pop_due(4.0) == "a"
 
 
+def test_cancelled_keys_are_not_kept() -> None:
+    """Ids of groups are as long as clients like, and their deadlines may be half an hour away."""
+    timers: Timers[str] = Timers()
+    timers.schedule("stays", 1800.0)
+    for number in range(10_000):
+        timers.schedule(f"g{number}", 1000.0 + number)
+        timers.cancel(f"g{number}")
+        timers.schedule("stays", 1800.0 - number / 10_000)
+    assert len(timers._heap) < 200
+    assert timers.next_deadline() == 1800.0 - 9999 / 10_000
+    assert timers.pop_due(1800.0) == "stays"
+    assert timers.pop_due(20_000.0) is None
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("schedule"), st.sampled_from("abc"), st.integers(0, 9)),

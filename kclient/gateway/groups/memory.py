@@ -1,0 +1,111 @@
+"""What groups and their committed offsets take of the memory of the process, and whether there is room for more.
+
+Members, and what was committed, stay when their clients have gone, so they count on accounts of their own. What is
+there is never refused; a member or an offset that comes anew may be.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
+    from kclient.memory_ledger import LimitedAccount, MemoryAccount, MemoryPart
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
+
+_SHARE: Final = 4
+"""One part in so many of the memory may be taken by the members of all groups, and as much by their offsets."""
+_TOLD_AGAIN_S: Final = 60.0
+"""Seconds between two lines of the log that say so."""
+_GROUP: Final = 3_000
+"""About how many bytes of memory a group takes beside its members."""
+
+
+class GroupMemory:
+    """The accounts of all groups.
+
+    Args:
+        memory: What the gateway holds.
+        clock: What time it is.
+        log_fields: Who this is, for the log.
+    """
+
+    def __init__(self, memory: MemoryPart, clock: Clock, log_fields: Mapping[str, object]) -> None:
+        self._members: LimitedAccount = memory.limited("groups", _SHARE)
+        self.offsets: LimitedAccount = memory.limited("committed offsets", _SHARE)
+        """Of committed offsets, and of groups without members."""
+        self._clock = clock
+        self._log_fields = log_fields
+        self._told = {self._members: float("-inf"), self.offsets: float("-inf")}
+
+    def holding(self) -> GroupHolding:
+        """What a new group takes, beside its offsets."""
+        return GroupHolding(self._members, self.offsets)
+
+    def admits_member(self, group_id: str, size: int) -> bool:
+        """Whether a member may join with which a group takes so many bytes more."""
+        if self._members.has_room(size):
+            return True
+        self._tell(self._members, group_id, "the members of all groups", "a member that joins is told to try again")
+        return False
+
+    def admits_assignments(self, group_id: str, size: int) -> bool:
+        """Whether a leader may give a group its assignments, which are so many bytes more than those that it has."""
+        if self._members.has_room(size):
+            return True
+        self._tell(
+            self._members, group_id, "the members of all groups", "assignments are refused, and members join again"
+        )
+        return False
+
+    def admits_offsets(self, group_id: str, known: GroupOffsets | None, commit: OffsetCommit) -> bool:
+        """Whether a commit may be stored: of partitions that the group has offsets of it always may."""
+        new = commit.size if known is None else commit.beyond(known.topics())
+        size = commit.held * new // max(commit.size, 1) + (_GROUP if known is None else 0)
+        if not new or self.offsets.has_room(size):
+            return True
+        self._tell(self.offsets, group_id, "all committed offsets", "a commit of new ones is told to try again")
+        return False
+
+    def _tell(self, account: LimitedAccount, group_id: str, things: str, refused: str) -> None:
+        now = self._clock.now()
+        if now - self._told[account] < _TOLD_AGAIN_S:
+            return
+        self._told[account] = now
+        logger.warning(
+            "%s take %d bytes of memory, and may take %d, a quarter of connections.max.memory.bytes, as far as the "
+            "rest of that leaves it: %s in group %s, and so in all others until there is room. Set "
+            "connections.max.memory.bytes higher, or have less of them",
+            things, account.held, account.limit, refused, group_id[:300], extra=self._log_fields,
+        )  # fmt: skip
+
+
+class GroupHolding:
+    """What one group takes, beside its offsets."""
+
+    __slots__ = ("_accounts", "_held")
+
+    def __init__(self, members: MemoryAccount, offsets: MemoryAccount) -> None:
+        self._accounts = members, offsets
+        self._held = 0, 0
+
+    def count(self, group_id: str, protocol_type: str | None, size: int) -> None:
+        """Something of it may have changed, as what its members take, which is so many bytes."""
+        itself = _GROUP + 2 * sys.getsizeof(group_id) + sys.getsizeof(protocol_type or "")
+        self._set((itself + size, 0) if size else (0, itself))
+
+    def close(self) -> None:
+        """The group has gone."""
+        self._set((0, 0))
+
+    def _set(self, held: tuple[int, int]) -> None:
+        before, self._held = self._held, held
+        if held != before:
+            for account, size, old in zip(self._accounts, held, before, strict=True):
+                if size != old:
+                    account.add(size - old)

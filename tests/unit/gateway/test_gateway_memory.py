@@ -1,0 +1,375 @@
+"""What a gateway keeps beside connections counts, what has no room is refused, and nothing is left of what has gone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.gateway import Gateway
+from kclient.htp.embedded.files import Files
+from kclient.memory_ledger import MemoryPart
+from kclient.net.memory_budget import ALLOWANCE
+from kclient.protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    DeleteGroupsRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    LeaveGroupRequestMember,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from tests.gateway_wire import Wire, batch_of, connect, produce_request, running
+
+pytestmark = pytest.mark.anyio
+
+MB = 1 << 20
+LEAST = {"connections.max.memory.bytes": 16 * MB}
+SETTING = "connections.max.memory.bytes"
+
+
+async def until(true: Callable[[], object]) -> None:
+    with anyio.fail_after(20):
+        while not true():
+            await anyio.sleep(0.005)
+
+
+def memory_of(gateway: Gateway) -> MemoryPart:
+    return gateway._running().budget.part
+
+
+def held(gateway: Gateway, *names: str) -> int:
+    """Bytes on accounts, by their names."""
+    memory = memory_of(gateway)
+    found = {each.name: each.held for each in memory.ledger.accounts() if each.part is memory}
+    return sum(found[name] for name in names or found)
+
+
+def commit(group: str, numbers: range, metadata: str = "") -> OffsetCommitRequest:
+    rows = [
+        OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata=metadata)
+        for number in numbers
+    ]
+    topics = [OffsetCommitRequestTopic(name="wide", partitions=rows)]
+    return OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+
+
+async def codes(wire: Wire, request: OffsetCommitRequest) -> set[int]:
+    answer = await wire(request, 8)
+    return {row.error_code for row in answer.topics[0].partitions}
+
+
+async def test_offsets_beyond_their_part_are_refused_and_those_there_are_stay(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        await wire.create("wide", 1000)
+        long = "m" * 4000
+        assert await codes(wire, commit("first", range(10), long)) == {0}
+        with caplog.at_level(logging.WARNING, "kclient.gateway.groups"):
+            for number in range(100):
+                found = await codes(wire, commit(f"g{number}", range(500), "m" * 100))
+                if found != {0}:
+                    break
+        assert found == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert 3 * MB < held(gateway, "committed offsets") <= 4 * MB
+        assert len([line for line in caplog.messages if SETTING in line and "offsets" in line]) == 1
+        assert await codes(wire, commit("first", range(10), long)) == {0}, "it has those already"
+        assert await codes(wire, commit("first", range(900, 1000), long)) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert await wire.committed("g0", "wide", 7) == 1
+        await wire(DeleteGroupsRequest(groups_names=[f"g{each}" for each in range(number)]), 2)
+        assert await codes(wire, commit("first", range(900, 1000), long)) == {0}
+        await wire.delete("wide")
+        assert held(gateway, "committed offsets") <= 4000, "the group is there yet"
+
+
+async def test_groups_and_offsets_count_until_they_are_deleted() -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        await wire.create("wide", 100)
+        assert held(gateway, "groups", "committed offsets") == 0
+        assert await codes(wire, commit("a", range(100))) == {0}
+        counted = held(gateway, "committed offsets")
+        assert 100 * 200 < counted < 100 * 400
+        assert await codes(wire, commit("a", range(100))) == {0}
+        assert held(gateway, "committed offsets") == counted
+        request = JoinGroupRequest(
+            group_id="b", session_timeout_ms=60_000, protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(5000))],
+        )  # fmt: skip
+        wire_of_member = connect(gateway)
+        joined = await wire_of_member(request, 3)
+        assert held(gateway, "groups") > 5000
+        sync = SyncGroupRequest(
+            group_id="b", generation_id=joined.generation_id, member_id=joined.member_id,
+            assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(30_000))],
+        )  # fmt: skip
+        before = held(gateway, "groups")
+        assert not (await wire_of_member(sync, 3)).error_code
+        assert held(gateway, "groups") == before + 30_000
+        await wire_of_member.aclose()
+        member = LeaveGroupRequestMember(member_id=joined.member_id)
+        await wire(LeaveGroupRequest(group_id="b", members=[member]), 4)
+        assert held(gateway, "groups") == 0
+        await wire(DeleteGroupsRequest(groups_names=["a", "b"]), 2)
+        assert held(gateway, "groups", "committed offsets") == 0
+
+
+async def test_assignments_without_room_have_the_members_join_again() -> None:
+    async with running(config={**LEAST, "group.initial.rebalance.delay.ms": 0}) as (gateway, wire):
+        found = []
+        for number in range(4):
+            request = JoinGroupRequest(
+                group_id=f"g{number}", session_timeout_ms=60_000, protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            )  # fmt: skip
+            joined = await wire(request, 3)
+            assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(3 * MB // 2))
+            sync = SyncGroupRequest(
+                group_id=f"g{number}", generation_id=joined.generation_id, member_id=joined.member_id,
+                assignments=[assignment],
+            )  # fmt: skip
+            found.append((await wire(sync, 3)).error_code)
+        assert found == [0, 0, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        assert held(gateway, "groups") < 4 * MB
+
+
+async def test_topics_beyond_their_part_are_refused() -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        assert not (await wire.create("wide", 10_000)).error_code
+        refused = await wire.create("wider", 10_000)
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert SETTING in (refused.error_message or "")
+        assert not (await wire.create("grows")).error_code
+        more = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="grows", count=10_000, assignments=None)])
+        answer = (await wire(more, 3)).results[0]
+        assert answer.error_code == ErrorCode.POLICY_VIOLATION
+        assert SETTING in answer.error_message
+        long = "0:1," * 8_000 + "0:1"
+        assert not (await wire.create("small")).error_code
+        for number in range(40):
+            refused = await wire.create(f"long-{number}", leader_replication_throttled_replicas=long)
+            if refused.error_code:
+                break
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        change = ("leader.replication.throttled.replicas", 0, long)
+        assert await wire.alter(2, "small", change) == ErrorCode.POLICY_VIOLATION
+        assert await wire.alter(2, "small", ("retention.ms", 0, "1000")) == 0
+        assert await wire.delete("wide") == 0
+        assert await wire.alter(2, "small", change) == 0
+        assert not (await wire.create("wider", 2_000)).error_code
+        assert await wire.delete("wider", "small", "grows", *(f"long-{each}" for each in range(number))) == 0
+        assert held(gateway, "topics", "partitions") == 0
+
+
+async def test_partitions_count_from_when_they_are_used() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t", 10)
+        assert held(gateway, "partitions") == 0
+        for number in range(10):
+            await wire.produce("t", batch_of(b"x", producer_id=5, producer_epoch=0, sequence=0), number)
+        assert 10 * 4000 < held(gateway, "partitions") < 10 * 20_000
+        assert 10 * 300 < held(gateway, "producers") < 10 * 2000
+        await wire.delete("t")
+        assert held(gateway, "partitions", "producers") == 0
+
+
+async def test_two_gateways_in_one_process_share_its_memory() -> None:
+    """The one waits for what a client of the other holds, and goes on when that has gone."""
+    async with running(config=LEAST) as (one, _), running(config=LEAST) as (two, wire):
+        assert memory_of(one).ledger is memory_of(two).ledger
+        await wire.create("t")
+        budget = one._running().budget
+        hogs = [budget.share(lambda: None) for _ in range(3)]
+        budget.refresh()
+        hogs[0].keep(budget.limit - budget.used)
+        assert budget.favours(hogs[0])
+        with anyio.move_on_after(0.3) as waited:
+            await wire.produce("t", batch_of(bytes(900_000)))
+        assert waited.cancelled_caught
+        assert two._running().budget.waiting
+        assert budget.used + two._running().budget.used < 16 * MB
+        for hog in hogs:
+            hog.close()
+        request = produce_request("t", b"")
+        with anyio.fail_after(20):
+            assert not (await wire.read(request, 9)).responses[0].partition_responses[0].error_code
+
+
+async def test_who_stalls_is_closed_for_those_who_wait_at_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Gateway._server_settings
+    monkeypatch.setattr(Gateway, "_server_settings", lambda self, quota: replace(made(self, quota), stall_timeout=0.2))
+    async with running(config=LEAST) as (one, _), running(config=LEAST) as (_, wire):
+        await wire.create("t")
+        hogs = [connect(one) for _ in range(4)]
+        for hog in hogs:
+            await hog.stream.send([(3_900_000).to_bytes(4, "big"), bytes(1000)])
+        await until(lambda: one._running().budget.used > 7 * MB)
+        with anyio.fail_after(20):
+            for _ in range(5):
+                assert not (await wire.produce("t", batch_of(bytes(900_000)))).error_code
+        for hog in hogs:
+            await hog.aclose()
+        await until(lambda: not one._running().budget.used)
+
+
+async def test_a_gateway_that_has_closed_leaves_nothing_in_the_process() -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        await wire.create("wide", 100)
+        assert await codes(wire, commit("a", range(100))) == {0}
+        await wire.produce("wide", batch_of(b"x"))
+        ledger, memory = memory_of(gateway).ledger, memory_of(gateway)
+        assert memory in ledger.parts()
+    assert memory not in ledger.parts()
+    assert not [each for each in ledger.accounts() if each.part is memory]
+
+
+class Disk(Files):
+    """Its syncs hang when it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def sync(self, *args: Any) -> None:
+        self.goes_on.wait()
+        super().sync(*args)
+
+    def sync_everything(self, *args: Any) -> None:
+        self.goes_on.wait()
+        super().sync_everything(*args)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr("kclient.htp.embedded.Files", lambda: made)
+    return made
+
+
+async def test_appends_that_wait_for_a_disk_are_bounded(tmp_path: Path, disk: Disk) -> None:
+    """With `acks=1` their answers wait as well; beyond that, those of clients that have gone, they are refused."""
+    async with running(f"embedded:{tmp_path}/data", config=LEAST) as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"x"))
+        disk.goes_on.clear()
+        try:
+            request = produce_request("t", batch_of(b"x"), acks=1)
+            answered = 0
+            with anyio.move_on_after(20):
+                while held(gateway, "appends") < MB:
+                    await wire(request, 9)
+                    answered += 1
+            assert 1000 < answered < 3000
+            with anyio.move_on_after(0.2) as waited:
+                await wire(request, 9)
+            assert waited.cancelled_caught, "it is answered when it is synced"
+            refused = 0
+            for _ in range(40):
+                client = connect(gateway)
+                for _ in range(100):
+                    await client.send(request, 9)
+                with anyio.move_on_after(0.05):
+                    while not refused:
+                        answer = await client.read(request, 9)
+                        refused = answer.responses[0].partition_responses[0].error_code
+                        assert SETTING in answer.responses[0].partition_responses[0].error_message
+                await client.aclose()
+                if refused:
+                    break
+            assert refused == ErrorCode.KAFKA_STORAGE_ERROR
+            assert held(gateway, "appends") < 3 * MB
+        finally:
+            disk.goes_on.set()
+        await until(lambda: not held(gateway, "appends"))
+        assert not (await wire.read(request, 9)).responses[0].partition_responses[0].error_code
+        assert not (await wire.produce("t", batch_of(b"x"))).error_code
+
+
+async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for their partition to open: their clients have gone, or were told that their time is over."""
+    from kclient.gateway.partition import Partition
+
+    opens = anyio.Event()
+    opened = Partition._try_to_open
+
+    async def slowly(self: Partition) -> Any:
+        await opens.wait()
+        return await opened(self)
+
+    monkeypatch.setattr(Partition, "_try_to_open", slowly)
+    async with running(config=LEAST) as (gateway, wire):
+        await wire.create("t")
+        batch = batch_of(bytes(700_000))
+        clients = [connect(gateway) for _ in range(2)]
+        await clients[0].send(produce_request("t", batch, acks=0), 9)
+        await clients[1].send(produce_request("t", batch, acks=-1), 9)
+        budget = gateway._running().budget
+        await until(lambda: budget.used > 2 * 700_000)
+        assert held(gateway, "batches") == 0, "it is the connections' so far"
+        for client in clients:
+            await client.aclose()
+        await until(lambda: held(gateway, "batches") >= 2 * 700_000)
+        await until(lambda: not budget.used)
+        request = replace_timeout(produce_request("t", batch), 1)
+        answer = await wire(request, 9)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert held(gateway, "batches") >= 3 * 700_000
+        refused = (await wire(request, 9)).responses[0].partition_responses[0]
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert SETTING in refused.error_message
+        opens.set()
+        await until(lambda: not held(gateway, "batches"))
+        assert (await wire.offset("t", -1)).offset == 3, "all that were taken are there"
+
+
+def replace_timeout(request: Any, timeout_ms: int) -> Any:
+    request.timeout_ms = timeout_ms
+    return request
+
+
+async def test_checkpoints_are_read_ahead_as_far_as_there_is_room(tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path}/data"
+    async with running(store, config=LEAST) as (_, wire):
+        await wire.create("t", 200)
+        for number in range(200):
+            await wire.produce("t", batch_of(b"x"), number)
+    async with running(store, config=LEAST) as (gateway, wire):
+        checkpoints = gateway.parts.partitions._checkpoints
+        assert held(gateway, "checkpoints") == checkpoints._memory.held
+        if held(gateway, "checkpoints"):  # else all of them are open by now
+            memory_of(gateway).ledger.relieve()
+        assert held(gateway, "checkpoints") == 0
+        for number in range(200):
+            assert (await wire.offset("t", -1, number)).offset == 1
+
+
+async def test_connections_get_less_when_much_is_kept_beside_them(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        await wire.create("t")
+        memory = memory_of(gateway)
+        logs = memory.account("logs")
+        logs.add(30 * MB)
+        budget = gateway._running().budget
+        assert budget.limit == 5 * MB
+        clients = [connect(gateway) for _ in range(15)]
+        with caplog.at_level(logging.WARNING, "kclient.net.server"), anyio.fail_after(30):
+            async with anyio.create_task_group() as producing:
+                for client in clients:
+                    producing.start_soon(client.produce, "t", batch_of(bytes(900_000)))
+        assert (await wire.offset("t", -1)).offset == 15
+        told = [line for line in caplog.messages if SETTING in line and "logs 31457280" in line]
+        assert len(told) <= 1
+        for client in clients:
+            await client.aclose()
+        await until(lambda: budget.used <= ALLOWANCE)
