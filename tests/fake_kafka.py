@@ -230,6 +230,7 @@ class FakeKafka:
     Args:
         topics: Number of partitions by topic; led by the brokers in turn.
         brokers: How many brokers.
+        first: The number of the first one.
         versions: Version ranges that differ from the usual.
     """
 
@@ -238,9 +239,10 @@ class FakeKafka:
         topics: dict[str, int] | None = None,
         brokers: int = 1,
         versions: dict[ApiKey, tuple[int, int]] | None = None,
+        first: int = 1,
     ) -> None:
         self.name = f"c{next(_names)}"
-        self.brokers = {n: FakeBroker(self, n) for n in range(1, brokers + 1)}
+        self.brokers = {n: FakeBroker(self, n) for n in range(first, first + brokers)}
         self.versions = {**VERSIONS, **(versions or {})}
         self.partitions: dict[TopicPartition, _Partition] = {}
         self.ids: dict[str, bytes] = {}
@@ -248,7 +250,7 @@ class FakeKafka:
         """Ids that metadata name in place of topics' own, as brokers do that lag behind."""
         self.auto_create = 0
         """Partitions of topics that are created when asked for; 0 creates none."""
-        self.controller = 1
+        self.controller = first
         self.topic_errors: dict[str, int] = {}
         self.faults: deque[Fault | None] = deque()
         self.id_errors: deque[int] = deque()
@@ -386,7 +388,7 @@ class FakeKafka:
         return MetadataResponseTopic(name=name, topic_id=self.lagging.get(name, self.ids[name]), partitions=partitions)
 
     def _coordinator(self, version: int, request: Any) -> FindCoordinatorResponse:
-        where: dict[str, Any] = {"node_id": 1, "host": self.brokers[1].host, "port": 0}
+        where: dict[str, Any] = {"node_id": self.controller, "host": self.brokers[self.controller].host, "port": 0}
         if version < 4:
             return FindCoordinatorResponse(**where)
         found = [Coordinator(key=key, **where) for key in request.coordinator_keys]

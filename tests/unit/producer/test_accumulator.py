@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable, Container
 from math import inf
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from kclient.errors import ClosedError, RecordTooLargeError
 from kclient.producer.accumulator import FULL
 from kclient.producer.delivery import Delivery
+from kclient.producer.partitioner import StickyChoice
 from kclient.producer.states import BatchState
 from kclient.records import HEADER_SIZE, decode_records
 from kclient.types import TopicPartition
@@ -323,6 +326,79 @@ def test_the_sender_is_woken_once_until_it_looks() -> None:
     assert parts.wakes == 2
 
 
+@pytest.mark.parametrize("busy", [(), {2}, {1}])
+def test_a_batch_with_its_size_wakes_the_sender_unless_its_broker_is_busy(busy: Container[int | None]) -> None:
+    parts = gathering(linger=60.0, growth=5000)
+    parts.send()
+    parts.drain.ready(parts.metadata.snapshot, parts.now, busy)
+    before = parts.wakes
+    for _ in range(12):
+        parts.send(b"x" * 100)
+    assert parts.wakes - before == (1 not in busy)
+
+
+def test_the_sender_is_woken_though_another_exception_comes_amid_that() -> None:
+    """What the first one broke off is made whole by whoever has the lock next, and that is the sender."""
+    parts = gathering(linger=60.0)
+    parts.send(b"a")
+    ready(parts)
+    wakes = 0
+
+    def wake() -> None:
+        nonlocal wakes
+        wakes += 1
+        if wakes == 1:
+            raise KeyboardInterrupt
+
+    parts.buffer._wake_sender = wake
+    with pytest.raises(KeyboardInterrupt):
+        parts.accumulator.append("t", b"b", None, 1, -5, (), None, now=parts.now)
+    assert wakes == 2
+    parts.buffer.begin_flush()
+    assert [values_of(batch) for batch in drain(parts)] == [[b"a"]]
+    assert parts.buffer.incomplete
+
+
+def half_done() -> Parts:
+    """An append that one exception broke off, and another one what makes that whole."""
+    parts = gathering(leaders=2)
+    wake, parts.buffer._wake_sender = parts.buffer._wake_sender, interrupt
+    with pytest.raises(KeyboardInterrupt):
+        parts.accumulator.append("t", b"bad", None, 0, -5, (), None, now=parts.now)
+    parts.buffer._wake_sender = wake
+    return parts
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ready,
+        drain,
+        lambda parts: parts.drain.take_expired(inf),
+        lambda parts: parts.drain.oldest,
+        lambda parts: parts.buffer.update(parts.metadata.snapshot),
+        lambda parts: parts.buffer.topics,
+        lambda parts: parts.buffer.incomplete,
+        lambda parts: parts.buffer.begin_flush(),
+        lambda parts: parts.buffer.add_waiter(lambda: None),
+        lambda parts: parts.buffer.close(),
+        lambda parts: parts.buffer.abort(ClosedError("over")),
+        lambda parts: parts.send(b"a"),
+    ],
+)
+def test_whoever_comes_next_makes_whole_what_was_broken_off(call: Callable[[Parts], object]) -> None:
+    parts = half_done()
+    call(parts)
+    assert parts.buffer.open_records == len([batch for batch in parts.buffer._incomplete if batch.records])
+    assert all(queue.batches for queue in parts.buffer.active.values())
+    reserved = sum(batch.reserved for batch in parts.buffer._incomplete)
+    assert parts.buffer.pool.free == parts.settings.buffer_memory - reserved
+
+
 def test_nothing_new_wakes_nobody() -> None:
     parts = gathering(linger=60.0)
     parts.send()
@@ -376,6 +452,27 @@ def test_long_queues_are_avoided() -> None:
             if n >= 10:  # until then the choice is the one made before anything was queued
                 counts[delivery.batch.tp.partition] += 1
     assert counts[1] > 2 * counts[0]
+
+
+def test_a_queue_is_as_long_as_it_has_batches() -> None:
+    """One batch that waits is little: its partition still has a third of the turns."""
+    count = 0
+    for seed in range(200):
+        parts = gathering(leaders=2, seed=seed, growth=0)
+        parts.send(b"x", partition=0)
+        ready(parts)
+        topics = parts.buffer.queues_of("t")
+        assert topics is not None
+        topics.switch()
+        count += topics.sticky.current == 0
+    assert 40 < count < 95
+
+
+def test_queues_that_were_long_once_are_not_avoided_for_ever() -> None:
+    choice = StickyChoice(1000, Random(1))
+    choice.load([0, 1, 2], [9, 9, 0])
+    choice.load([0, 1], [2, 2])
+    assert {choice.next() for _ in range(50)} == {0, 1}
 
 
 def test_a_broker_that_takes_nothing_is_avoided() -> None:
@@ -478,6 +575,7 @@ def test_a_batch_is_split_and_its_handles_follow() -> None:
     handles = [parts.send(b"%02d" % n + b"x" * 98) for n in range(40)]
     (batch,) = drain(parts)
     children = parts.drain.split(batch)
+    assert set(parts.buffer.incomplete) == set(children), "nobody waits for the whole"
     assert [child.state for child in children] == [BatchState.QUEUED] * len(children)
     assert all(child.size <= 1000 for child in children)
     offset = 500
@@ -489,6 +587,7 @@ def test_a_batch_is_split_and_its_handles_follow() -> None:
         parts.buffer.finished(child)
     assert [handle._outcome().offset for handle in handles] == list(range(500, 540))
     assert parts.buffer.pool.free == parts.settings.buffer_memory
+    assert parts.buffer.topics == set()
 
 
 def test_after_a_split_batches_of_the_topic_stay_small() -> None:

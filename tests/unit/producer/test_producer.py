@@ -32,7 +32,7 @@ from kclient.protocol.messages import InitProducerIdRequest, ProduceRequest
 from kclient.protocol.registry import ApiKey
 from kclient.records import partition_for_key, read_header
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
-from kclient.types import RecordMetadata
+from kclient.types import RecordMetadata, TopicPartition
 from tests.fake_kafka import FakeKafka, Fault
 from tests.unit.producer.parts import FAST, producing
 
@@ -157,6 +157,13 @@ async def test_old_brokers_are_spoken_to_by_topic_name() -> None:
         assert {version for version, request in kafka.requests if isinstance(request, ProduceRequest)} == {5}
 
 
+async def test_a_topic_whose_id_is_not_known_is_spoken_of_by_its_name() -> None:
+    """Metadata of an older broker have no ids, whatever Produce the leader takes."""
+    async with FakeKafka(versions={ApiKey.METADATA: (0, 9)}) as kafka, producing(kafka) as producer:
+        assert (await (await producer.send("t", b"a"))).offset == 0
+        assert {version for version, request in kafka.requests if isinstance(request, ProduceRequest)} == {12}
+
+
 async def test_records_gather_while_the_broker_asks_for_a_pause() -> None:
     async with FakeKafka() as kafka, producing(kafka) as producer:
         times = []
@@ -202,6 +209,20 @@ async def test_compression(compression: str) -> None:
         assert kafka.values() == values
         header = read_header(next(iter(kafka.partitions.values())).batches[0])
         assert header.compression.name.lower() == compression
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lz4", "zstd"])
+async def test_compression_levels(compression: str) -> None:
+    levels = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (1, 19)}[compression]
+    values = [b"%d" % (number * number) for number in range(5000)]
+    sizes = []
+    for level in levels:
+        settings = {"compression_type": compression, f"compression_{compression}_level": level}
+        async with FakeKafka() as kafka, producing(kafka, **settings, batch_size=100_000, linger_ms=50) as producer:
+            await (await producer.send_batch("t", values))
+            assert kafka.values() == values
+            sizes.append(sum(map(len, kafka.partitions[TopicPartition("t", 0)].batches)))
+    assert sizes[1] < sizes[0]
 
 
 async def test_acks_0_knows_no_offset() -> None:
@@ -268,6 +289,13 @@ async def test_custom_partitioner() -> None:
         Producer(bootstrap_servers="x:1", partitioner_class=object())
 
 
+async def test_round_robin_leaves_out_partitions_without_a_leader() -> None:
+    async with FakeKafka({"t": 3}) as kafka, producing(kafka, partitioner_class="roundrobin") as producer:
+        kafka.partitions[TopicPartition("t", 1)].leader = -1
+        metadata = [await (await producer.send("t", b"a")) for _ in range(4)]
+        assert [m.partition for m in metadata] == [0, 2, 0, 2]
+
+
 async def test_round_robin_by_name() -> None:
     async with FakeKafka({"t": 3}) as kafka, producing(kafka, partitioner_class="roundrobin") as producer:
         metadata = [await (await producer.send("t", b"a", b"same key")) for _ in range(6)]
@@ -289,6 +317,14 @@ class Counting(ProducerInterceptor):
     def on_acknowledgement(self, metadata: Any, error: Any) -> None:
         assert (metadata is None) != (error is None)
         self.told.append(error or metadata.offset)
+
+
+async def test_an_interceptor_that_only_listens_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeKafka() as kafka, producing(kafka, interceptor_classes=[ProducerInterceptor]) as producer:
+        await (await producer.send("t", b"a", b"k", headers=[("h", b"1")]))
+        (record,) = kafka.records()
+        assert (record.value, record.key, list(record.headers)) == (b"a", b"k", [("h", b"1")])
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 class Broken(ProducerInterceptor):
@@ -398,6 +434,7 @@ async def test_flush_reports_failures_that_nobody_saw() -> None:
         with pytest.raises(DeliveryError, match="1 records were not delivered") as caught:
             await producer.flush()
         assert (caught.value.count, caught.value.failures[0].topic) == (1, "t")
+        assert caught.value.__cause__ is caught.value.failures[0].error
         await producer.flush()  # reported once
 
 
@@ -665,6 +702,19 @@ async def test_close_without_time_gives_up_and_counts(caplog: pytest.LogCaptureF
     assert "1 records were not sent" in caplog.text
 
 
+async def test_close_with_a_time_waits_for_what_is_on_its_way() -> None:
+    async with FakeKafka() as kafka, producing(kafka) as producer:
+        await (await producer.send("t", b"a"))
+        hold = anyio.Event()
+        kafka.faults.append(Fault(hold=hold))
+        delivery = await producer.send("t", b"b")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.close, 60)
+            await anyio.wait_all_tasks_blocked()
+            hold.set()
+        assert (await delivery).offset == 1
+
+
 async def test_close_waits_only_so_long() -> None:
     async with FakeKafka() as kafka, producing(kafka) as producer:
         await (await producer.send("t", b"a"))
@@ -708,7 +758,7 @@ async def test_a_background_failure_surfaces_at_the_next_call(caplog: pytest.Log
         for call in (producer.send("t", b"b"), producer.flush(), producer.partitions_for("t")):
             with pytest.raises(KafkaError, match=r"background task failed.*boom"):
                 await call
-        caplog.set_level(logging.CRITICAL)
+    assert "the producer failed: RuntimeError('boom')" in caplog.text
 
 
 async def _explode() -> None:

@@ -282,6 +282,34 @@ def test_room_that_was_not_needed_is_given_back() -> None:
     assert bench.buffer.pool.free == bench.settings.buffer_memory - 16384
 
 
+def test_room_of_batches_that_have_left_amid_a_call_is_not_given_back_twice() -> None:
+    bench = Bench(linger_ms=3_600_000)
+    bench.tick = 1.0
+    partitions = pa.array([0] * 10 + [1] * 2000, pa.int32())
+    steps = bench.sending.send_arrow("t", pa.table({"value": [b"x" * 100] * 2010, "partition": partitions}))
+    assert next(steps) == next(steps) == LetOthersRun()
+    (batch,) = bench.drain.drain(cluster_of(PARTITIONS), [1], bench.now + 3600).batches[1]
+    assert batch.records == 10
+    batch.succeed(0, -1)
+    bench.buffer.finished(batch)
+    assert bench.buffer.pool.free == bench.settings.buffer_memory
+    assert set(steps) <= {LetOthersRun()}
+    (batch,) = bench.buffer.incomplete
+    assert batch.records == 2000
+    assert bench.buffer.pool.free == bench.settings.buffer_memory - batch.reserved
+
+
+def test_partitions_of_rows_amid_a_table() -> None:
+    """Columns without nulls are taken as they lie in memory, from the row on where a piece begins."""
+    rows = 20_000
+    partitions = [number % PARTITIONS if number > rows / 2 else 0 for number in range(rows)]
+    table = pa.table({"value": [b"%d" % n for n in range(rows)], "partition": pa.array(partitions, pa.int32())})
+    bench = Bench()
+    bench.send(table.to_batches()[0])
+    for partition, records in contents(bench.drained()).items():
+        assert {partitions[int(record.value)] for record in records} == {partition}
+
+
 def test_a_small_one_lingers() -> None:
     bench = Bench(linger_ms=3_600_000)
     bench.send(pa.table({"value": [b"x"] * 100}))

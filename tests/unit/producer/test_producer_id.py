@@ -235,6 +235,8 @@ def test_out_of_order_right_behind_a_lost_batch_is_a_gap(ids: ProducerIdState) -
     assert ids.may_retry(second, OutOfOrderSequenceError(), -1)
     ids.bump_if_required()
     assert (stamp(second), stamp(third)) == ((7, 1, 0), (7, 1, 1))
+    ids.completed(second, 0)
+    assert ids.may_send(batch_of(b"d"), 1), "the new epoch has settled what the lost batch left open"
 
 
 def test_of_two_lost_batches_the_first_behind_one_shows_the_gap(known: ProducerIdState) -> None:

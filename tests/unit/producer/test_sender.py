@@ -119,6 +119,13 @@ def test_each_broker_gets_its_own_requests() -> None:
     assert requests == {1: {TP, TopicPartition("t", 2)}, 2: {TopicPartition("t", 1)}}
 
 
+def test_what_does_not_fit_into_one_request_leaves_in_the_next_at_once() -> None:
+    parts = idempotent(leaders=2, batch_size=6000, growth=6000, max_request_size=8000)
+    for partition in (0, 1):
+        parts.send(b"x" * 5000, partition=partition)
+    assert sorted(tp.partition for request in parts.poll().requests for tp in request.batches) == [0, 1]
+
+
 def test_a_throttled_broker_has_its_pause() -> None:
     parts = idempotent()
     parts.sender.throttle(1, parts.now + 0.5)
@@ -559,12 +566,39 @@ def test_abort_counts_what_was_not_sent() -> None:
 
 
 def test_figures() -> None:
-    parts = idempotent()
-    parts.send(b"a")
+    parts = idempotent(linger=60.0)
+    for value in (b"a", b"b"):
+        parts.send(value)
+    parts.now += 60
+    (request,) = parts.requests()
+    size = only(request).size
+    parts.now += 0.25
+    parts.sender.on_failure(request, LOST, parts.now)
+    parts.now += 0.1
     (request,) = parts.requests()
     parts.now += 0.25
     parts.answer(request)
-    figures = parts.sender.metrics.figures()
-    assert figures["record-send-total"] == 1
-    assert figures["request-latency-avg"] == pytest.approx(250)
-    assert figures["record-error-total"] == 0
+    parts.send(b"c")
+    parts.now += 60
+    (request,) = parts.requests()
+    parts.now += 0.75
+    parts.answer(request, ErrorCode.INVALID_RECORD)
+    parts.sender.metrics.throttled(0.5)
+    assert parts.sender.metrics.figures() == {
+        "record-send-total": 2,
+        "record-error-total": 1,
+        "record-retry-total": 2,
+        "batch-split-total": 0,
+        "batch-size-avg": pytest.approx((2 * size + only(request).size) / 3),
+        "batch-size-max": size,
+        "byte-total": 2 * size + only(request).size,
+        "request-total": 3,
+        "response-total": 2,
+        "records-per-request-avg": 1,
+        "record-queue-time-avg": pytest.approx((60 + 60.35 + 60) * 1000 / 3),
+        "record-queue-time-max": pytest.approx(60_350),
+        "request-latency-avg": pytest.approx(500),
+        "request-latency-max": pytest.approx(750),
+        "produce-throttle-time-avg": pytest.approx(250),
+        "produce-throttle-time-max": pytest.approx(500),
+    }
