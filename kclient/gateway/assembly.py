@@ -12,7 +12,7 @@ from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
-from kclient.gateway.groups import GroupCoordinator
+from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
 from kclient.gateway.handlers.fetch import FetchHandler
@@ -129,10 +129,15 @@ async def assemble(
     appends, batches = memory.limited("appends", _APPENDS_SHARE), memory.limited("batches", _BATCHES_SHARE)
     dynamic = DynamicConfig(config, manager, lease, shields)
     await dynamic.load()
+
+    def unreadable() -> bool:
+        return dynamic.unreadable
+
     topics = TopicTable(memory.limited("topics", _TOPICS_SHARE))
     groups = GroupCoordinator(
-        topics, config, dynamic, leadership,
-        manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, memory=memory, spawn=spawn,
+        topics, partial(group_settings, config), leadership,
+        unreadable=unreadable, manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, memory=memory,
+        spawn=spawn,
     )  # fmt: skip
     replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
@@ -151,7 +156,7 @@ async def assemble(
         topics, partitions, clock,
         check_interval_ms=config.live_int("log.retention.check.interval.ms"),
         producer_id_expiration_ms=config.live_int("producer.id.expiration.ms"),
-        unreadable=lambda: dynamic.unreadable,
+        unreadable=unreadable,
     )  # fmt: skip
     dynamic.on_change(groups.reconfigure)
     dynamic.on_change(retention.reconfigure)
@@ -162,7 +167,16 @@ async def assemble(
     table = HandlerTable(
         [
             ProduceHandler(access, partitions, workers, clock, peers, appends, batches, spawn),
-            FetchHandler(access, partitions, config, clock=clock, shields=shields, flow=queue.flow()),
+            FetchHandler(
+                access,
+                partitions,
+                memory=memory.total,
+                max_bytes=config.live_int("fetch.max.bytes"),
+                session_slots=config.get_int("max.incremental.fetch.session.cache.slots"),
+                clock=clock,
+                shields=shields,
+                flow=queue.flow(),
+            ),
             ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
             OffsetForLeaderEpochHandler(access, partitions),
             DeleteRecordsHandler(access, partitions),

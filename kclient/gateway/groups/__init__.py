@@ -4,8 +4,8 @@
 """
 
 from kclient.gateway.groups.classic import ClassicGroup
-from kclient.gateway.groups.coordinator import GroupCoordinator
+from kclient.gateway.groups.coordinator import GroupCoordinator, group_settings
 from kclient.gateway.groups.events import GroupSettings
 from kclient.gateway.groups.states import GroupState
 
-__all__ = ["ClassicGroup", "GroupCoordinator", "GroupSettings", "GroupState"]
+__all__ = ["ClassicGroup", "GroupCoordinator", "GroupSettings", "GroupState", "group_settings"]

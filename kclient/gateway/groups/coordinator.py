@@ -21,8 +21,7 @@ from kclient.gateway.groups.writer import GroupWriter
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
-    from kclient.gateway.config import BrokerConfig
-    from kclient.gateway.dynamic_config import DynamicConfig
+    from kclient.gateway.config import BrokerConfig, Live
     from kclient.gateway.groups.group import GroupKind
     from kclient.gateway.groups.writer import Claims
     from kclient.gateway.identity import Identity
@@ -44,8 +43,8 @@ class GroupCoordinator:
 
     Args:
         topics: Of which offsets may be committed.
-        config: The broker's settings.
-        dynamic: Tells whether those that say how long offsets are kept could be read.
+        settings: Those of the broker for groups, as they are at the time.
+        unreadable: Whether those that were changed could not be read: nobody knows how long offsets are kept.
         leadership: Tells which groups are coordinated here.
         manager: Keeps groups and offsets.
         lease: Under which it does.
@@ -61,10 +60,10 @@ class GroupCoordinator:
     def __init__(
         self,
         topics: TopicTable,
-        config: BrokerConfig,
-        dynamic: DynamicConfig,
+        settings: Live[GroupSettings],
         leadership: Leadership,
         *,
+        unreadable: Live[bool],
         manager: Manager,
         lease: HeldLease,
         identity: Identity,
@@ -75,7 +74,7 @@ class GroupCoordinator:
         kinds: Mapping[str, GroupKind] = KINDS,
         claims: Claims | None = None,
     ) -> None:
-        self._config = config
+        self._settings = settings
         self._spawn = spawn
         self._log_fields = identity.log_fields()
         self._memory = GroupMemory(memory, clock, self._log_fields)
@@ -86,7 +85,7 @@ class GroupCoordinator:
         deleted_topics = DeletedTopics(self._writer, chores)
         self.table: GroupTable = GroupTable(
             kinds,
-            _settings(config),
+            settings(),
             memory=self._memory,
             clock=clock,
             writer=self._writer,
@@ -100,12 +99,12 @@ class GroupCoordinator:
         self.deletion: GroupDeletion = GroupDeletion(self.table, self._writer, deleted_topics, clock, self._log_fields)
         self.expiry: OffsetExpiry = OffsetExpiry(
             self.table, topics, self.committed, self.deletion,
-            dynamic=dynamic, clock=clock, chores=chores, log_fields=self._log_fields,
+            unreadable=unreadable, clock=clock, chores=chores, log_fields=self._log_fields,
         )  # fmt: skip
         self.loader: GroupLoader = GroupLoader(
             self.table,
             manager=manager, writer=self._writer, topics=topics, deleted_topics=deleted_topics,
-            leadership=leadership, dynamic=dynamic, clock=clock,
+            leadership=leadership, unreadable=unreadable, clock=clock,
         )  # fmt: skip
 
     async def start(self) -> None:
@@ -129,7 +128,7 @@ class GroupCoordinator:
 
     def reconfigure(self) -> None:
         """Take over changed broker settings."""
-        settings = _settings(self._config)
+        settings = self._settings()
         if settings != self.table.settings:
             self.table.reconfigure(settings)
             self._clockwork.schedule(_EXPIRY, self.expiry.next_check())
@@ -140,7 +139,8 @@ class GroupCoordinator:
         await self._writer.drain()
 
 
-def _settings(config: BrokerConfig) -> GroupSettings:
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    """The settings for groups among those of the broker."""
     get: Callable[[str], int] = config.get_int
     return GroupSettings(
         group_initial_rebalance_delay_ms=get("group.initial.rebalance.delay.ms"),

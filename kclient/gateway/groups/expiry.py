@@ -13,7 +13,7 @@ from kclient.net.fair_queue import SLICE
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
-    from kclient.gateway.dynamic_config import DynamicConfig
+    from kclient.gateway.config import Live
     from kclient.gateway.groups.committed import CommittedOffsets
     from kclient.gateway.groups.deletion import GroupDeletion
     from kclient.gateway.groups.group import ManagedGroup
@@ -32,7 +32,7 @@ class OffsetExpiry:
         topics: All topics.
         committed: What the groups have committed.
         deletion: Deletes groups.
-        dynamic: Tells whether the settings that say how long offsets are kept could be read.
+        unreadable: Whether nobody knows how long offsets are kept, since the settings could not be read.
         clock: What time it is.
         chores: In whose turns it is done.
         log_fields: Who this is, for the log.
@@ -45,7 +45,7 @@ class OffsetExpiry:
         committed: CommittedOffsets,
         deletion: GroupDeletion,
         *,
-        dynamic: DynamicConfig,
+        unreadable: Live[bool],
         clock: Clock,
         chores: Flow,
         log_fields: Mapping[str, object],
@@ -54,7 +54,7 @@ class OffsetExpiry:
         self._topics = topics
         self._committed = committed
         self._deletion = deletion
-        self._dynamic = dynamic
+        self._unreadable = unreadable
         self._clock = clock
         self._chores = chores
         self._log_fields = log_fields
@@ -65,7 +65,7 @@ class OffsetExpiry:
 
     def expire(self) -> None:
         """Forget what has outlived its time: begins at once, and goes on in slices."""
-        if self._dynamic.unreadable:
+        if self._unreadable():
             logger.error("no offset expires: the broker settings, which may say how long, cannot be read")
             return
         clock = self._chores.clock

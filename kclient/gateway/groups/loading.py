@@ -14,7 +14,7 @@ from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
-    from kclient.gateway.dynamic_config import DynamicConfig
+    from kclient.gateway.config import Live
     from kclient.gateway.groups.deleted_topics import DeletedTopics
     from kclient.gateway.groups.group import ManagedGroup
     from kclient.gateway.groups.table import GroupTable
@@ -40,7 +40,7 @@ class GroupLoader:
         topics: Of which offsets were committed; they have been loaded before.
         deleted_topics: Whose offsets the store still has.
         leadership: Tells which groups are coordinated here.
-        dynamic: Tells whether the settings that say how long offsets are kept could be read.
+        unreadable: Whether nobody knows how long offsets are kept, since the settings could not be read.
         clock: What time it is.
     """
 
@@ -53,7 +53,7 @@ class GroupLoader:
         topics: TopicTable,
         deleted_topics: DeletedTopics,
         leadership: Leadership,
-        dynamic: DynamicConfig,
+        unreadable: Live[bool],
         clock: Clock,
     ) -> None:
         self._table = table
@@ -62,7 +62,7 @@ class GroupLoader:
         self._topics = topics
         self._deleted_topics = deleted_topics
         self._leadership = leadership
-        self._dynamic = dynamic
+        self._unreadable = unreadable
         self._clock = clock
 
     async def load(self) -> None:
@@ -158,6 +158,6 @@ class GroupLoader:
 
     def _outlived(self, committed: CommittedOffset) -> bool:
         """Whether an offset that belongs to no topic has been kept for long enough."""
-        return not self._dynamic.unreadable and committed.outlived(
+        return not self._unreadable() and committed.outlived(
             self._clock.wall_ms(), self._table.settings.offsets_retention_minutes * 60_000
         )

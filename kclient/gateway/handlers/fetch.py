@@ -17,7 +17,7 @@ import anyio
 from kclient.errors import KafkaError
 from kclient.gateway.access import Access
 from kclient.gateway.clock import Clock
-from kclient.gateway.config import BrokerConfig
+from kclient.gateway.config import Live
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.discarding import emptied, in_slices
 from kclient.gateway.error_codes import code_of
@@ -56,7 +56,9 @@ class FetchHandler(Handler):
     Args:
         access: Who finds which topics.
         partitions: Their partitions.
-        config: The broker's settings.
+        memory: Bytes that all that the gateway keeps may take.
+        max_bytes: Bytes that one answer may hold (`fetch.max.bytes`).
+        session_slots: How many sessions there may be.
         clock: What time it is.
         shields: Keep what is read from the disk from being left half done.
         flow: In whose turns the many partitions of a session are given up.
@@ -71,20 +73,18 @@ class FetchHandler(Handler):
         self,
         access: Access,
         partitions: PartitionTable,
-        config: BrokerConfig,
         *,
+        memory: int,
+        max_bytes: Live[int],
+        session_slots: int,
         clock: Clock,
         shields: Shields,
         flow: Flow,
     ) -> None:
-        self._reader = FetchReader(access, partitions, config)
+        self._reader = FetchReader(access, partitions, memory, max_bytes)
         self._clock = clock
         self._shields = shields
-        self.sessions: FetchSessionCache = FetchSessionCache(
-            config.get_int("max.incremental.fetch.session.cache.slots"),
-            config.get_int("connections.max.memory.bytes") // _SESSIONS_SHARE,
-            self._discard,
-        )
+        self.sessions: FetchSessionCache = FetchSessionCache(session_slots, memory // _SESSIONS_SHARE, self._discard)
         self._flow = flow
         self._parked: set[Fetch] = set()
         self._draining = False

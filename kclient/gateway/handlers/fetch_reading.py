@@ -11,7 +11,7 @@ from typing import Final
 from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
 from kclient.gateway.aborted import AbortedTransaction as Aborted
 from kclient.gateway.access import Access, AclOperation
-from kclient.gateway.config import BrokerConfig
+from kclient.gateway.config import Live
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FetchPlan, Key, Wanted
@@ -145,14 +145,15 @@ class FetchReader:
     Args:
         access: Who finds which topics.
         partitions: Their partitions.
-        config: The broker's settings.
+        memory: Bytes that all clients may hold together.
+        max_bytes: Bytes that one answer may hold.
     """
 
-    def __init__(self, access: Access, partitions: PartitionTable, config: BrokerConfig) -> None:
+    def __init__(self, access: Access, partitions: PartitionTable, memory: int, max_bytes: Live[int]) -> None:
         self._access = access
         self._partitions = partitions
-        self._config = config
-        self.memory: int = config.get_int("connections.max.memory.bytes")
+        self._max_bytes = max_bytes
+        self.memory: int = memory
         """Bytes that all clients may hold together."""
         self._unreadable: dict[tuple[Place, int], int] = {}
         """Where batches lie that are larger than all the memory there is, and their sizes."""
@@ -237,7 +238,7 @@ class FetchReader:
 
     def limit(self, fetch: Fetch) -> int:
         """Bytes that an answer may hold."""
-        return max(0, min(fetch.request.max_bytes, self._config.get_int("fetch.max.bytes")))
+        return max(0, min(fetch.request.max_bytes, self._max_bytes()))
 
     def find(self, fetch: Fetch, key: Key) -> Partition | None:
         """The partition, if it is there, led here, and the client may read it."""

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import GeneratorType
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import DynamicConfig
-from kclient.gateway.groups import GroupCoordinator
+from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.groups.group import GroupKind
 from kclient.gateway.groups.kinds import KINDS
 from kclient.gateway.groups.offsets import OffsetCommit
@@ -121,9 +122,9 @@ class Harness:
         topics = cast("TopicTable", self.topics)
         self.groups = GroupCoordinator(
             topics,
-            self.config,
-            self.dynamic,
+            partial(group_settings, self.config),
             leadership,
+            unreadable=lambda: self.dynamic.unreadable,
             manager=self.manager,
             lease=self.lease,
             identity=identity,
