@@ -13,8 +13,7 @@ import anyio
 import pytest
 
 from kclient.cli.gateway import _start
-from kclient.gateway import Gateway
-from kclient.gateway import gateway as gateway_module
+from kclient.gateway import Gateway, ownership
 from kclient.htp import LeaseHeldError, open_store
 from kclient.sync import Producer
 from tests.gateway_process import GatewayProcess
@@ -217,7 +216,7 @@ async def test_a_signal_breaks_a_start_off(sent: signal.Signals) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_start_that_fails_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "LEASE_S", 3.0)
+    monkeypatch.setattr(ownership, "LEASE_S", 3.0)
     send, receive = anyio.create_memory_object_stream[signal.Signals](1)
     async with open_store(f"memory:{next(names)}") as store, Gateway(store, listen=None), send, receive:
         with pytest.raises(LeaseHeldError):
