@@ -333,7 +333,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
     def session_end(lifetime_ms: int, now: float) -> float:
         return now + 0.55 * lifetime_ms / 1000 if lifetime_ms else float("inf")
 
-    monkeypatch.setattr("kclient.net.connection.session_end", session_end)
+    monkeypatch.setattr("kclient.net.client_session.session_end", session_end)
 
 
 @pytest.mark.usefixtures("early")
