@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kclient.memory_ledger import process_memory
 from tests.kafka_artifacts import KAFKA_3, KAFKA_4, missing_tools
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def own_memory() -> None:
+    """What gateways of other tests left behind, whose loops have ended, takes none of the memory of those of this one."""
+    process_memory.cache_clear()
 
 
 def require_java() -> None:

@@ -38,7 +38,7 @@ STREAMS = "streams"
 
 
 @dataclass(frozen=True)
-class GroupKind:
+class GroupDescriber:
     """How groups of one type are asked for and described."""
 
     name: str
@@ -187,15 +187,17 @@ def _tasks(
 
 
 KINDS = (
-    GroupKind(CLASSIC, lambda group: DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, _classic),
-    GroupKind(
+    GroupDescriber(CLASSIC, lambda group: DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, _classic),
+    GroupDescriber(
         CONSUMER,
         lambda group: ConsumerGroupDescribeRequest(group_ids=[group]),
         ConsumerGroupDescribeResponse,
         _consumer,
     ),
-    GroupKind(SHARE, lambda group: ShareGroupDescribeRequest(group_ids=[group]), ShareGroupDescribeResponse, _share),
-    GroupKind(
+    GroupDescriber(
+        SHARE, lambda group: ShareGroupDescribeRequest(group_ids=[group]), ShareGroupDescribeResponse, _share
+    ),
+    GroupDescriber(
         STREAMS, lambda group: StreamsGroupDescribeRequest(group_ids=[group]), StreamsGroupDescribeResponse, _streams
     ),
 )

@@ -24,7 +24,7 @@ from kclient.consumer.fetch.fetcher import Fetcher
 from kclient.consumer.fetch.offset_queries import OffsetQueries
 from kclient.consumer.fetch.positions import PositionFinder
 from kclient.consumer.group.auto_commit import AutoCommit
-from kclient.consumer.group.committed import CommittedOffsets
+from kclient.consumer.group.committed import CommittedLookup
 from kclient.consumer.group.committer import Committer
 from kclient.consumer.group.consumer_group import LAST_WORDS, ConsumerGroup
 from kclient.consumer.group.coordinator import CoordinatorAccess
@@ -208,7 +208,7 @@ class ConsumerCore:
             subscriptions=self.subscriptions,
             committer=committer,
             auto_commit=auto_commit,
-            committed=CommittedOffsets(self._lock, member, coordinator, self.cluster, attempts),
+            committed=CommittedLookup(self._lock, member, coordinator, self.cluster, attempts),
             rebalance=rebalance,
             notices=self.notices,
             waits=self.waits,

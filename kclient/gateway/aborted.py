@@ -20,7 +20,7 @@ _FIELDS: Final = 4
 _LAST_OFFSET: Final = attrgetter("bounds.last_offset")
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedTxn(NamedTuple):
     """One aborted transaction."""
 
     producer_id: int
@@ -59,11 +59,11 @@ class Entries:
     def __len__(self) -> int:
         return len(self.numbers) // _FIELDS
 
-    def __iter__(self) -> Iterator[AbortedTransaction]:
+    def __iter__(self) -> Iterator[AbortedTxn]:
         numbers = iter(self.numbers)
-        return map(AbortedTransaction, numbers, numbers, numbers, numbers)
+        return map(AbortedTxn, numbers, numbers, numbers, numbers)
 
-    def add(self, transaction: AbortedTransaction) -> None:
+    def add(self, transaction: AbortedTxn) -> None:
         """One more, which ended behind the others."""
         self.numbers.extend(transaction)
 
@@ -82,7 +82,7 @@ class AbortedChunk:
     saved: int = 0
     """So many of its transactions have been written."""
 
-    def add(self, transaction: AbortedTransaction) -> None:
+    def add(self, transaction: AbortedTxn) -> None:
         """One more, which ended behind the others."""
         assert self.entries is not None
         number, first, first_end, _, _, count = self.bounds
@@ -108,7 +108,7 @@ class AbortedTransactions:
     def __len__(self) -> int:
         return sum(chunk.bounds.transactions for chunk in self._chunks)
 
-    def add(self, transaction: AbortedTransaction) -> None:
+    def add(self, transaction: AbortedTxn) -> None:
         """A transaction was aborted; its end is durable, and lies behind those of the others."""
         last = self._chunks[-1] if self._chunks else None
         if last is None or last.entries is None or last.bounds.transactions >= CHUNK:
@@ -166,7 +166,7 @@ class AbortedTransactions:
         del self._chunks[:kept]
 
 
-def overlapping(entries: Iterable[AbortedTransaction], first: int, until: int) -> Iterator[AbortedTransaction]:
+def overlapping(entries: Iterable[AbortedTxn], first: int, until: int) -> Iterator[AbortedTxn]:
     """Those of a chunk's transactions that have records from an offset to another (exclusive)."""
     for transaction in entries:
         if transaction.last_offset >= first and transaction.first_offset < until:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from kclient.errors import InvalidTxnStateError
-from kclient.gateway.aborted import AbortedTransaction, AbortedTransactions, ChunkBounds
+from kclient.gateway.aborted import AbortedTransactions, AbortedTxn, ChunkBounds
 
 _NOT_COUNTED: Final = 1 << 60
 """More bytes than there are."""
@@ -68,7 +68,7 @@ class LogTransactions:
         self.unstable.pop(ended.first_offset, None)
         if not ended.committed:
             stable = next(iter(self.unstable), offset + 1)
-            self.aborted.add(AbortedTransaction(producer_id, ended.first_offset, offset, stable))
+            self.aborted.add(AbortedTxn(producer_id, ended.first_offset, offset, stable))
 
     def stable_offset(self, high_watermark: int) -> int:
         """Everything below is durable and decided."""

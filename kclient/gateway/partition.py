@@ -23,7 +23,7 @@ from kclient.errors import (
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.aborted import AbortedTransaction, ChunkBounds, Entries, overlapping
+from kclient.gateway.aborted import AbortedTxn, ChunkBounds, Entries, overlapping
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.checkpoints import encoded
 from kclient.gateway.config import TopicConfig
@@ -260,9 +260,9 @@ class Partition(PartitionLife):
                         raise
             await self.ready()
 
-    def aborted_nowait(self, first: int, until: int) -> list[AbortedTransaction] | None:
+    def aborted_nowait(self, first: int, until: int) -> list[AbortedTxn] | None:
         """The aborted transactions with records from an offset to another; None if `aborted` has to read them."""
-        found: list[AbortedTransaction] = []
+        found: list[AbortedTxn] = []
         for chunk in self.log.transactions.aborted.chunks(first, until):
             entries = chunk.entries or self._around.aborted.known(self._aborted_key(chunk.bounds.number), chunk.bounds)
             if entries is None:
@@ -270,9 +270,9 @@ class Partition(PartitionLife):
             found += overlapping(entries, first, until)
         return found
 
-    async def aborted(self, first: int, until: int) -> list[AbortedTransaction]:
+    async def aborted(self, first: int, until: int) -> list[AbortedTxn]:
         """The same."""
-        found: list[AbortedTransaction] = []
+        found: list[AbortedTxn] = []
         for chunk in self.log.transactions.aborted.chunks(first, until):
             key, bounds = self._aborted_key(chunk.bounds.number), chunk.bounds
             entries = chunk.entries or await self._around.aborted.read(key, bounds, self._aborted_from_log)

@@ -7,7 +7,7 @@ from typing import Protocol
 import anyio
 
 
-class Watched(Protocol):
+class WatchedPartition(Protocol):
     """A partition, as far as it is waited for."""
 
     waiters: set[Waiter]
@@ -23,9 +23,9 @@ class Waiter:
         self._missing = missing
         self._committed = committed
         self._event = anyio.Event()
-        self._partitions: list[Watched] = []
+        self._partitions: list[WatchedPartition] = []
 
-    def add(self, partition: Watched) -> None:
+    def add(self, partition: WatchedPartition) -> None:
         """Wait for what arrives in this partition too."""
         self._partitions.append(partition)
         partition.waiters.add(self)

@@ -1,6 +1,6 @@
 """The project speaks of itself alone, and what it ships is complete."""
 
-import re
+import ast
 import subprocess
 import sys
 import tomllib
@@ -50,6 +50,7 @@ def test_a_class_shares_its_name_with_no_other() -> None:
     """Who looks for a name finds one thing; those that a file keeps to itself do not count."""
     files: dict[str, set[Path]] = defaultdict(set)
     for path in (ROOT / "kclient").rglob("*.py"):
-        for name in re.findall(r"^ *class ([A-Za-z]\w*)", path.read_text("utf-8"), re.MULTILINE):
-            files[name].add(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files[node.name].add(path.relative_to(ROOT))
     assert {name: paths for name, paths in files.items() if len(paths) > 1}.keys() == NAMED_TWICE

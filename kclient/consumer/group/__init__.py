@@ -6,7 +6,7 @@ Who calls whom, from the user down:
       Rebalance         the steps that a rebalance has the caller of poll do, as parts of scripts (`rebalance`)
       Committer         the queue of commits, and the task that sends them one by one (`committer`)
         AutoCommit      when positions are due (`auto_commit`)
-      CommittedOffsets  fetches what was committed (`committed`)
+      CommittedLookup  fetches what was committed (`committed`)
         CoordinatorAccess  waits until the coordinator is known, and takes in how it did (`coordinator`)
       GroupMember       the membership, a state machine without I/O or clock (`member`)
 

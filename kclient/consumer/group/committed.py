@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kclient.types import OffsetAndMetadata, TopicPartition
 
 
-class CommittedOffsets:
+class CommittedLookup:
     """Asks the coordinator for committed offsets.
 
     Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kclient.concurrency import MomentLock
     from kclient.consumer.actions import Script, Told
     from kclient.consumer.group.auto_commit import AutoCommit
-    from kclient.consumer.group.committed import CommittedOffsets
+    from kclient.consumer.group.committed import CommittedLookup
     from kclient.consumer.group.committer import Committer
     from kclient.consumer.group.member import GroupMember
     from kclient.consumer.group.rebalance import Rebalance
@@ -63,7 +63,7 @@ class ConsumerGroup:
         subscriptions: SubscriptionState,
         committer: Committer,
         auto_commit: AutoCommit,
-        committed: CommittedOffsets,
+        committed: CommittedLookup,
         rebalance: Rebalance,
         notices: Notices,
         waits: Waits,
@@ -74,7 +74,7 @@ class ConsumerGroup:
         self.member: GroupMember = member
         self.committer: Committer = committer
         self.auto_commit: AutoCommit = auto_commit
-        self.committed: CommittedOffsets = committed
+        self.committed: CommittedLookup = committed
         self.rebalance: Rebalance = rebalance
         self._clock = clock
         self._lock = lock

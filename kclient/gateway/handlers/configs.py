@@ -62,7 +62,7 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-class Change(NamedTuple):
+class SettingChange(NamedTuple):
     """One change of one setting."""
 
     name: str
@@ -179,7 +179,7 @@ class _Altering(Handler):
         self,
         row: Row,
         name: str,
-        changes: Sequence[Change],
+        changes: Sequence[SettingChange],
         client: ConnectionContext,
         *,
         fresh: bool,
@@ -204,7 +204,9 @@ class _Altering(Handler):
             put_error(row, error, self.ROLE)
         return row
 
-    async def _alter(self, resource_type: int, name: str, changes: Sequence[Change], *, fresh: bool, dry: bool) -> None:
+    async def _alter(
+        self, resource_type: int, name: str, changes: Sequence[SettingChange], *, fresh: bool, dry: bool
+    ) -> None:
         """Change a resource's settings; `fresh` starts from none, `dry` only checks."""
         if resource_type == Resource.TOPIC:
             check_name(name)
@@ -250,7 +252,7 @@ async def _repeated(
 
 def changed_settings(
     current: Mapping[str, str],
-    changes: Iterable[Change],
+    changes: Iterable[SettingChange],
     table: Mapping[str, BrokerSetting],
     default: Callable[[str], str | None],
 ) -> dict[str, str]:
@@ -309,7 +311,9 @@ class AlterConfigsHandler(_Altering):
         for resource in request.resources:
             await pace.pause()
             row = AlterConfigsResponseResource(resource_type=resource.resource_type, error_message=None)
-            changes = [Change(item.name, Operation.SET, item.value) for item in resource.configs[: _MOST_SETTINGS + 1]]
+            changes = [
+                SettingChange(item.name, Operation.SET, item.value) for item in resource.configs[: _MOST_SETTINGS + 1]
+            ]
             rows.append(
                 await self.answer(
                     row,
@@ -345,7 +349,8 @@ class IncrementalAlterConfigsHandler(_Altering):
             await pace.pause()
             row = IncrementalAlterConfigsResponseResource(resource_type=resource.resource_type, error_message=None)
             changes = [
-                Change(item.name, item.config_operation, item.value) for item in resource.configs[: _MOST_SETTINGS + 1]
+                SettingChange(item.name, item.config_operation, item.value)
+                for item in resource.configs[: _MOST_SETTINGS + 1]
             ]
             rows.append(
                 await self.answer(

@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
-from kclient.gateway.aborted import AbortedTransaction as Aborted
+from kclient.gateway.aborted import AbortedTxn
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.config import Live
 from kclient.gateway.contexts import RequestContext
@@ -94,7 +94,7 @@ class Fetch:
         return _below(pulled, end) if pulled.last >= end else pulled
 
     def add(
-        self, number: int, partition: Partition, pulled: Pulled, most: int, aborted: list[Aborted] | None = None
+        self, number: int, partition: Partition, pulled: Pulled, most: int, aborted: list[AbortedTxn] | None = None
     ) -> None:
         """What was read of a partition and is visible, at most so many bytes, if it fits.
 

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from kclient.concurrency import LoopHandle, NamedLocks, thread_to_the_end, to_the_end
-from kclient.htp.embedded.checkpoints import Checkpoints, fenced
+from kclient.htp.embedded.checkpoints import SyncCheckpoints, fenced
 from kclient.htp.embedded.group_commit import GroupCommit
 from kclient.htp.embedded.handles import OpenFiles
 from kclient.htp.embedded.index_memory import IndexMemory
@@ -89,7 +89,7 @@ class EmbeddedBroker:
         self._settings = settings
         commits = GroupCommit(files, directory.topics_path, failed, mode=group_sync)
         self._syncer = commits.syncer
-        self._checkpoints = Checkpoints(manager, directory.shard, files)
+        self._checkpoints = SyncCheckpoints(manager, directory.shard, files)
         self._leftovers = Leftovers(directory, manager, self._checkpoints, files, self._syncer.chore)
         memory, loop = process_memory(), LoopHandle()
         files.read_buffers.count_in(memory, loop)

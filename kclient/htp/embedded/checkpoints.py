@@ -25,7 +25,7 @@ _PREFIX: Final = "brk/"
 """Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
 
 
-class Checkpoints:
+class SyncCheckpoints:
     """Reads and writes the checkpoints of one shard.
 
     Args:

@@ -13,7 +13,7 @@ from kclient.concurrency import thread_to_the_end
 from kclient.htp.errors import StorageError
 
 if TYPE_CHECKING:
-    from kclient.htp.embedded.checkpoints import Checkpoints
+    from kclient.htp.embedded.checkpoints import SyncCheckpoints
     from kclient.htp.embedded.directory import DataDirectory
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.manager import SqliteManager
@@ -36,7 +36,7 @@ class Leftovers:
         self,
         directory: DataDirectory,
         manager: SqliteManager,
-        checkpoints: Checkpoints,
+        checkpoints: SyncCheckpoints,
         files: Files,
         chore: Callable[[Callable[[], object]], object],
     ) -> None:

@@ -16,7 +16,7 @@ from kclient.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from kclient.gateway.aborted import CHUNK, AbortedTransaction, AbortedTransactions, Entries, overlapping
+from kclient.gateway.aborted import CHUNK, AbortedTransactions, AbortedTxn, Entries, overlapping
 from kclient.gateway.append import Append
 from kclient.gateway.log import Checkpoint, Duplicate, PartitionLog
 from kclient.gateway.producer_windows import ProducerLimit
@@ -243,8 +243,8 @@ def test_who_waits_for_what_is_stable_is_told_of_what_was_there_before(from_chec
     assert log.durable(5)[1:] == (100, 100), "and then it is counted"
 
 
-def numbered(count: int) -> list[AbortedTransaction]:
-    return [AbortedTransaction(1, 2 * each, 2 * each + 1, 2 * each + 2) for each in range(count)]
+def numbered(count: int) -> list[AbortedTxn]:
+    return [AbortedTxn(1, 2 * each, 2 * each + 1, 2 * each + 2) for each in range(count)]
 
 
 def test_full_chunks_leave_memory_when_they_are_written() -> None:
@@ -258,19 +258,19 @@ def test_full_chunks_leave_memory_when_they_are_written() -> None:
     assert full.entries is None
     assert last.entries is not None
     assert index.unsaved() == {}
-    index.add(AbortedTransaction(1, 2 * CHUNK + 2, 2 * CHUNK + 3, 2 * CHUNK + 4))
+    index.add(AbortedTxn(1, 2 * CHUNK + 2, 2 * CHUNK + 3, 2 * CHUNK + 4))
     assert index.unsaved().keys() == {1}
 
     again = AbortedTransactions(index.bounds)
     assert again.bounds == index.bounds
     assert [chunk.bounds.number for chunk in again.chunks(0, 2)] == [0]
     assert [chunk.bounds.number for chunk in again.chunks(2 * CHUNK + 1, 10 * CHUNK)] == [1]
-    again.add(AbortedTransaction(1, 4 * CHUNK, 4 * CHUNK + 1, 4 * CHUNK + 2))  # what was not read is not added to
+    again.add(AbortedTxn(1, 4 * CHUNK, 4 * CHUNK + 1, 4 * CHUNK + 2))  # what was not read is not added to
     assert [bounds.number for bounds in again.bounds] == [0, 1, 2]
 
 
 def test_a_search_ends_where_no_later_transaction_can_begin() -> None:
-    entries = [AbortedTransaction(1, 5, 6, 2), AbortedTransaction(2, 2, 7, 8), AbortedTransaction(3, 8, 9, 10)]
+    entries = [AbortedTxn(1, 5, 6, 2), AbortedTxn(2, 2, 7, 8), AbortedTxn(3, 8, 9, 10)]
     assert [each.producer_id for each in overlapping(entries, 0, 3)] == [2]
     index = AbortedTransactions()
     for each in entries:

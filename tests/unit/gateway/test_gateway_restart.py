@@ -88,7 +88,7 @@ async def test_other_mappings_say_that_they_come_later(mapping: str) -> None:
 async def test_wrong_settings_fail_at_once() -> None:
     with pytest.raises(ConfigError, match=r"did you mean num\.partitions"):
         Gateway("memory:x", listen=None, config={"num.partition": 3})
-    with pytest.raises(ConfigError, match="no mapping"):
+    with pytest.raises(ConfigError, match="unknown mapping strategy"):
         Gateway("memory:x", listen=None, mapping="other")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from kclient.errors import KafkaError
 from kclient.htp import Topic, TopicSettings
-from kclient.htp.embedded.checkpoints import Checkpoints
+from kclient.htp.embedded.checkpoints import SyncCheckpoints
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.embedded.topic import EmbeddedTopic
 from tests.sweeps import slow
@@ -249,8 +249,8 @@ async def test_the_checkpoint_is_needed(tmp_path: Path, monkeypatch: pytest.Monk
     async def forget(*_: object) -> None:
         return
 
-    monkeypatch.setattr(Checkpoints, "write", forget)
-    monkeypatch.setattr(Checkpoints, "write_soon", lambda *_, **__: None)
+    monkeypatch.setattr(SyncCheckpoints, "write", forget)
+    monkeypatch.setattr(SyncCheckpoints, "write_soon", lambda *_, **__: None)
     with pytest.raises(Lost):
         await a_log_that_lost_its_end(Machine(tmp_path))
 
@@ -262,8 +262,8 @@ async def test_the_name_of_the_new_segment_is_needed(tmp_path: Path, monkeypatch
         return
 
     await a_log_trimmed_to_nothing(Machine(tmp_path / "with"))
-    monkeypatch.setattr(Checkpoints, "write", forget)
-    monkeypatch.setattr(Checkpoints, "write_soon", lambda *_, **__: None)
+    monkeypatch.setattr(SyncCheckpoints, "write", forget)
+    monkeypatch.setattr(SyncCheckpoints, "write_soon", lambda *_, **__: None)
     await a_log_trimmed_to_nothing(Machine(tmp_path / "without"))
     with pytest.raises(Lost):
         await a_log_trimmed_to_nothing(Machine(tmp_path / "neither", skip={SyncPoint.SEGMENT}))
