@@ -41,7 +41,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def own_memory() -> None:
-    """What gateways of other tests left behind, whose loops have ended, takes none of the memory of those of this one."""
+    """What other tests left behind in gateways whose loops have ended takes no memory of this one."""
     process_memory.cache_clear()
 
 

@@ -55,7 +55,7 @@ def check_compression(compression: Any) -> CompressionType:
     """The compression, which may be given as its number.
 
     Raises:
-        ConfigError: There is none such.
+        ConfigError: There is no such compression.
     """
     if type(compression) is CompressionType:
         return compression

@@ -82,7 +82,7 @@ def unit_key(topic_id: bytes, number: int) -> str:
 
 
 def parse_unit_key(key: str) -> tuple[bytes, int]:
-    """The topic and the number that a key of `unit_key` names. Raises `ValueError` if it is none such."""
+    """The topic and the number that a key of `unit_key` names. Raises `ValueError` if it is not such a key."""
     topic_id, number = key.removeprefix(UNITS).split("/")
     return bytes.fromhex(topic_id), parse_number(number.encode(), 0, INT32_MAX)
 
@@ -114,6 +114,6 @@ def offset_prefix(group_id: str, topic: str) -> str:
 
 
 def parse_offset_key(key: str) -> tuple[str, TopicPartition]:
-    """The group and the partition that a key of `offset_key` names. Raises `ValueError` if it is none such."""
+    """The group and the partition that a key of `offset_key` names. Raises `ValueError` if it is not such a key."""
     group_id, topic, partition = key.removeprefix(OFFSETS).split("/")
     return unquote(group_id), TopicPartition(unquote(topic), parse_number(partition.encode(), 0, INT32_MAX))
