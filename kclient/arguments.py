@@ -28,7 +28,7 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 _LONGEST_SHOWN: Final = 300
 _LONGEST_WAIT: Final = 1e300  # below what no float can tell
-LONGEST_TOPIC: Final = 249
+_LONGEST_TOPIC: Final = 249
 """Characters that a topic's name may have, in any Kafka."""
 LONGEST_TEXT: Final = 32_767
 """Bytes of UTF-8 that a text may have in a request."""
@@ -110,8 +110,8 @@ def check_topic(topic: Any) -> None:
 
 def _check_name(topic: str) -> None:
     check_text(topic, "a topic's name")
-    if len(topic) > LONGEST_TOPIC:
-        raise ValueError(f"a topic's name has {LONGEST_TOPIC} characters at most, not {len(topic)}")
+    if len(topic) > _LONGEST_TOPIC:
+        raise ValueError(f"a topic's name has {_LONGEST_TOPIC} characters at most, not {len(topic)}")
 
 
 def as_topics(values: Iterable[str] | str) -> list[str]:

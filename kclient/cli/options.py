@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-BOOTSTRAP_VARIABLE = "KCLIENT_BOOTSTRAP_SERVERS"
+_BOOTSTRAP_VARIABLE = "KCLIENT_BOOTSTRAP_SERVERS"
 
 Bootstrap = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "-b", envvar=BOOTSTRAP_VARIABLE, metavar="ADDRESS",
+        "--bootstrap", "-b", envvar=_BOOTSTRAP_VARIABLE, metavar="ADDRESS",
         help="The broker: HOST:PORT (several with commas), or embedded:DIR. (memory:NAME ends with the command.)",
     ),
 ]  # fmt: skip

@@ -61,7 +61,7 @@ def client_settings(
     for name in sorted(names.intersection(refused)):
         raise UsageError(f"--config {name} has no place here: records are read and written as JSON lines")
     if not creates:
-        check_directory(bootstrap)
+        _check_directory(bootstrap)
     return {"bootstrap.servers": bootstrap, "client.id": "kclient-cli", **given}
 
 
@@ -94,7 +94,7 @@ def check_topic_name(topic: str) -> None:
         raise UsageError(f"a topic's name is 1 to 249 ASCII letters, digits, '.', '_' or '-', not {shown(topic)}")
 
 
-def check_directory(bootstrap: str) -> None:
+def _check_directory(bootstrap: str) -> None:
     """Raises `BrokerConnectionError` where the address is that of a directory that is none of a broker."""
     if "embedded:" not in bootstrap:  # it takes a while to load what knows
         return

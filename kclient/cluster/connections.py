@@ -34,7 +34,7 @@ logger: logging.Logger = logging.getLogger("kclient.cluster")
 
 SILENCE: Final = 1.0
 """Seconds without an answer after which a broker is asked only if no other is at hand."""
-OVERDUE: Final = 2.0
+_OVERDUE: Final = 2.0
 """Seconds without an answer after which the cluster is asked whether the broker is still there."""
 
 
@@ -193,7 +193,7 @@ class BrokerLink:
         self._supervisor = supervisor
         self._attempt: _Attempt | None = None
         """The attempt under way: what another one brings is out of date."""
-        self._overdue_at = OVERDUE
+        self._overdue_at = _OVERDUE
         self._closed: Completion[None] = Completion()
         self._closed_by: KafkaError | None = None
 
@@ -241,8 +241,8 @@ class BrokerLink:
     def overdue(self) -> bool:
         """Whether the broker has owed an answer for long; once, and again when it is half as long again."""
         waiting = self.waiting
-        if waiting < OVERDUE:
-            self._overdue_at = OVERDUE
+        if waiting < _OVERDUE:
+            self._overdue_at = _OVERDUE
         elif waiting >= self._overdue_at:
             self._overdue_at = waiting * 1.5
             return True

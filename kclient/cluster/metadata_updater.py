@@ -27,7 +27,7 @@ logger: logging.Logger = logging.getLogger("kclient.cluster")
 
 T = TypeVar("T")
 
-WATCH: Final = 1.0
+_WATCH: Final = 1.0
 """Seconds between looks at what brokers owe."""
 
 
@@ -106,7 +106,7 @@ class MetadataUpdater:
                 self._cache.expire_topics(now)
             due = self._cache.next_update(now)
             if due > now:
-                with anyio.move_on_after(min(due - now, WATCH)):
+                with anyio.move_on_after(min(due - now, _WATCH)):
                     await self._wake.wait()
                 if self._wake.done:
                     self._wake = Completion()

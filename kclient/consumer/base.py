@@ -49,7 +49,7 @@ class ConsumerBase:
     """What to do instead of forgetting to close it."""
 
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigInput = None, **settings: Any) -> None:
-        names, source = split_arguments(topics, config)
+        names, source = _split_arguments(topics, config)
         self._core = ConsumerCore(ConsumerConfig.parse(source, **settings), self._clock)
         self._collector = self._core.collector
         self._buffer = self._core.fetcher.buffer
@@ -227,7 +227,7 @@ class ConsumerBase:
         self._check()
         group = self._core.group()
         check_callback(callback, "callback")
-        wanted = chosen_offsets(offsets)
+        wanted = _chosen_offsets(offsets)
         self._collector.settle()
         group.commit_async(wanted, callback)
 
@@ -264,7 +264,7 @@ class ConsumerBase:
 
     def _commit_script(self, offsets: Offsets | None, timeout: float | None) -> Script:
         """What `commit` does."""
-        wanted, seconds = chosen_offsets(offsets), self._seconds(timeout)
+        wanted, seconds = _chosen_offsets(offsets), self._seconds(timeout)
         self._core.life.check()
         group = self._core.group()
         yield from group.commit(wanted, seconds)
@@ -275,7 +275,7 @@ class ConsumerBase:
         return self._core.default_timeout if timeout is None else timeout
 
 
-def split_arguments(given: Iterable[Any], config: ConfigInput) -> tuple[list[str], ConfigInput]:
+def _split_arguments(given: Iterable[Any], config: ConfigInput) -> tuple[list[str], ConfigInput]:
     """Tell topics from a configuration among the positional arguments of a consumer.
 
     Raises:
@@ -320,7 +320,7 @@ def close_timeout(timeout: float | None) -> float:
     return CLOSE_TIMEOUT if timeout is None else timeout
 
 
-def chosen_offsets(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+def _chosen_offsets(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
     """The offsets to commit in their full form; None stays None."""
     if offsets is None:
         return None

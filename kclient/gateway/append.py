@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kclient.gateway.log_transactions import EndedTransaction
     from kclient.gateway.producer_windows import FirstBatch, ProducerWindow
 
-NO_PRODUCER: Final = -1
+_NO_PRODUCER: Final = -1
 
 
 class AppendState(IntEnum):
@@ -64,7 +64,7 @@ class Append:
         """The log append time to be stamped, or -1."""
         self.error: KafkaError | None = None
         """Why it failed."""
-        self.producer_id: int = NO_PRODUCER
+        self.producer_id: int = _NO_PRODUCER
         self.undo: ProducerWindow | None = None
         """The producer's window before this append."""
         self.begins: FirstBatch | None = None

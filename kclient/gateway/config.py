@@ -115,7 +115,7 @@ class BrokerConfig:
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
             raise ConfigError(f"unknown broker setting {shown(name)}{did_you_mean(name, BROKER_SETTINGS)}")
-        text = as_text(value)
+        text = _as_text(value)
         setting.parse(text)
         if text is not None:
             self._static[name] = text
@@ -201,7 +201,7 @@ class BrokerConfig:
         return TOPIC_SETTINGS[name].parse(TOPIC_SETTINGS[name].default)
 
 
-def as_text(value: Any) -> str | None:
+def _as_text(value: Any) -> str | None:
     """A Python value as the text of a setting: booleans in lower case, sequences joined by commas."""
     if value is None:
         return None

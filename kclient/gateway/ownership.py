@@ -108,7 +108,7 @@ class LeaseKeeper:
         if held is None:
             return
         with suppress(StoreClosedError):  # by whoever opened it
-            if await give_store_back(self._manager, held.current) or failed:
+            if await _give_store_back(self._manager, held.current) or failed:
                 return
         logger.warning(
             "the store did not take the lease back: a gateway of another node.id has to wait for up to %.0f s", LEASE_S
@@ -139,12 +139,12 @@ async def take_store(manager: Manager, node_id: int, ttl: float) -> Lease:
     try:
         await manager.commit({LEADER_EPOCH: numbers.LEADER_EPOCH.encode(lease.epoch)}, lease=lease)
     except BaseException:
-        await give_store_back(manager, lease)
+        await _give_store_back(manager, lease)
         raise
     return lease
 
 
-async def give_store_back(manager: Manager, lease: Lease) -> bool:
+async def _give_store_back(manager: Manager, lease: Lease) -> bool:
     """Let a gateway of any number take the store over at once; waits a moment, whatever is cancelled.
 
     Returns:

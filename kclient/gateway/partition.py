@@ -72,7 +72,7 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 _MARKER_LIMIT: Final = 1024
 CHECKPOINT_BYTES: Final = 64 << 20
 """A checkpoint is written after so many bytes: the most that opening a partition has to read."""
-CHECKPOINT_BATCHES: Final = 50_000
+_CHECKPOINT_BATCHES: Final = 50_000
 _CLOSED, _OPEN = 4_300, 7_700
 """About how many bytes of memory a partition takes, before and after it was opened, with its log in the store,
 but for segments."""
@@ -329,7 +329,7 @@ class Partition(PartitionLife):
         if self.state is not State.OPEN:
             raise NotLeaderOrFollowerError(f"{self} is not open")
         now_ms = self._wall_ms()
-        batch = end_of_transaction(producer_id, producer_epoch, marker, now_ms)
+        batch = _end_of_transaction(producer_id, producer_epoch, marker, now_ms)
         header = read_header(batch)
         append = self.log.prepare_end(header, marker, now_ms)
         append.crc = header.crc
@@ -459,7 +459,7 @@ class Partition(PartitionLife):
         self.dirty = True
         self._bytes += size
         self._batches += len(done)
-        if (self._bytes > CHECKPOINT_BYTES or self._batches > CHECKPOINT_BATCHES) and not self._checkpointing:
+        if (self._bytes > CHECKPOINT_BYTES or self._batches > _CHECKPOINT_BATCHES) and not self._checkpointing:
             self._checkpointing = True
             self._around.spawn(self._checkpoint, name=f"checkpoint {self}")
 
@@ -606,7 +606,7 @@ class Partition(PartitionLife):
         self.wake()
 
 
-def end_of_transaction(producer_id: int, producer_epoch: int, marker: EndMarker, now_ms: int) -> bytearray:
+def _end_of_transaction(producer_id: int, producer_epoch: int, marker: EndMarker, now_ms: int) -> bytearray:
     """The control batch that ends a transaction."""
     builder = BatchBuilder(limit=_MARKER_LIMIT, is_transactional=True, is_control=True)
     builder.append(now_ms, *encode_end_marker(commit=marker.committed, coordinator_epoch=marker.coordinator_epoch))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
-BLOCK: Final = 1000
+_BLOCK: Final = 1000
 """Ids per block: what one commit buys, and the most that a restart wastes."""
 _OF_AN_EPOCH: Final = 1 << 24
 """Each gateway begins at its leader epoch times this, so even if the row is lost, ids that were given out before it are
@@ -83,7 +83,7 @@ class ProducerIds:
                 self._producers.greatest + 1,
                 self._end,
             )
-            end = start + BLOCK
+            end = start + _BLOCK
             try:
                 row = numbers.PRODUCER_IDS.encode(end)
                 await manager.commit({PRODUCER_IDS: row}, {PRODUCER_IDS: version}, lease=self._lease.current)

@@ -13,7 +13,7 @@ from kclient.records import CURRENT_MAGIC, BatchHeader, CompressionType, check_b
 from kclient.records.batch_header import checksum_holds, measure
 from kclient.types import Buffer
 
-ZSTD_SINCE = 7
+_ZSTD_SINCE = 7
 """The first version of Produce in which zstd may be used (KIP-110)."""
 
 
@@ -54,7 +54,7 @@ def check_produced(records: Buffer | None, version: int, config: TopicConfig) ->
             "partition"
         )
     _check_records(header)
-    if header.compression is CompressionType.ZSTD and version < ZSTD_SINCE:
+    if header.compression is CompressionType.ZSTD and version < _ZSTD_SINCE:
         raise UnsupportedCompressionTypeError(
             f"Produce requests with version {version} are not allowed to use ZStandard compression"
         )

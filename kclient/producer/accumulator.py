@@ -50,10 +50,10 @@ class NoMetadata(Enum):
 
 NO_METADATA: Final = NoMetadata.NO_METADATA
 
-GREAT_PART: Final = 8
+_GREAT_PART: Final = 8
 """The part of the memory, one in so many, that one batch is not given at once."""
 
-SLACK: Final = 14
+_SLACK: Final = 14
 """Bytes by which a record may be larger than `size_of_record` says: the varints of its time and index."""
 
 
@@ -109,7 +109,7 @@ class Accumulator:
         """
         # what may run other code comes before the lock, which that code would wait for in vain if it sends
         headers = [(name, data) for name, data in headers] if headers else ()
-        need = size_of_record(key, value, headers) + SLACK
+        need = size_of_record(key, value, headers) + _SLACK
 
         def change() -> Delivery | Full | NoMetadata:
             topics = self._buffer.topic(topic)
@@ -155,7 +155,7 @@ class Accumulator:
             RecordTooLargeError: The first record alone exceeds `max.request.size` or `buffer.memory`.
             ClosedError: The producer was closed.
         """
-        need = size_of_record(None, values[start]) + SLACK
+        need = size_of_record(None, values[start]) + _SLACK
 
         def change() -> tuple[ProducerBatch, int, int] | Full | NoMetadata:
             topics = self._buffer.topic(topic)
@@ -262,7 +262,7 @@ class Accumulator:
     def _reserve(self, size: int, better: int) -> int:
         """Reserve memory: as much as were better, if there is that and it is no great part; else `size`, or 0."""
         pool = self._buffer.pool
-        better = min(better, self._settings.buffer_memory // GREAT_PART)
+        better = min(better, self._settings.buffer_memory // _GREAT_PART)
         if size < better <= pool.free:
             size = better
         return size if pool.take(size) else 0

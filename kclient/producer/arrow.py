@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp")
 
-PIECE_ROWS: Final = 16384
+_PIECE_ROWS: Final = 16384
 """Rows that are looked at together."""
 PIECE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of them that may be copied: columns of some types have to be converted."""
 
-ROW_BYTES: Final = 8
+_ROW_BYTES: Final = 8
 """What a record has, in about, beside its columns."""
 
 _NO_TIME: Final = -1
@@ -87,7 +87,7 @@ class Piece:
         self._stamps = None if "timestamp" not in columns else milliseconds_column(columns["timestamp"])
         self._partitions = _cast(pyarrow, columns.get("partition"), "partition", pyarrow.int32())
         self._topics = None if topic is not None else _cast(pyarrow, columns["topic"], "topic", pyarrow.string())
-        self._bytes = batch.nbytes + ROW_BYTES * self.rows
+        self._bytes = batch.nbytes + _ROW_BYTES * self.rows
         self.source: RecordSource = RecordSource(self._columns(), self._destinations())
         """The rows as columns."""
 
@@ -219,8 +219,8 @@ def _check_names(topic: str | None, names: list[str]) -> None:
 
 def _parts(batch: Any) -> Iterator[Any]:
     """The rows of a RecordBatch, so many at a time that converting them copies no more than `PIECE_BYTES`."""
-    for start in range(0, batch.num_rows, PIECE_ROWS):
-        waiting = [batch.slice(start, PIECE_ROWS)]
+    for start in range(0, batch.num_rows, _PIECE_ROWS):
+        waiting = [batch.slice(start, _PIECE_ROWS)]
         while waiting:
             part = waiting.pop()
             half = part.num_rows // 2

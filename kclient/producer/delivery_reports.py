@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
 
-REMEMBERED_FAILURES = 1000
+_REMEMBERED_FAILURES = 1000
 """Failed batches that are kept to find out who has seen them; of older ones only the numbers are kept."""
 
 
@@ -80,7 +80,7 @@ class DeliveryReports:
             return
         with self.lock:
             self._failed.append(batch)
-            if len(self._failed) > REMEMBERED_FAILURES:
+            if len(self._failed) > _REMEMBERED_FAILURES:
                 self._remember(self._failed.popleft(), self._forgotten)
 
     # ------------------------------------------------------------------ callbacks

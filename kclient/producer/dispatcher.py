@@ -43,8 +43,8 @@ logger: logging.Logger = logging.getLogger("kclient.producer")
 
 LAST_VERSION_WITH_NAMES: Final = 12
 """From version 13 on, Produce names topics by id only (KIP-516)."""
-FIRST_VERSION_WITH_BATCHES: Final = 3
-NO_ID: Final = bytes(16)
+_FIRST_VERSION_WITH_BATCHES: Final = 3
+_NO_ID: Final = bytes(16)
 
 
 class Dispatcher:
@@ -159,12 +159,12 @@ class Dispatcher:
 
     def _version(self, connection: Connection, request: InFlight) -> int:
         snapshot = self._cluster.snapshot
-        by_name = any(snapshot.topic_id(tp.topic) == NO_ID for tp in request.batches)
+        by_name = any(snapshot.topic_id(tp.topic) == _NO_ID for tp in request.batches)
         known = self._versions.get(request.node_id)
         if known is not None and known[:2] == (connection, by_name):
             return known[2]
         version = version_for(connection, ProduceRequest, LAST_VERSION_WITH_NAMES if by_name else None)
-        if version < FIRST_VERSION_WITH_BATCHES:
+        if version < _FIRST_VERSION_WITH_BATCHES:
             raise UnsupportedVersionError(
                 f"{connection.address} takes Produce only up to version {version}: "
                 "kclient needs Apache Kafka 0.11 or newer"
@@ -211,7 +211,7 @@ class Dispatcher:
             # the connection would hold requests back too, but in the accumulator batches can still fill up
             self._sender.throttle(request.node_id, now + pause)
         self._learn_leaders(response, request)
-        self._sender.on_response(request, partition_outcomes(response, request), now)
+        self._sender.on_response(request, _partition_outcomes(response, request), now)
 
     def _learn_leaders(self, response: ProduceResponse, request: InFlight) -> None:
         """A broker that no longer leads says who does (KIP-951)."""
@@ -228,7 +228,7 @@ class Dispatcher:
             self._cluster.metadata.update_leaders(leaders, nodes)
 
 
-def partition_outcomes(response: ProduceResponse, request: InFlight) -> dict[TopicPartition, PartitionOutcome]:
+def _partition_outcomes(response: ProduceResponse, request: InFlight) -> dict[TopicPartition, PartitionOutcome]:
     """What the broker says of each partition of a request."""
     found: dict[TopicPartition, PartitionOutcome] = {}
     for topic in response.responses:

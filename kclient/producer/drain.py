@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from kclient.types import TopicPartition
 
 
-WEIGH_INTERVAL: Final = 0.005
+_WEIGH_INTERVAL: Final = 0.005
 """Seconds between looks at the lengths of queues, which are too dear for every request."""
 
-REQUEST_OVERHEAD: Final = 512
+_REQUEST_OVERHEAD: Final = 512
 """Bytes reserved for the parts of a Produce request around the batches."""
 
 
@@ -113,7 +113,7 @@ class BatchDrain:
                         result.next_at = due
             buffer.sender_due = result.next_at
             buffer.busy = busy
-            if now - self._weighed >= WEIGH_INTERVAL:
+            if now - self._weighed >= _WEIGH_INTERVAL:
                 self._weigh(result.nodes, now)
         return result
 
@@ -136,7 +136,7 @@ class BatchDrain:
             now: Monotonic time in seconds.
         """
         taken: dict[int, list[ProducerBatch]] = {node: [] for node in nodes}
-        room = dict.fromkeys(taken, self._settings.max_request_size - REQUEST_OVERHEAD)
+        room = dict.fromkeys(taken, self._settings.max_request_size - _REQUEST_OVERHEAD)
         more = False
         buffer = self._buffer
         with buffer.lock:

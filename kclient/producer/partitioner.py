@@ -67,7 +67,7 @@ class RoundRobinPartitioner(Partitioner):
         cluster: ClusterSnapshot,
     ) -> int:
         turn = next(self._counters.setdefault(topic, count()))
-        available = available_partitions(cluster, topic)
+        available = _available_partitions(cluster, topic)
         if available:
             return available[turn % len(available)]
         return turn % cluster.partition_count(topic)
@@ -134,7 +134,7 @@ class StickyChoice:
         return self.produced >= self.switch_bytes
 
 
-def available_partitions(cluster: ClusterSnapshot, topic: str) -> list[int]:
+def _available_partitions(cluster: ClusterSnapshot, topic: str) -> list[int]:
     """The partitions of a topic that have a leader, in order."""
     found = cluster.topics.get(topic)
     if found is None:

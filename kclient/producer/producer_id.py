@@ -44,7 +44,7 @@ _NO_LOG = frozenset(
 )
 """What a broker answers that has no such log: what is found there later may be a new one."""
 
-NO_SEQUENCE = -1
+_NO_SEQUENCE = -1
 MAX_EPOCH = 32767
 
 
@@ -60,7 +60,7 @@ class ProducerIdAndEpoch(NamedTuple):
         return self.producer_id >= 0
 
 
-NO_PRODUCER_ID = ProducerIdAndEpoch()
+_NO_PRODUCER_ID = ProducerIdAndEpoch()
 
 
 class PartitionSequences:
@@ -81,7 +81,7 @@ class PartitionSequences:
     def __init__(self, identity: ProducerIdAndEpoch) -> None:
         self.identity: ProducerIdAndEpoch = identity
         self.next_sequence: int = 0
-        self.last_acked_sequence: int = NO_SEQUENCE
+        self.last_acked_sequence: int = _NO_SEQUENCE
         self.last_acked_offset: int = -1
         self.unsettled: list[ProducerBatch] = []
         """In the order of their sequences; also those that wait for a retry."""
@@ -102,7 +102,7 @@ class PartitionSequences:
             sequence = increment_sequence(sequence, batch.count)
         self.identity = identity
         self.next_sequence = sequence
-        self.last_acked_sequence = NO_SEQUENCE
+        self.last_acked_sequence = _NO_SEQUENCE
         self.known = False
 
     def add(self, batch: ProducerBatch) -> None:
@@ -134,7 +134,7 @@ class ProducerIdState:
 
     def __init__(self) -> None:
         self.phase: ProducerIdPhase = ProducerIdPhase.UNINITIALIZED
-        self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
+        self.identity: ProducerIdAndEpoch = _NO_PRODUCER_ID
         self.error: KafkaError | None = None
         """Why no batch can be sent any more, in FATAL_ERROR."""
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
@@ -250,7 +250,7 @@ class ProducerIdState:
         if (batch.producer_id, batch.producer_epoch) != entry.identity:
             return  # it was given up, and its answer comes after all: the sequences have begun anew
         entry.known = True
-        if entry.last_acked_sequence == NO_SEQUENCE or is_later(batch.last_sequence, entry.last_acked_sequence):
+        if entry.last_acked_sequence == _NO_SEQUENCE or is_later(batch.last_sequence, entry.last_acked_sequence):
             entry.last_acked_sequence = batch.last_sequence
 
     def failed(self, batch: ProducerBatch, error: KafkaError, *, refused: bool) -> None:
@@ -305,7 +305,7 @@ class ProducerIdState:
         """
         entry = self.partition(batch.tp)
         return (
-            entry.last_acked_sequence != NO_SEQUENCE
+            entry.last_acked_sequence != _NO_SEQUENCE
             and (batch.producer_id, batch.producer_epoch) == entry.identity
             and is_later(entry.last_acked_sequence, batch.last_sequence)
         )
@@ -326,7 +326,7 @@ class ProducerIdState:
 
     @staticmethod
     def _is_next(entry: PartitionSequences, sequence: int) -> bool:
-        if entry.last_acked_sequence == NO_SEQUENCE:
+        if entry.last_acked_sequence == _NO_SEQUENCE:
             return sequence == 0
         return sequence == increment_sequence(entry.last_acked_sequence, 1)
 
@@ -359,7 +359,7 @@ class ProducerIdState:
         if any(self.partition(tp).identity == self.identity for tp in self._settled_gaps()):
             if self.identity.epoch >= MAX_EPOCH:
                 # epochs are used up: what is in flight goes out under a new id, once there is one
-                self.identity = NO_PRODUCER_ID
+                self.identity = _NO_PRODUCER_ID
                 self._on(ProducerIdEvent.EPOCHS_USED_UP)
                 return
             self.identity = self.identity._replace(epoch=self.identity.epoch + 1)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from kclient.serialization import Serializer
     from kclient.types import Headers
 
-ONE_BY_ONE: Final = 100
+_ONE_BY_ONE: Final = 100
 """Records that `append_some` takes one by one before others may run: well below a millisecond's worth."""
-MANY_AT_ONCE: Final = 2000
+_MANY_AT_ONCE: Final = 2000
 """Records that it takes many at once, likewise; the last batch may be larger."""
 
 
@@ -197,7 +197,7 @@ class RecordAppender:
         as_they_are = serialized or self._value_serializer is None
         if keys is not None or self._partitioner is not None or not as_they_are:
             return self._append_one_by_one(topic, values, keys, partition, into, serialized)
-        stop = min(len(into) + MANY_AT_ONCE, len(values))
+        stop = min(len(into) + _MANY_AT_ONCE, len(values))
         while (start := len(into)) < stop:
             stamp = int(self._wall_clock() * 1000)
             try:
@@ -218,7 +218,7 @@ class RecordAppender:
         into: Deliveries,
         serialized: bool,
     ) -> Full | NoMetadata | None:
-        for position in range(len(into), min(len(into) + ONE_BY_ONE, len(values))):
+        for position in range(len(into), min(len(into) + _ONE_BY_ONE, len(values))):
             key = None if keys is None else keys[position]
             result = self.append(topic, values[position], key, partition, None, (), None, serialized)
             if not isinstance(result, Delivery):

@@ -17,7 +17,7 @@ from kclient.types import Buffer
 if TYPE_CHECKING:
     from kclient.records.contract import BatchBuilderType
 
-IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
+_IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 """Columns of Spark's Kafka schema that say where a record is to go, or was; not what it holds."""
 USED: Final = frozenset({"key", "value", "timestamp", "headers"})
 
@@ -162,7 +162,7 @@ def _pyarrow() -> Any:
 
 
 def _check_names(names: list[str]) -> None:
-    unknown = sorted(set(names) - USED - IGNORED)
+    unknown = sorted(set(names) - USED - _IGNORED)
     if unknown:
         raise SerializationError(f"unknown columns {', '.join(unknown)}; a record has {', '.join(sorted(USED))}")
     if "value" not in names:

@@ -35,7 +35,7 @@ HEADER_SIZE: Final = 61
 """Bytes before the records of a batch."""
 MEASURE_SIZE: Final = 12
 """Bytes that tell how long a batch is."""
-MIN_RECORD_SIZE: Final = 7
+_MIN_RECORD_SIZE: Final = 7
 """Bytes of the smallest record: six fields of one byte each behind its length."""
 CURRENT_MAGIC: Final = 2
 """The format of record batches; the formats of message sets are 0 and 1."""
@@ -212,7 +212,7 @@ def check_count(header: BatchHeader, position: int, size: int) -> None:
     Raises:
         CorruptRecordError: So many records are not there.
     """
-    if header.count * MIN_RECORD_SIZE > size:
+    if header.count * _MIN_RECORD_SIZE > size:
         raise CorruptRecordError(
             f"The batch at offset {header.base_offset} is corrupt: {header.count} records cannot be in {size} bytes "
             f"(position {position}).",

@@ -34,7 +34,7 @@ MESSAGE_HEADER_SIZE: Final = 26
 """Bytes in front of a message's key at most, and what the smallest message has."""
 MESSAGE_OVERHEAD: Final = (26, 34)
 """Bytes of a message without those of its key and value, by format."""
-GREATEST_MESSAGE_COMPRESSION: Final = CompressionType.LZ4
+_GREATEST_MESSAGE_COMPRESSION: Final = CompressionType.LZ4
 """zstd came with record batches (KIP-110)."""
 LOG_APPEND_TIME: Final = 0x08
 
@@ -65,7 +65,7 @@ def read_message_header(buffer: Buffer, position: int) -> BatchHeader:
         raise absurd_length(offset, size, position)
     attributes &= _KNOWN_ATTRIBUTES[magic]
     codec = attributes & _COMPRESSION_MASK
-    if codec > GREATEST_MESSAGE_COMPRESSION or not 0 <= offset < INT64_MAX:
+    if codec > _GREATEST_MESSAGE_COMPRESSION or not 0 <= offset < INT64_MAX:
         raise message_error(f"its header is invalid (attributes {attributes:#04x})", offset, position)
     timestamp = stamp[0] if stamp else -1
     fields = (offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, -1 if codec else 1)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 END_OF_OFFSETS = INT64_MAX
 
 
-def read_payload(
+def _read_payload(
     view: memoryview,
     position: int,
     header: BatchHeader,
@@ -65,13 +65,13 @@ def _locate(error: CorruptRecordError, header: BatchHeader, position: int) -> Co
     )
 
 
-WantedRecords: TypeAlias = tuple[memoryview, str, int, int, int, int, "list[tuple[int, int]] | None"]
+_WantedRecords: TypeAlias = tuple[memoryview, str, int, int, int, int, "list[tuple[int, int]] | None"]
 """View, topic, partition, first offset, end of offsets, limit of decompression and aborted transactions."""
 
 
 def check_wanted(
     buffer: Any, topic: Any, partition: Any, start_offset: Any, end_offset: Any, max_decompressed: Any, aborted: Any
-) -> WantedRecords:
+) -> _WantedRecords:
     """The arguments that all readers take.
 
     Raises:
@@ -111,7 +111,7 @@ class RecordReader:
     def __init__(self, implementation: Implementation) -> None:
         self._implementation = implementation
         self._parse: Any = implementation.parse_records
-        self._make: Any = partial(make_records, implementation.made_record)
+        self._make: Any = partial(_make_records, implementation.made_record)
 
     def iter_batches(
         self,
@@ -165,7 +165,7 @@ class RecordReader:
 
     def _iterate(
         self,
-        wanted: WantedRecords,
+        wanted: _WantedRecords,
         check_crcs: bool,
         key_deserializer: Deserialize | None,
         value_deserializer: Deserialize | None,
@@ -257,7 +257,7 @@ class RecordReader:
                     payload, header, position, topic, partition, start, end,
                     key_deserializer, value_deserializer, records,
                 )  # fmt: skip
-                size += size_of_payload(payload)
+                size += _size_of_payload(payload)
                 if enough is not None and size >= enough and follows(view, position, header, end):
                     return records, header.last_offset + 1, size
         return records, None, size
@@ -280,7 +280,7 @@ class RecordReader:
             header = check_batch(view)
             if not header.is_control:
                 return None
-            payload = read_payload(view, 0, header, max_decompressed)
+            payload = _read_payload(view, 0, header, max_decompressed)
             records = _control_records(payload, header, 0, self._implementation)
         return decode_end_marker(records[0].key, records[0].value) if records else None
 
@@ -290,7 +290,7 @@ def check_enough(enough: Any) -> int | None:
     return None if enough is None else integer("enough", enough, 1, INT64_MAX)
 
 
-def size_of_payload(payload: Buffer | MessageRows) -> int:
+def _size_of_payload(payload: Buffer | MessageRows) -> int:
     """The bytes of a batch's records after decompression; of rows those of keys and values."""
     if isinstance(payload, MessageRows):
         return sum(len(key or b"") + len(value or b"") for _, _, key, value in payload)
@@ -302,7 +302,7 @@ def follows(view: memoryview, position: int, header: BatchHeader, end: int) -> b
     return header.last_offset + 1 < end and position + header.length < len(view)
 
 
-def make_records(
+def _make_records(
     new: Callable[..., Any],
     rows: MessageRows,
     header: BatchHeader,
@@ -379,13 +379,13 @@ def open_batches(
                 check_crc(view, position, header)
             if header.is_control:
                 if hidden is not None:
-                    payload = read_payload(view, position, header, max_decompressed)
+                    payload = _read_payload(view, position, header, max_decompressed)
                     hidden.end(header, _control_type(payload, header, position, implementation))
                 yield position, header, None
             elif (hidden is not None and hidden.hides(header)) or header.last_offset < start:
                 yield position, header, None
             else:
-                yield position, header, read_payload(view, position, header, max_decompressed)
+                yield position, header, _read_payload(view, position, header, max_decompressed)
             if header.last_offset >= end - 1:
                 break
             position += header.length

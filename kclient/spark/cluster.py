@@ -86,7 +86,7 @@ class LiveCluster:
     def consumer(self) -> Consumer:
         """A consumer that belongs to no group, for explicit positions only."""
         if self._consumer is None:
-            self._consumer = self._open.enter_context(open_consumer(self._settings))
+            self._consumer = self._open.enter_context(_open_consumer(self._settings))
         return self._consumer
 
     @property
@@ -133,7 +133,7 @@ class LiveCluster:
         return self.consumer.offsets_for_times(wanted) if wanted else {}
 
 
-def open_consumer(settings: Mapping[str, str]) -> Consumer:
+def _open_consumer(settings: Mapping[str, str]) -> Consumer:
     """A blocking consumer without group membership, for explicit positions only."""
     from kclient.sync import Consumer
 

@@ -120,7 +120,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     _check_settings(settings)
     reader = _Reader(given)
     _leave_aside(reader)
-    settings = {**_group(reader, settings), "bootstrap.servers": absolute_address(settings["bootstrap.servers"])}
+    settings = {**_group(reader, settings), "bootstrap.servers": _absolute_address(settings["bootstrap.servers"])}
     check_settings(settings)
     return ReadOptions(
         selection=_selection(reader),
@@ -150,7 +150,7 @@ def _texts(options: Mapping[str, str]) -> dict[str, str]:
     return lowered
 
 
-def absolute_address(bootstrap: str) -> str:
+def _absolute_address(bootstrap: str) -> str:
     """`embedded:DIR` with a path that means the same in the workers, whose current folder is another one."""
     scheme, colon, path = bootstrap.partition(":")
     return f"{scheme}:{os.path.realpath(path)}" if colon and scheme == "embedded" else bootstrap

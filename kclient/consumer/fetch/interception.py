@@ -79,13 +79,13 @@ class Interception:
         if shown is records:
             return batch
         try:
-            return columns_of(shown, include_headers="headers" in batch.schema.names)
+            return _columns_of(shown, include_headers="headers" in batch.schema.names)
         except Exception:
             logger.exception("what interceptors returned cannot be put into columns, and is ignored")
             return batch
 
 
-def columns_of(records: ConsumerRecords, *, include_headers: bool) -> Any:
+def _columns_of(records: ConsumerRecords, *, include_headers: bool) -> Any:
     """Records as a `pyarrow.RecordBatch` in the schema of `poll_arrow`; keys and values have to be bytes or None."""
     import pyarrow as pa
 

@@ -12,7 +12,7 @@ from kclient.gateway.rows.groups import GroupSnapshot
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """A member's protocols in its order of preference: name and opaque metadata."""
 
-NO_GENERATION = -1
+_NO_GENERATION = -1
 """The generation that clients without group membership send."""
 
 UNKNOWN_MEMBER = ""
@@ -65,7 +65,7 @@ class JoinResult:
 
     error: ErrorCode
     member_id: str
-    generation: int = NO_GENERATION
+    generation: int = _NO_GENERATION
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader: str = UNKNOWN_MEMBER

@@ -212,7 +212,7 @@ class _Altering(Handler):
             check_name(name)
 
             def change_topic(present: Mapping[str, str]) -> Mapping[str, str]:
-                changed = changed_settings({} if fresh else present, changes, TOPIC_SETTINGS, self._topic_value)
+                changed = _changed_settings({} if fresh else present, changes, TOPIC_SETTINGS, self._topic_value)
                 return checked_overrides(dict(changed))
 
             await self._catalogue.alter(name, change_topic, validate_only=dry)
@@ -220,7 +220,7 @@ class _Altering(Handler):
             _check_broker(self._node_id, name)
 
             def change_broker(present: Mapping[str, str]) -> Mapping[str, str]:
-                changed = changed_settings({} if fresh else present, changes, BROKER_SETTINGS, self._broker_value)
+                changed = _changed_settings({} if fresh else present, changes, BROKER_SETTINGS, self._broker_value)
                 check_dynamic(changed)
                 return changed
 
@@ -250,7 +250,7 @@ async def _repeated(
     return repeated
 
 
-def changed_settings(
+def _changed_settings(
     current: Mapping[str, str],
     changes: Iterable[SettingChange],
     table: Mapping[str, BrokerSetting],

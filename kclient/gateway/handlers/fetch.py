@@ -39,7 +39,7 @@ from kclient.protocol.messages.fetch import (
 )
 from kclient.protocol.registry import ApiKey
 
-TOPIC_IDS_SINCE = 13
+_TOPIC_IDS_SINCE = 13
 _PATIENCE: Final = 13.0
 """Seconds beyond `max_wait_ms` that a fetch waits for memory to read a batch into that is there: longer than
 clients may stall that keep it (`ServerSettings.stall_timeout`)."""
@@ -97,7 +97,7 @@ class FetchHandler(Handler):
 
     def _begin_small(self, request: FetchRequest, context: RequestContext) -> Begun:
         """The same as `_begin`, of few partitions, and in one go unless they hold much."""
-        by_id = context.api_version >= TOPIC_IDS_SINCE
+        by_id = context.api_version >= _TOPIC_IDS_SINCE
         connection = context.connection
         wanted = [
             Wanted(
@@ -139,7 +139,7 @@ class FetchHandler(Handler):
         return partial(self._finish, fetch)
 
     def _begin(self, request: FetchRequest, context: RequestContext) -> Work:
-        by_id = context.api_version >= TOPIC_IDS_SINCE
+        by_id = context.api_version >= _TOPIC_IDS_SINCE
         wanted, longest = yield from _wanted(request)
         forgotten: list[Key] = yield from _forgotten(request)
         owner = context.connection.share

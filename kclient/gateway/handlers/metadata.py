@@ -37,7 +37,7 @@ from kclient.protocol.types import ZERO_UUID
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.metadata")
 
-BY_ID_SINCE = 12
+_BY_ID_SINCE = 12
 _PER_NAME = 100
 """About how many bytes of memory the name of a topic takes that is to be created."""
 
@@ -80,7 +80,7 @@ class MetadataHandler(Handler):
             return self._respond(len(names), (MetadataRequestTopic(name=name) for name in names), request, context)
         missing: dict[str, None] = {}
         weight = counted = 0
-        names_only = context.api_version < BY_ID_SINCE
+        names_only = context.api_version < _BY_ID_SINCE
         for count, topic in enumerate(request.topics):
             if names_only and (topic.name is None or topic.topic_id != ZERO_UUID):
                 return _refused(request.topics, ErrorCode.INVALID_REQUEST)  # as Kafka
@@ -165,7 +165,7 @@ class MetadataHandler(Handler):
                     if self._creates(request, wanted.name) and not self._allows(client, wanted.name):
                         access.check(client, AclOperation.CREATE, ResourceType.TOPIC, wanted.name)
                     raise
-            elif version >= BY_ID_SINCE and wanted.topic_id != ZERO_UUID:
+            elif version >= _BY_ID_SINCE and wanted.topic_id != ZERO_UUID:
                 answer.topic_id = wanted.topic_id
                 record = access.topic(client, AclOperation.DESCRIBE, "", wanted.topic_id)
             else:
@@ -176,7 +176,7 @@ class MetadataHandler(Handler):
             answer.error_code = code_of(error)
             return answer
         answer.name, answer.topic_id = record.name, record.topic_id
-        answer.partitions = partitions_of(record, self._leadership)
+        answer.partitions = _partitions_of(record, self._leadership)
         return answer
 
 
@@ -186,7 +186,7 @@ def _refused(topics: list[MetadataRequestTopic], code: int) -> MetadataResponse:
     return MetadataResponse(error_code=code, topics=lazily(len(topics), rows))
 
 
-def partitions_of(record: TopicRecord, leadership: Leadership) -> list[MetadataResponsePartition]:
+def _partitions_of(record: TopicRecord, leadership: Leadership) -> list[MetadataResponsePartition]:
     """Every partition of a topic, with its leader as its only replica."""
     return lazily(record.partitions, _rows(record, leadership))
 

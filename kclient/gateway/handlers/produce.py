@@ -58,7 +58,7 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 _WITH_TOPIC_IDS: Final = 13  # Produce names topics by id from this version on
 _ADDS_PARTITIONS_SINCE: Final = 12  # and adds partitions to its producer's transaction from this one on (KIP-890)
 
-OLDEST_WITH_BATCHES: Final = 3
+_OLDEST_WITH_BATCHES: Final = 3
 
 _TIMEOUT_STEP_S = 1.0
 """How often timeouts are looked at: a sync that takes long is rare, and clients wait longer than they ask for."""
@@ -427,7 +427,7 @@ def _check_memory(context: RequestContext, size: int, what: str) -> None:
 
 
 def _refusal(request: ProduceRequest, version: int) -> KafkaError | None:
-    if version < OLDEST_WITH_BATCHES:
+    if version < _OLDEST_WITH_BATCHES:
         return UnsupportedVersionError(
             f"Produce version {version} carries message formats v0 and v1, which are not supported yet"
         )

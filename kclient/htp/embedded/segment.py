@@ -9,18 +9,18 @@ from kclient.htp.embedded.handles import Handle
 from kclient.htp.embedded.index import SegmentIndex
 from kclient.htp.port import SegmentInfo
 
-SUFFIX = ".log"
+_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 
 
-def file_name(base: int) -> str:
+def _file_name(base: int) -> str:
     """The name of a segment's file: names sort as ordinals do."""
-    return f"{base:020d}{SUFFIX}"
+    return f"{base:020d}{_SUFFIX}"
 
 
 def base_of(name: str) -> int | None:
     """The first ordinal that a file name tells; None if it is not the name of a segment."""
-    digits = name.removesuffix(SUFFIX)
+    digits = name.removesuffix(_SUFFIX)
     return int(digits) if digits != name and len(digits) == 20 and digits.isdigit() else None
 
 
@@ -51,12 +51,12 @@ class Segment:
     @property
     def path(self) -> str:
         """The file of messages."""
-        return f"{self.directory}/{file_name(self.base)}"
+        return f"{self.directory}/{_file_name(self.base)}"
 
     @property
     def index_path(self) -> str:
         """The file of the index, which may not exist."""
-        return self.path.removesuffix(SUFFIX) + INDEX_SUFFIX
+        return self.path.removesuffix(_SUFFIX) + INDEX_SUFFIX
 
     @property
     def size(self) -> int:

@@ -4,7 +4,7 @@ While a round runs, new plans pile up; the next round takes them all. A plan hol
 messages up to some ordinal to be durable, so a newer plan of the same topic replaces the one that still waits.
 
 How a round syncs was decided by measuring (docs/internals/log-and-recovery.md): a few files are synced one by
-one; more than `SYNC_EACH_LIMIT` with one `syncfs`, which costs a tenth of that for 64 files, where the system has
+one; more than `_SYNC_EACH_LIMIT` with one `syncfs`, which costs a tenth of that for 64 files, where the system has
 one that reports errors, else on several threads. After a `syncfs` that failed there is no other: it told of the error
 once and for all files, also of those that are written and whose plans come in a later round; only each one's own sync
 tells of it then.
@@ -26,7 +26,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SYNC_EACH_LIMIT: Final = 3
+_SYNC_EACH_LIMIT: Final = 3
 """Syncs of one round up to which they are done one by one."""
 _THREADS: Final = 8
 
@@ -215,7 +215,7 @@ class Syncer:
         count = sum(len(plan.files) + (plan.directory is not None) for plan in plans)
         if self._least_for_all is not None and count >= self._least_for_all and self._sync_everything():
             return [SyncOutcome(plan, None) for plan in plans]
-        if count > SYNC_EACH_LIMIT and len(plans) > 1:
+        if count > _SYNC_EACH_LIMIT and len(plans) > 1:
             return self._in_parallel(plans)
         return [self._carry_out(plan) for plan in plans]
 
@@ -255,7 +255,7 @@ def _least_for_all(mode: str, files: Files) -> int | None:
     """From how many syncs in a round on one `syncfs` takes their place; None if never."""
     if mode == "filesystem":
         return 0
-    return SYNC_EACH_LIMIT + 1 if mode == "auto" and files.syncs_everything else None
+    return _SYNC_EACH_LIMIT + 1 if mode == "auto" and files.syncs_everything else None
 
 
 def _not_done(error: Exception) -> None:

@@ -33,7 +33,7 @@ from kclient.spark.ranges import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OnProgress = Callable[[str, int, int], None]
+_OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def archive(
     pattern: str | None = None,
     fail_on_data_loss: bool = True,
     restart_recreated: bool = False,
-    progress: OnProgress | None = None,
+    progress: _OnProgress | None = None,
 ) -> ArchiveSummary:
     """Archives what the topics hold now and no earlier run has archived.
 
@@ -187,7 +187,7 @@ class ArchiveRun:
         pattern: str | None,
         fail_on_data_loss: bool,
         restart_recreated: bool,
-        progress: OnProgress | None,
+        progress: _OnProgress | None,
     ) -> None:
         if not hasattr(spark, "sparkContext"):
             raise ConfigError(

@@ -22,8 +22,8 @@ headers are packed: as nested columns they cost Spark more than all the others."
 RECEIPTS = "receipt string"
 """What comes out of writing."""
 
-FIRST_DAY = (date.min - date(1970, 1, 1)).days
-LAST_DAY = (date.max - date(1970, 1, 1)).days
+_FIRST_DAY = (date.min - date(1970, 1, 1)).days
+_LAST_DAY = (date.max - date(1970, 1, 1)).days
 """The days that have dates of four digits, as readers of Parquet want them; others go to the first or the last."""
 
 _ADDED = ("topic", "day", "receipt")
@@ -41,7 +41,7 @@ def packed(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         **{name: batch.column(name) for name in ("key", "value", "topic", "partition", "offset", "timestampType")},
         "timestamp": times.view(pyarrow.int64()),
         "headers": _packed_headers(batch.column("headers")),
-        "day": compute.min_element_wise(compute.max_element_wise(days, _day(FIRST_DAY)), _day(LAST_DAY)),
+        "day": compute.min_element_wise(compute.max_element_wise(days, _day(_FIRST_DAY)), _day(_LAST_DAY)),
         "receipt": pyarrow.nulls(batch.num_rows, pyarrow.string()),
     }
     schema = _schema()

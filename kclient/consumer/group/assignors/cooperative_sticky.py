@@ -58,14 +58,14 @@ def assign_sticky(
     """
     wanted = subscribed_topics(members)
     partitions = {topic: count for topic, count in partitions.items() if topic in wanted}
-    generations = {member: generation_of(subscription) for member, subscription in members.items()}
+    generations = {member: _generation_of(subscription) for member, subscription in members.items()}
     owned, contested = owned_partitions(partitions.keys(), members, generations)
     if len({frozenset(subscription.topics) for subscription in members.values()}) <= 1:
         return assign_equal(partitions, owned, contested), owned
     return assign_general(partitions, members, generations, owned), owned
 
 
-def generation_of(subscription: Subscription) -> int:
+def _generation_of(subscription: Subscription) -> int:
     """The generation in which a member got its partitions, from either place where it may stand."""
     if subscription.generation_id >= 0 or subscription.user_data is None:
         return subscription.generation_id
