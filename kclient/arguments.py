@@ -250,16 +250,26 @@ def as_timestamp(value: Any) -> int:
     return value
 
 
+def index_of(value: Any) -> int | None:
+    """The value as an int, NumPy's too; None if it is not a whole number: neither a bool is one, nor 1.0."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        return None
+
+
 def whole_number(value: Any, what: str) -> int:
     """A whole number, NumPy's too; `what` begins the error's sentence.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not one.
     """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{what} is a whole number, not {shown(value)}") from None
+    number = index_of(value)
+    if number is None:
+        raise TypeError(f"{what} is a whole number, not {shown(value)}")
+    return number
 
 
 # ------------------------------------------------------------------ the rest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kclient.arguments import check_topic, shown
+from kclient.arguments import check_topic, index_of, shown
 from kclient.errors import SerializationError
 from kclient.producer.accumulator import FULL, NO_METADATA, Full, NoMetadata
 from kclient.producer.delivery import Deliveries, Delivery
@@ -118,10 +118,11 @@ class RecordAppender:
             if partition >= count:
                 return NO_METADATA
         elif self._partitioner is not None:
-            partition = self._partitioner.partition(topic, key, key_bytes, value, value_bytes, self._snapshot())
-            if not isinstance(partition, int) or not 0 <= partition < count:
+            chosen = self._partitioner.partition(topic, key, key_bytes, value, value_bytes, self._snapshot())
+            partition = chosen if type(chosen) is int else index_of(chosen)
+            if partition is None or not 0 <= partition < count:
                 name = type(self._partitioner).__name__
-                raise ValueError(f"{name} chose the partition {shown(partition)} of {topic!r}, which has {count}")
+                raise ValueError(f"{name} chose the partition {shown(chosen)} of {topic!r}, which has {count}")
         if timestamp is not None:
             timestamp = as_timestamp(timestamp)
         try:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kclient.arguments import INT32_MAX, INT64_MAX, shown
+from kclient.arguments import INT32_MAX, INT64_MAX, index_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +61,7 @@ def as_timestamp(timestamp: Any) -> int:
     expected = "a record's timestamp is a whole number of milliseconds since the epoch, 0 or more, or None for now"
     if isinstance(timestamp, datetime):
         raise TypeError(f"{expected}; not a datetime: give int(when.timestamp() * 1000)")
-    number = _whole_number(timestamp)
+    number = index_of(timestamp)
     if number is None:
         raise TypeError(f"{expected}; not {type(timestamp).__name__}")
     if not 0 <= number <= INT64_MAX:
@@ -77,23 +76,13 @@ def as_partition_number(partition: Any) -> int:
         TypeError: It is not a whole number.
         ValueError: It is negative, or larger than any that Kafka knows.
     """
-    number = _whole_number(partition)
+    number = index_of(partition)
     if number is None:
         raise TypeError(f"a partition is a whole number, or None for the partitioner's choice; not {shown(partition)}")
     if not 0 <= number <= INT32_MAX:
         text = f"a partition's number is from 0 to {INT32_MAX}, or None for the partitioner's choice"
         raise ValueError(f"{text}: {shown(number)}")
     return number
-
-
-def _whole_number(value: Any) -> int | None:
-    """The value as an int, NumPy's too, or None: as the compiled append sees it, to which True is not a number."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
 
 
 def as_values_and_keys(values: Iterable[Any], keys: Iterable[Any] | None) -> tuple[Sequence[Any], Sequence[Any] | None]:

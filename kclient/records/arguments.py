@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import index as operator_index
 from typing import Any, Final
 
+from kclient.arguments import index_of
 from kclient.errors import ConfigError
 from kclient.records.bounds import INT16_MAX, INT32_MAX, INT64_MAX, INT64_MIN
 from kclient.types import Buffer, TimestampType
@@ -41,16 +41,6 @@ def _kind(value: Any) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def whole_number(value: Any) -> int | None:
-    """The value as an int, or None if it is not an integer. Neither a bool is one, nor a float without a fraction."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return int(operator_index(value))
-    except TypeError:
-        return None
-
-
 def integer(name: str, value: Any, least: int, greatest: int) -> int:
     """An argument that is an integer within a range.
 
@@ -58,7 +48,7 @@ def integer(name: str, value: Any, least: int, greatest: int) -> int:
         TypeError: It is not an integer.
         ValueError: It lies outside the range.
     """
-    number = value if type(value) is int else whole_number(value)
+    number = value if type(value) is int else index_of(value)
     if number is None:
         raise TypeError(f"{name} must be an integer from {least} to {greatest}, not {shown(value)}")
     if not least <= number <= greatest:
@@ -72,7 +62,7 @@ def setting(name: str, value: Any, least: int, greatest: int) -> int:
     Raises:
         ConfigError: It is not an integer, or lies outside the range.
     """
-    number = value if type(value) is int else whole_number(value)
+    number = value if type(value) is int else index_of(value)
     if number is None or not least <= number <= greatest:
         raise ConfigError(f"{name} must be an integer from {least} to {greatest}, not {shown(value)}")
     return number
@@ -256,7 +246,7 @@ def partition_or_none(partition: Any) -> int:
     Raises:
         TypeError: It is not an integer.
     """
-    number = whole_number(partition)
+    number = index_of(partition)
     return check_partition(partition) if number is None else number if 0 <= number < _MOST_PARTITIONS else -1
 
 
@@ -277,7 +267,7 @@ def milliseconds(timestamp: Any) -> int:
         TypeError: It is not an integer.
         ValueError: It is before the epoch and not -1, or beyond 64 bits.
     """
-    number = timestamp if type(timestamp) is int else whole_number(timestamp)
+    number = timestamp if type(timestamp) is int else index_of(timestamp)
     if number is None:
         text = f"{_TIMESTAMP}, not {shown(timestamp)}"
         raise TypeError(

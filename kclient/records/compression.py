@@ -15,8 +15,9 @@ import lz4.frame
 import snappy
 import zstandard
 
+from kclient.arguments import index_of
 from kclient.errors import ConfigError, CorruptRecordError, RecordTooLargeError
-from kclient.records.arguments import shown, whole_number
+from kclient.records.arguments import shown
 from kclient.records.batch_header import CompressionType
 from kclient.records.frames import check_lz4_frame, check_zstd_end
 from kclient.records.old_lz4 import mended_front
@@ -59,7 +60,7 @@ def check_compression(compression: Any) -> CompressionType:
     """
     if type(compression) is CompressionType:
         return compression
-    number = whole_number(compression)
+    number = index_of(compression)
     if number is None or not 0 <= number <= CompressionType.ZSTD:
         names = ", ".join(f"{kind.name} ({kind.value})" for kind in CompressionType)
         raise ConfigError(f"compression must be a CompressionType, one of {names}; not {shown(compression)}.")
@@ -83,7 +84,7 @@ def check_level(compression: CompressionType, level: int | None) -> int | None:
     if compression not in LEVELS:
         raise ConfigError(f"compression.type={name} has no levels; leave the level out.")
     least, greatest, default = LEVELS[compression]
-    number = whole_number(level)
+    number = index_of(level)
     if number is None or (number != default and not least <= number <= greatest):
         others = "" if least <= default <= greatest else f", or {default} for the default"
         raise ConfigError(

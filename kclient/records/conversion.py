@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from kclient.arguments import index_of
 from kclient.errors import CorruptRecordError, InvalidTimestampError, UnsupportedCompressionTypeError
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
@@ -13,7 +14,6 @@ from kclient.records.arguments import (
     integer,
     setting,
     shown,
-    whole_number,
 )
 from kclient.records.batch_header import CURRENT_MAGIC, BatchHeader, CompressionType
 from kclient.records.bounds import INT64_MAX
@@ -192,7 +192,7 @@ class RecordConverter:
 
 
 def _format(magic: Any) -> Magic:
-    number = whole_number(magic)
+    number = index_of(magic)
     if number is None:
         raise TypeError(f"magic must be 0, 1 or 2, not {shown(magic)}")
     if number not in (0, 1, 2):

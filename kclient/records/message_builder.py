@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final, Literal
 
+from kclient.arguments import index_of
 from kclient.errors import ConfigError
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
@@ -18,7 +19,6 @@ from kclient.records.arguments import (
     milliseconds,
     setting,
     shown,
-    whole_number,
 )
 from kclient.records.batch_header import MEASURE_SIZE, CompressionType
 from kclient.records.bounds import INT32_MAX, INT64_MAX
@@ -51,7 +51,7 @@ def size_of_message(magic: Literal[0, 1], key: Buffer | None, value: Buffer | No
 
 
 def _format_of_set(magic: Any) -> Literal[0, 1]:
-    number = whole_number(magic)
+    number = index_of(magic)
     if number == 0:
         return 0
     if number == 1:

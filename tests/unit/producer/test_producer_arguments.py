@@ -137,7 +137,7 @@ async def test_a_number_that_no_partition_has_is_not_waited_for(partition: int) 
             await producer.send_batch("t", [b"v"], partition=partition)
 
 
-@pytest.mark.parametrize("choice", [-1, 2, None, "0"])
+@pytest.mark.parametrize("choice", [-1, 2, None, "0", True, 1.0])
 async def test_a_partitioner_that_chooses_what_is_not_there_is_told_so(choice: Any) -> None:
     class Wrong(Partitioner):
         def partition(
@@ -152,6 +152,7 @@ async def test_a_partitioner_that_chooses_what_is_not_there_is_told_so(choice: A
         with pytest.raises(ValueError, match="Wrong chose"):
             await producer.send_batch("t", [b"v"])
         await (await producer.send("t", b"v", partition=1))
+        assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
 
 
 class Whole:
