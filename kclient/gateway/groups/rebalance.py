@@ -24,10 +24,10 @@ from kclient.gateway.groups.events import (
     Token,
 )
 from kclient.gateway.groups.members import Member, Roster
-from kclient.gateway.groups.states import CAN_REBALANCE, SUCCESSORS, GroupState
+from kclient.gateway.groups.states import CAN_REBALANCE, GROUP_TABLE, GroupEvent, GroupState
 from kclient.gateway.groups.timers import Timers
 from kclient.gateway.rows.groups import GroupSnapshot
-from kclient.state_tables import successor
+from kclient.state_tables import next_state
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -102,7 +102,7 @@ class Rebalancing:
         self.members.pending_syncs.clear()
         self._timers.cancel((_SYNC, ""))
         self._initial = self.state is GroupState.EMPTY
-        self._enter(GroupState.PREPARING_REBALANCE)
+        self._go(GroupEvent.CHANGED)
         if self._initial:
             delay = self.settings.group_initial_rebalance_delay_ms / 1000
             self._initial_delay = delay
@@ -149,7 +149,7 @@ class Rebalancing:
         if not len(self.members):
             return actions + self._become_empty()
         self.protocol_name = self.members.elect_protocol()
-        self._enter(GroupState.COMPLETING_REBALANCE)
+        self._go(GroupEvent.JOINED)
         logger.info(
             "group %s: generation %d with %d members, leader %s, protocol %s",
             self.group_id, self.generation, len(self.members), self.members.leader, self.protocol_name,
@@ -167,7 +167,7 @@ class Rebalancing:
 
     def _become_empty(self) -> list[Action]:
         self.protocol_name = None
-        self._enter(GroupState.EMPTY)
+        self._go(GroupEvent.DESERTED)
         logger.info("group %s: empty after generation %d", self.group_id, self.generation)
         return [StoreSnapshot(self.snapshot(), EmptyStored(self.generation))]
 
@@ -192,7 +192,7 @@ class Rebalancing:
         for member in self.members:
             member.assignment = ticket.assignments.get(member.member_id, b"")
         actions = self._propagate(ErrorCode.NONE, now)
-        self._enter(GroupState.STABLE)
+        self._go(GroupEvent.ASSIGNED)
         return actions
 
     def _propagate(self, error: ErrorCode, now: float) -> list[Action]:
@@ -268,7 +268,7 @@ class Rebalancing:
         for member in self.members:
             actions += answer_parked(member, error)
         self._timers.clear()
-        self._enter(GroupState.DEAD)
+        self._go(GroupEvent.ENDED)
         return actions
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
@@ -306,7 +306,7 @@ class Rebalancing:
         if not stored.members:
             return []
         self.members.leader = stored.leader
-        self.state = GroupState.STABLE
+        self._go(GroupEvent.RESTORED)
         if len(self.members) > self.settings.group_max_size:
             return self._prepare(now, "the group is larger than group.max.size")
         return []
@@ -338,8 +338,11 @@ class Rebalancing:
     def _heard(self, member: Member, now: float) -> None:
         self._expire_at(member.member_id, now + member.session_timeout_ms / 1000)
 
-    def _enter(self, state: GroupState) -> None:
-        self.state = successor(SUCCESSORS, self.state, state, f"group {self.group_id!r}")
+    def _go(self, event: GroupEvent) -> None:
+        self.state = next_state(GROUP_TABLE, self.state, event, self)
+
+    def __str__(self) -> str:
+        return f"group {self.group_id!r}"
 
 
 def named(member_ids: Sequence[str]) -> str:

@@ -9,7 +9,9 @@ SyncGroup (`COMPLETING_REBALANCE`); once that is stored, every parked SyncGroup 
 
 from __future__ import annotations
 
-from kclient.state_tables import PlainEnum
+from typing import Final
+
+from kclient.state_tables import PlainEnum, StateTable
 
 
 class GroupState(PlainEnum):
@@ -27,18 +29,39 @@ class GroupState(PlainEnum):
     """The group has been removed; whoever still holds it is told to look the coordinator up again."""
 
 
-SUCCESSORS: dict[GroupState, frozenset[GroupState]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
-    GroupState.PREPARING_REBALANCE: frozenset(
-        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.DEAD},
-    ),
-    GroupState.COMPLETING_REBALANCE: frozenset(
-        {GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD},
-    ),
-    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
-    GroupState.DEAD: frozenset({GroupState.DEAD}),
-}
-"""Which states may follow each."""
+class GroupEvent(PlainEnum):
+    """What leads to another state; the value is the label in the diagram."""
 
-CAN_REBALANCE = frozenset(state for state, then in SUCCESSORS.items() if GroupState.PREPARING_REBALANCE in then)
+    CHANGED = "somebody joins, leaves or fails"
+    JOINED = "all have joined, or the time is over"
+    DESERTED = "nobody is left"
+    ASSIGNED = "the leader's assignment is stored"
+    RESTORED = "read from the store with members"
+    ENDED = "deleted, expired, or its gateway closes"
+
+
+GROUP_TABLE: Final[StateTable[GroupState, GroupEvent]] = {
+    GroupState.EMPTY: {
+        GroupEvent.CHANGED: GroupState.PREPARING_REBALANCE,
+        GroupEvent.RESTORED: GroupState.STABLE,
+        GroupEvent.ENDED: GroupState.DEAD,
+    },
+    GroupState.PREPARING_REBALANCE: {
+        GroupEvent.JOINED: GroupState.COMPLETING_REBALANCE,
+        GroupEvent.DESERTED: GroupState.EMPTY,
+        GroupEvent.ENDED: GroupState.DEAD,
+    },
+    GroupState.COMPLETING_REBALANCE: {
+        GroupEvent.ASSIGNED: GroupState.STABLE,
+        GroupEvent.CHANGED: GroupState.PREPARING_REBALANCE,
+        GroupEvent.ENDED: GroupState.DEAD,
+    },
+    GroupState.STABLE: {
+        GroupEvent.CHANGED: GroupState.PREPARING_REBALANCE,
+        GroupEvent.ENDED: GroupState.DEAD,
+    },
+    GroupState.DEAD: {GroupEvent.ENDED: GroupState.DEAD},
+}
+
+CAN_REBALANCE: Final = frozenset(state for state, row in GROUP_TABLE.items() if GroupEvent.CHANGED in row)
 """The states in which a new rebalance may begin."""
