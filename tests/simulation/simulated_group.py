@@ -168,7 +168,7 @@ class World:
         assert len(ids) == len(set(ids))
         assert roster.leader is None or roster.leader in ids
         assert (roster.leader is None) == (not ids)
-        assert not roster.pending_joins & set(ids)
+        assert not any(member_id in roster.pending_joins for member_id in ids)
         assert roster.pending_syncs <= set(ids)
 
     # ---- the network ----
