@@ -122,6 +122,7 @@ def hog(port: int, kept: ExitStack) -> None:
             sender.send((10 * MB).to_bytes(4, "big") + bytes(9 * MB))
 
 
+@pytest.mark.long  # a minute, and hostile clients that make a busy machine later still
 def test_it_stays_within_the_setting(gateway: GatewayProcess) -> None:
     figures: list[str] = []
     reached = 0
