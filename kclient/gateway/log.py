@@ -474,7 +474,7 @@ class PartitionLog:
         return True
 
     def skip_to(self, next_offset: int, end: int | None = None) -> None:
-        """The log goes on at `next_offset` at least: offsets that were ever given are not given again.
+        """The log goes on at `next_offset` at least: a store may leave out offsets of what it has lost.
 
         Args:
             next_offset: The store's.

@@ -493,7 +493,7 @@ class Partition(PartitionLife):
         self._count_appends(len(self.log.pending))
         while self._unsent and self._unsent[-1][0].state is AppendState.FAILED:
             self._unsent.pop()
-        # The store has cut back; the offsets it has given once it does not give again.
+        # The store has cut back. Whether offsets of what failed are given again it decides: it tells its next one.
         if self.direct is not None:
             with suppress(HtpError):  # nor does one that takes nothing any more
                 self.log.skip_to(self.direct.status_nowait().next)

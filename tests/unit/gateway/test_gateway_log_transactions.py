@@ -225,6 +225,30 @@ def test_what_was_aborted_goes_with_the_records() -> None:
     assert len(log.transactions.aborted) == 0
 
 
+def lose(log: PartitionLog, append: Append, how: str) -> None:
+    if how == "failed":
+        log.failed(append, KafkaStorageError())
+    else:
+        for lost in log.withdraw():
+            log.lost(lost, KafkaStorageError())
+
+
+@pytest.mark.parametrize("how", ["failed", "not known"])
+def test_what_is_told_of_an_abort_does_not_rest_on_transactions_that_may_be_undone(how: str) -> None:
+    log = PartitionLog()
+    append(log, Batch(1))
+    end(log, 1, ABORT)
+    plain = append(log, Batch(-1, -1, -1, is_transactional=False, records=10))
+    append(log, Batch(2))
+    log.durable(2)
+    lose(log, plain, how)
+    assert append(log, Batch(2)).base_offset == 2, "the offset is given again"
+    end(log, 2, ABORT)
+    log.durable(4)
+    assert aborted(log, 0, 4) == [(1, 0), (2, 2)]
+    assert aborted(log, 2, 4) == [(2, 2)]
+
+
 @pytest.mark.parametrize("from_checkpoint", [True, False])
 def test_who_waits_for_what_is_stable_is_told_of_what_was_there_before(from_checkpoint: bool) -> None:
     """A transaction that was open when the log was opened ends: all of it becomes stable."""
