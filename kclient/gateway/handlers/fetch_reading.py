@@ -214,9 +214,12 @@ class FetchReader:
                 if most < 0:
                     fetch.full = fetch.full or wanted.offset < fetch.end_of(partition.log)
                 else:
-                    pulled = fetch.visible(partition, await self._pull(partition, wanted.offset, most))
+                    pulled = await self._pull(partition, wanted.offset, most)
+                    _check_start(partition, wanted.offset)
+                    pulled = fetch.visible(partition, pulled)
                     # of what is visible now: what is decided meanwhile is for the next answer
                     aborted = await partition.aborted(pulled.first, pulled.last + 1) if fetch.committed else None
+                    _check_start(partition, wanted.offset)
                     fetch.add(number, partition, pulled, most, aborted)
             except KafkaError as error:
                 fetch.fail(number, error)
@@ -286,6 +289,15 @@ def _check(partition: Partition, wanted: Wanted, left: int, end: int, *, first: 
         return -1
     size = max(0, min(wanted.max_bytes, left, MOST_AT_ONCE))
     return size if size or first else -1
+
+
+def _check_start(partition: Partition, offset: int) -> None:
+    """Raise if the log start has moved beyond an offset while that was read.
+
+    Which transactions below it were aborted, or are open, the log does not tell any more.
+    """
+    if offset < partition.log.start_offset:
+        raise OffsetOutOfRangeError(f"{partition}: offset {offset} was deleted while it was read")
 
 
 def _below(pulled: Pulled, end: int) -> Pulled:

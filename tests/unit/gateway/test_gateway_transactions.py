@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -16,10 +17,14 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway, aborted, assembly
 from kclient.gateway.peers import PartitionId
 from kclient.gateway.rows.keys import ABORTED
+from kclient.htp import open_store
+from kclient.htp.port import CAP_NOWAIT
 from kclient.records import decode_records, iter_headers
 from tests.all_rows import scan_all
-from tests.gateway_wire import Wire, connect, fetch_request, names, running
+from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, running
+from tests.slow_store import SlowStore
 from tests.small_transactions import COMMITTED, FarPeers, SmallCoordinator, Transactor, coordinated, local_peers
+from tests.uncertain_store import UncertainStore
 
 pytestmark = pytest.mark.anyio
 
@@ -286,6 +291,54 @@ async def test_very_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch, t
         assert await wire.delete("t") == 0
         await anyio.wait_all_tasks_blocked()
         assert await scan_all(gateway.parts.manager, ABORTED) == {}
+
+
+@pytest.mark.parametrize(("held", "decided"), [("pull", True), ("pull", False), ("get", True)])
+async def test_what_is_deleted_while_it_is_read_is_not_given_out(
+    monkeypatch: pytest.MonkeyPatch, held: str, decided: bool
+) -> None:
+    """Nobody could tell any more whether it was aborted: the store's answer, or that about the aborted, is late."""
+    coordinator = coordinated(monkeypatch)
+    monkeypatch.setattr(aborted, "CHUNK", 1)
+    holding: list[anyio.Event] = []
+    reached = anyio.Event()
+
+    @asynccontextmanager
+    async def around(name: str) -> AsyncIterator[None]:
+        yield
+        if name == held and holding:
+            go_on = holding.pop()
+            reached.set()
+            await go_on.wait()
+
+    store: Any = SlowStore(UncertainStore(open_store(f"memory:{next(names)}"), [CAP_NOWAIT]), around)
+    async with store, Gateway(store, listen=None) as gateway:
+        wire, admin = connect(gateway), connect(gateway)
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"first"))
+        transactor.begin()
+        assert await transactor.send("t", b"no") == ErrorCode.NONE
+        if decided:
+            await transactor.end(committed=False)
+        await wire.produce("t", batch_of(b"last"))
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        await partition.checkpoint()  # what was aborted is read from its row
+        go_on = anyio.Event()
+        holding.append(go_on)
+        request = fetch_request("t", 0, isolation_level=COMMITTED, max_wait_ms=1000)
+        await wire.send(request, 11)
+        with anyio.fail_after(20):
+            await reached.wait()
+            end = (await admin.delete_records("t", -1)).low_watermark
+            assert end == (4 if decided else 3)
+            go_on.set()
+            row = (await wire.read(request, 11)).responses[0].partitions[0]
+        assert (row.error_code, row.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+        assert (await wire.fetch("t", end, isolation_level=COMMITTED)).error_code == ErrorCode.NONE
+        await wire.aclose()
+        await admin.aclose()
 
 
 async def test_the_coordinator_may_be_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
