@@ -184,10 +184,10 @@ class PartitionLog:
             duplicate = self._check(header, window)
             if duplicate is not None:
                 return duplicate
-            if window is None or window.transaction_start < 0:
-                if transactional:
+            if transactional:
+                if not _goes_on(window, header):
                     self.transactions.check(producer_id, verified)
-            elif not transactional:
+            elif window is not None and window.transaction_start >= 0:
                 raise InvalidTxnStateError(f"producer id {producer_id} has an open transaction, this is not part of it")
         append = Append() if queued is None else queued
         base = self._take_place(append, header)
@@ -402,7 +402,7 @@ class PartitionLog:
             KafkaError: It is refused, as by `prepare`.
         """
         window = self._windows.get(header.producer_id)
-        if self._check(header, window) is not None or (window is not None and window.transaction_start >= 0):
+        if self._check(header, window) is not None or _goes_on(window, header):
             return None
         return self.transactions.verify(header.producer_id, header.producer_epoch)
 
@@ -553,6 +553,11 @@ class PartitionLog:
     def windows(self) -> dict[int, ProducerWindow]:
         """What is remembered of each producer id, for descriptions and tests."""
         return self._windows.copy()
+
+
+def _goes_on(window: ProducerWindow | None, header: Header) -> bool:
+    """Whether a batch belongs to the open transaction of its producer: one of an older epoch is not its own."""
+    return window is not None and window.transaction_start >= 0 and window.epoch == header.producer_epoch
 
 
 def _ended(window: ProducerWindow | None, header: Header, marker: Marker, now_ms: int) -> ProducerWindow:

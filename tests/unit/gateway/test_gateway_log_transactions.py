@@ -150,6 +150,23 @@ def test_a_delayed_batch_begins_no_transaction_that_nobody_ends() -> None:
     assert isinstance(log.prepare(Batch(1), 0, verified=again), Append)
 
 
+def test_a_newer_epoch_does_not_go_on_with_the_transaction_of_an_older_one() -> None:
+    log = PartitionLog()
+    append(log, Batch(1))
+    later = Batch(1, producer_epoch=1)
+    with pytest.raises(InvalidTxnStateError):
+        log.prepare(later, 0)
+    with pytest.raises(InvalidTxnStateError):
+        log.prepare(later._replace(is_transactional=False), 0)
+    verification = log.verify(later)
+    assert verification is not None
+    end(log, 1, epoch=1)
+    with pytest.raises(InvalidTxnStateError):
+        log.prepare(later, 0, verified=verification)
+    append(log, later)
+    assert log.windows[1].transaction_start == 2
+
+
 def test_verifications_are_kept_while_somebody_waits() -> None:
     log = PartitionLog()
     first, second = log.verify(Batch(1)), log.verify(Batch(1))

@@ -154,6 +154,26 @@ async def test_a_batch_outside_of_the_transaction_is_refused(monkeypatch: pytest
         assert await wire.values("t") == [b"a", b"b"]
 
 
+async def test_a_newer_epochs_batch_waits_for_the_end_of_the_older_ones_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first is decided, its end on the way here: what is sent under the next epoch is not ended by it."""
+    async with transacting(monkeypatch) as (_, wire, coordinator, transactor):
+        await wire.create("t")
+        transactor.begin()
+        assert await transactor.send("t", b"first") == ErrorCode.NONE
+        first = coordinator.transactions.pop("x")
+        transactor.epoch += 1
+        transactor._sequences.clear()
+        assert await transactor.send("t", b"early") == ErrorCode.INVALID_TXN_STATE
+        coordinator.transactions["x"] = first
+        assert set((await transactor.end(committed=True)).values()) == {ErrorCode.NONE}
+        transactor.begin()
+        assert await transactor.send("t", b"second") == ErrorCode.NONE
+        assert set((await transactor.end(committed=False)).values()) == {ErrorCode.NONE}
+        assert await committed_values(wire, "t") == [b"first"]
+
+
 async def test_a_batch_that_was_delayed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with transacting(monkeypatch) as (gateway, wire, coordinator, transactor):
         topic_id = await wire.create("t")
