@@ -269,7 +269,7 @@ class PartitionLog:
         return epoch > newest
 
     def _check_first(self, producer_id: int, epoch: int, first: int, begins: FirstBatch) -> None:
-        if not self._begins_epoch(producer_id, epoch, first, begins.epoch) and first != begins.sequence:
+        if not self._begins_epoch(producer_id, epoch, first, begins.epoch) and begins.precedes(epoch, first):
             raise OutOfOrderSequenceError(
                 f"producer id {producer_id} appended sequence {first}, expected {begins.sequence}"
             )
@@ -363,15 +363,17 @@ class PartitionLog:
         append.fail(error)
 
     def refuse(self, header: Header, now_ms: int) -> None:
-        """A batch was refused because the log could not be opened: its producer has to begin with it later.
+        """A batch was refused before it was prepared, and will come again: its producer has to begin with it later.
 
-        Whether the producer is known only the log that is opened can tell (`follow`, `found`).
+        As where the log could not be opened, or its coordinator could not tell yet. Whether the producer is known only
+        the log that is opened can tell (`follow`, `found`).
         """
         if header.producer_id < 0 or header.base_sequence < 0 or self._windows.get(header.producer_id) is not None:
             return
         before = self._refused.get(header.producer_id)
-        if before is None or before.epoch < header.producer_epoch:
-            self._refused.put(header.producer_id, FirstBatch(header.producer_epoch, header.base_sequence, now_ms))
+        begins = FirstBatch(header.producer_epoch, header.base_sequence, now_ms)
+        if before is None or before.epoch < begins.epoch or begins.precedes(before.epoch, before.sequence):
+            self._refused.put(header.producer_id, begins)
 
     def follow(self, unopened: PartitionLog) -> None:
         """This log was opened after all: heed what was refused before, of producers that it does not know."""

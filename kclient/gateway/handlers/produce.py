@@ -177,7 +177,7 @@ class ProduceHandler(Handler):
         try:
             header = check_produced(data.records, context.api_version, partition.config)
             if self._batches.held >= self._batches.limit:
-                self._check_queue(partition)
+                self._check_queue(partition, header)
             append = partition.append(*self._looked_through(partition, data, header))
         except KafkaError as error:
             put_error(row, error, context.api_version)
@@ -196,7 +196,7 @@ class ProduceHandler(Handler):
         if request.transactional_id is None:
             return (yield from self._append_all(request, context, wanted, None))
         verifications = Verifications(
-            self._peers, request.transactional_id, add=context.api_version >= _ADDS_PARTITIONS_SINCE
+            self._peers, request.transactional_id, self._clock, add=context.api_version >= _ADDS_PARTITIONS_SINCE
         )
         try:
             yield from self._verify(verifications, request, context)
@@ -266,8 +266,8 @@ class ProduceHandler(Handler):
                         batch, header = yield from self._made_anew(made, context, waiting)
                         key, partition = self._partition(topic, data.index, context)
                     if self._batches.held >= self._batches.limit:
-                        self._check_queue(partition)
-                    verified = None if verifications is None else verifications.of(key, partition)
+                        self._check_queue(partition, header)
+                    verified = None if verifications is None else verifications.of(key, partition, header)
                     append = partition.append(batch, header, verified)
                     if anew:
                         waiting.hold(append, wanted, header.length)
@@ -283,9 +283,10 @@ class ProduceHandler(Handler):
                 row.log_start_offset = partition.log.start_offset
         return self._answer(waiting, request, context)
 
-    def _check_queue(self, partition: Partition) -> None:
+    def _check_queue(self, partition: Partition, header: BatchHeader) -> None:
         """While there is no memory for batches that outlive their requests: refuse what could become one."""
         if partition.queues:
+            partition.log.refuse(header, self._clock.wall_ms())
             raise self._full(self._batches, "batches that are not stored and whose clients wait no longer")
 
     def _full(self, account: LimitedAccount, what: str) -> KafkaError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,18 @@ import kclient
 from kclient import TopicPartition
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway, aborted, assembly
+from kclient.gateway.partition_states import State
 from kclient.gateway.peers import PartitionId
 from kclient.gateway.rows.keys import ABORTED
-from kclient.htp import open_store
+from kclient.htp import StorageError, open_store
 from kclient.htp.port import CAP_NOWAIT
+from kclient.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from kclient.records import decode_records, iter_headers
 from tests.all_rows import scan_all
-from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, running
+from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
 from tests.slow_store import SlowStore
 from tests.small_transactions import COMMITTED, FarPeers, SmallCoordinator, Transactor, coordinated, local_peers
-from tests.uncertain_store import UncertainStore
+from tests.uncertain_store import Fate, UncertainStore
 
 pytestmark = pytest.mark.anyio
 
@@ -195,6 +197,89 @@ async def test_a_batch_that_was_delayed_is_refused(monkeypatch: pytest.MonkeyPat
         assert await wire.values("t") == []
         assert (await wire.fetch("t", 0)).last_stable_offset == 1
         assert not gateway.parts.partitions.get("t", 0).log.transactions._verifications  # type: ignore[union-attr]
+
+
+def numbered(number: int, partitions: Sequence[int] = (0,), producer_id: int = 1001) -> ProduceRequest:
+    """A producer's batch of this sequence number, for some partitions of t."""
+    batch = batch_of(b"%d" % number, transactional=True, producer_id=producer_id, producer_epoch=0, sequence=number)
+    request = produce_request("t", batch, transactional_id="x")
+    request.topic_data[0].partition_data = [
+        PartitionProduceData(index=index, records=bytearray(batch)) for index in partitions
+    ]
+    return request
+
+
+async def codes_of(wire: Wire, request: ProduceRequest) -> list[int]:
+    with anyio.fail_after(20):
+        answer = await wire.read(request, 12)
+    return [row.error_code for row in answer.responses[0].partition_responses]
+
+
+@pytest.mark.parametrize("how", ["asked", "stalled"])
+async def test_a_first_batch_that_could_not_be_verified_comes_before_those_behind_it(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("kclient.gateway.partition_life._REFUSAL_S", 0.0)
+    coordinator = coordinated(monkeypatch)
+    store: Any = UncertainStore(open_store(f"memory:{next(names)}"))
+    async with store, Gateway(store, listen=None) as gateway:
+        wire, other = connect(gateway), connect(gateway)
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"plain"))
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        transactor.begin()
+        first, second = numbered(0), numbered(1)
+        if how == "asked":
+            coordinator.answers.append(ErrorCode.CONCURRENT_TRANSACTIONS)
+            for request in (first, second):
+                await wire.send(request, 12)
+            assert await codes_of(wire, first) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+        else:
+            store.broker.failing = StorageError("nobody answers")
+            store.broker.fates.append(Fate.LOST)
+            await other.send(produce_request("t", batch_of(b"lost")), 9)
+            with anyio.fail_after(20):
+                while partition.state is not State.STALLED:
+                    await anyio.lowlevel.checkpoint()
+                await wire.send(first, 12)
+                assert await codes_of(wire, first) == [ErrorCode.KAFKA_STORAGE_ERROR]
+                store.broker.failing = None
+                while partition.state is not State.OPEN:
+                    await anyio.lowlevel.checkpoint()
+            await wire.send(second, 12)
+        assert await codes_of(wire, second) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        for request in (numbered(0), numbered(1)):
+            await wire.send(request, 12)
+            assert await codes_of(wire, request) == [ErrorCode.NONE]
+        assert await wire.values("t") == [b"plain", b"0", b"1"]
+        await wire.aclose()
+        await other.aclose()
+
+
+async def test_a_partition_that_is_named_often_leaves_no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (gateway, wire, coordinator, transactor):
+        await wire.create("t", 2)
+        transactor.begin()
+        request = numbered(0, [0, 0, 1, 0])
+        await wire.send(request, 12)
+        assert await codes_of(wire, request) == [ErrorCode.NONE] * 4
+        assert [len(keys) for _, keys, _ in coordinator.asked] == [2]
+        assert await wire.values("t") == await wire.values("t", 0, 1) == [b"0"]
+        for request in (numbered(0, [0, 0], 7), numbered(0, [0, 0], 8)):
+            await wire.send(request, 12)
+            assert await codes_of(wire, request) == [ErrorCode.INVALID_TXN_STATE] * 2
+        asked = len(coordinator.asked)
+        request = numbered(0, [0])
+        request.topic_data[0].partition_data += numbered(0, [0, 1], 7).topic_data[0].partition_data
+        await wire.send(request, 12)
+        assert await codes_of(wire, request) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 3
+        assert len(coordinator.asked) == asked
+        for index in (0, 1):
+            partition = gateway.parts.partitions.get("t", index)
+            assert partition is not None
+            assert not partition.log.transactions._verifications
 
 
 async def test_a_client_that_goes_away_while_it_is_verified_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
