@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio
+
 from kclient.concurrency import Completion
 from kclient.errors import (
     CorruptRecordError,
     InvalidPidMappingError,
     KafkaError,
     NotLeaderOrFollowerError,
+    RequestTimedOutError,
     error_for,
 )
 from kclient.gateway.peers import PartitionId, TransactionOf
@@ -47,15 +50,17 @@ class Verifications:
         peers: Know the coordinator.
         transactional_id: Of the producer.
         clock: What time it is.
+        deadline: When the time of the request is over, on that clock.
         add: Whether the coordinator is to add the partitions to the transaction.
     """
 
-    def __init__(self, peers: Peers, transactional_id: str, clock: Clock, *, add: bool) -> None:
+    def __init__(self, peers: Peers, transactional_id: str, clock: Clock, deadline: float, *, add: bool) -> None:
         self.done: Completion[None] = Completion()
-        """Comes when the coordinator has answered."""
+        """Comes when the coordinator has answered, or it, or the store, has not in time."""
         self._peers = peers
         self.transactional_id: str = transactional_id
         self._clock = clock
+        self._deadline = deadline
         self._add = add
         self._wanted: dict[_Key, tuple[Partition, BatchHeader]] = {}
         self._asked: dict[_Key, _Asked] = {}
@@ -78,9 +83,11 @@ class Verifications:
                 error = InvalidPidMappingError("a transaction's request has batches of more than one producer")
                 self._errors = dict.fromkeys(self._wanted, error)
                 return
+            for partition, _ in self._wanted.values():  # all at once
+                partition.open_soon()
             for key, (partition, header) in self._wanted.items():
                 try:
-                    await partition.ready()
+                    await partition.soon_ready()  # the connection's next requests wait for this
                     log = partition.log
                     verification = log.verify(header)
                 except KafkaError as error:
@@ -89,7 +96,10 @@ class Verifications:
                 if verification is not None:
                     self._asked[key] = _Asked(log, verification)
             if self._asked and not self._closed:
-                await self._ask_coordinator()
+                late = RequestTimedOutError("the transaction's coordinator has not answered in time")
+                self._errors.update(dict.fromkeys(self._asked, late))
+                with anyio.move_on_after(max(self._deadline - self._clock.now(), 0.0)):
+                    await self._ask_coordinator()
         finally:
             if self._closed:
                 self.close()
@@ -109,6 +119,8 @@ class Verifications:
             for key in keys:
                 if outcomes[key.partition]:
                     self._errors[key] = error_for(outcomes[key.partition])
+                else:
+                    del self._errors[key]
 
     def of(self, partition_id: PartitionId, partition: Partition, header: BatchHeader) -> Verification | None:
         """What a checked batch is to be appended with; None where the coordinator was not asked.
