@@ -18,6 +18,7 @@ CHUNK: Final = 512
 """Transactions of one chunk."""
 _FIELDS: Final = 4
 _LAST_OFFSET: Final = attrgetter("bounds.last_offset")
+_STABLE_OFFSET: Final = attrgetter("bounds.stable_offset")
 
 
 class AbortedTxn(NamedTuple):
@@ -72,6 +73,50 @@ class Entries:
         return Entries(self.numbers[: count * _FIELDS])
 
 
+class Hidden:
+    """What a reader of committed records has to leave out: aborted transactions that have records in a range.
+
+    They may be very many: each is two numbers, and nothing is made of one before it is told.
+
+    Args:
+        first: The first offset of the range.
+        until: Its end (exclusive).
+    """
+
+    __slots__ = ("_first", "_firsts", "_producers", "_until")
+
+    def __init__(self, first: int, until: int) -> None:
+        self._first = first
+        self._until = until
+        self._producers: array[int] = array("q")
+        self._firsts: array[int] = array("q")
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The producer id and the first offset of each."""
+        return zip(self._producers, self._firsts, strict=True)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory they take, and about as much in an answer."""
+        return 2 * self._firsts.itemsize * len(self._firsts)
+
+    def add(self, entries: Entries) -> None:
+        """Those of a chunk; chunks come in order."""
+        numbers = entries.numbers
+        begin = bisect_left(numbers[2::_FIELDS], self._first)
+        end = bisect_left(numbers[3::_FIELDS], self._until) + 1  # no transaction that ends later begins below
+        producers, firsts = numbers[::_FIELDS][begin:end], numbers[1::_FIELDS][begin:end]
+        if firsts and max(firsts) >= self._until:
+            inside = [number for number, first in enumerate(firsts) if first < self._until]
+            producers = array("q", [producers[number] for number in inside])
+            firsts = array("q", [firsts[number] for number in inside])
+        self._producers += producers
+        self._firsts += firsts
+
+
 @dataclass(slots=True)
 class AbortedChunk:
     """One chunk."""
@@ -120,13 +165,10 @@ class AbortedTransactions:
 
     def chunks(self, first: int, until: int) -> list[AbortedChunk]:
         """Those that may hold transactions with records from an offset to another (exclusive)."""
-        found: list[AbortedChunk] = []
-        for chunk in self._chunks[bisect_left(self._chunks, first, key=_LAST_OFFSET) :]:
-            if chunk.bounds.first_offset < until:
-                found.append(chunk)
-            if chunk.bounds.stable_offset >= until:
-                break
-        return found
+        chunks = self._chunks
+        begin = bisect_left(chunks, first, key=_LAST_OFFSET)
+        end = bisect_left(chunks, until, begin, key=_STABLE_OFFSET) + 1
+        return [chunk for chunk in chunks[begin:end] if chunk.bounds.first_offset < until]
 
     # Written and read again
 
@@ -164,12 +206,3 @@ class AbortedTransactions:
         """The log begins at an offset now."""
         kept = bisect_left(self._chunks, start, key=_LAST_OFFSET)
         del self._chunks[:kept]
-
-
-def overlapping(entries: Iterable[AbortedTxn], first: int, until: int) -> Iterator[AbortedTxn]:
-    """Those of a chunk's transactions that have records from an offset to another (exclusive)."""
-    for transaction in entries:
-        if transaction.last_offset >= first and transaction.first_offset < until:
-            yield transaction
-        if transaction.stable_offset >= until:
-            return

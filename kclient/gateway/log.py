@@ -184,10 +184,10 @@ class PartitionLog:
             duplicate = self._check(header, window)
             if duplicate is not None:
                 return duplicate
-            if window is None or window.transaction_start < 0:
-                if transactional:
+            if transactional:
+                if not _goes_on(window, header):
                     self.transactions.check(producer_id, verified)
-            elif not transactional:
+            elif window is not None and window.transaction_start >= 0:
                 raise InvalidTxnStateError(f"producer id {producer_id} has an open transaction, this is not part of it")
         append = Append() if queued is None else queued
         base = self._take_place(append, header)
@@ -269,7 +269,7 @@ class PartitionLog:
         return epoch > newest
 
     def _check_first(self, producer_id: int, epoch: int, first: int, begins: FirstBatch) -> None:
-        if not self._begins_epoch(producer_id, epoch, first, begins.epoch) and first != begins.sequence:
+        if not self._begins_epoch(producer_id, epoch, first, begins.epoch) and begins.precedes(epoch, first):
             raise OutOfOrderSequenceError(
                 f"producer id {producer_id} appended sequence {first}, expected {begins.sequence}"
             )
@@ -363,15 +363,17 @@ class PartitionLog:
         append.fail(error)
 
     def refuse(self, header: Header, now_ms: int) -> None:
-        """A batch was refused because the log could not be opened: its producer has to begin with it later.
+        """A batch was refused before it was prepared, and will come again: its producer has to begin with it later.
 
-        Whether the producer is known only the log that is opened can tell (`follow`, `found`).
+        As where the log could not be opened, or its coordinator could not tell yet. Whether the producer is known only
+        the log that is opened can tell (`follow`, `found`).
         """
         if header.producer_id < 0 or header.base_sequence < 0 or self._windows.get(header.producer_id) is not None:
             return
         before = self._refused.get(header.producer_id)
-        if before is None or before.epoch < header.producer_epoch:
-            self._refused.put(header.producer_id, FirstBatch(header.producer_epoch, header.base_sequence, now_ms))
+        begins = FirstBatch(header.producer_epoch, header.base_sequence, now_ms)
+        if before is None or before.epoch < begins.epoch or begins.precedes(before.epoch, before.sequence):
+            self._refused.put(header.producer_id, begins)
 
     def follow(self, unopened: PartitionLog) -> None:
         """This log was opened after all: heed what was refused before, of producers that it does not know."""
@@ -402,7 +404,7 @@ class PartitionLog:
             KafkaError: It is refused, as by `prepare`.
         """
         window = self._windows.get(header.producer_id)
-        if self._check(header, window) is not None or (window is not None and window.transaction_start >= 0):
+        if self._check(header, window) is not None or _goes_on(window, header):
             return None
         return self.transactions.verify(header.producer_id, header.producer_epoch)
 
@@ -474,7 +476,7 @@ class PartitionLog:
         return True
 
     def skip_to(self, next_offset: int, end: int | None = None) -> None:
-        """The log goes on at `next_offset` at least: offsets that were ever given are not given again.
+        """The log goes on at `next_offset` at least: a store may leave out offsets of what it has lost.
 
         Args:
             next_offset: The store's.
@@ -553,6 +555,11 @@ class PartitionLog:
     def windows(self) -> dict[int, ProducerWindow]:
         """What is remembered of each producer id, for descriptions and tests."""
         return self._windows.copy()
+
+
+def _goes_on(window: ProducerWindow | None, header: Header) -> bool:
+    """Whether a batch belongs to the open transaction of its producer: one of an older epoch is not its own."""
+    return window is not None and window.transaction_start >= 0 and window.epoch == header.producer_epoch
 
 
 def _ended(window: ProducerWindow | None, header: Header, marker: Marker, now_ms: int) -> ProducerWindow:

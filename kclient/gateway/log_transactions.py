@@ -67,7 +67,8 @@ class LogTransactions:
         """The end of a transaction is durable, at an offset."""
         self.unstable.pop(ended.first_offset, None)
         if not ended.committed:
-            stable = next(iter(self.unstable), offset + 1)
+            # what begins behind it may still be undone, and its offset be given again
+            stable = min(next(iter(self.unstable), offset + 1), offset + 1)
             self.aborted.add(AbortedTxn(producer_id, ended.first_offset, offset, stable))
 
     def stable_offset(self, high_watermark: int) -> int:

@@ -23,7 +23,7 @@ from kclient.errors import (
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.aborted import AbortedTxn, ChunkBounds, Entries, overlapping
+from kclient.gateway.aborted import ChunkBounds, Entries, Hidden
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.checkpoints import encoded
 from kclient.gateway.config import TopicConfig
@@ -79,6 +79,8 @@ but for segments."""
 _APPEND: Final = 700
 """And one of its appends, while that waits for its sync."""
 _COUNTED_AT_ONCE: Final = 64
+_CHUNKS_AT_ONCE: Final = 4
+"""Chunks of aborted transactions that are looked at in one go."""
 
 
 class Partition(PartitionLife):
@@ -260,24 +262,31 @@ class Partition(PartitionLife):
                         raise
             await self.ready()
 
-    def aborted_nowait(self, first: int, until: int) -> list[AbortedTxn] | None:
-        """The aborted transactions with records from an offset to another; None if `aborted` has to read them."""
-        found: list[AbortedTxn] = []
-        for chunk in self.log.transactions.aborted.chunks(first, until):
+    def aborted_nowait(self, first: int, until: int) -> Hidden | None:
+        """The aborted transactions with records from an offset to another.
+
+        None if `aborted` has to read them, or there are too many to look at in one go.
+        """
+        chunks = self.log.transactions.aborted.chunks(first, until)
+        if len(chunks) > _CHUNKS_AT_ONCE:
+            return None
+        hidden = Hidden(first, until)
+        for chunk in chunks:
             entries = chunk.entries or self._around.aborted.known(self._aborted_key(chunk.bounds.number), chunk.bounds)
             if entries is None:
                 return None
-            found += overlapping(entries, first, until)
-        return found
+            hidden.add(entries)
+        return hidden
 
-    async def aborted(self, first: int, until: int) -> list[AbortedTxn]:
-        """The same."""
-        found: list[AbortedTxn] = []
+    async def aborted(self, first: int, until: int, pause: Callable[[], Awaitable[None]]) -> Hidden:
+        """The same, however many; `pause` is where others have their turn."""
+        hidden = Hidden(first, until)
         for chunk in self.log.transactions.aborted.chunks(first, until):
             key, bounds = self._aborted_key(chunk.bounds.number), chunk.bounds
             entries = chunk.entries or await self._around.aborted.read(key, bounds, self._aborted_from_log)
-            found += overlapping(entries, first, until)
-        return found
+            hidden.add(entries)
+            await pause()
+        return hidden
 
     def _aborted_key(self, number: int) -> str:
         return aborted_key(self._topic_id, self.index, number)
@@ -493,7 +502,7 @@ class Partition(PartitionLife):
         self._count_appends(len(self.log.pending))
         while self._unsent and self._unsent[-1][0].state is AppendState.FAILED:
             self._unsent.pop()
-        # The store has cut back; the offsets it has given once it does not give again.
+        # The store has cut back. Whether offsets of what failed are given again it decides: it tells its next one.
         if self.direct is not None:
             with suppress(HtpError):  # nor does one that takes nothing any more
                 self.log.skip_to(self.direct.status_nowait().next)

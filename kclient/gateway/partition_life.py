@@ -43,6 +43,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
 _REFUSAL_S: Final = 1.0
 """Seconds until a partition that could not be opened is tried again; more often it is not opened anew, either."""
+_SOON_S: Final = 0.5
+"""Seconds after the beginning of opening a partition in which it is waited for by those with whom others wait."""
 _TURN_S: Final = 0.002
 """Seconds of one turn of the loop for appends that have waited for the partition."""
 _BEING_OPENED: Final = frozenset({State.OPENING, State.REOPENING})
@@ -97,7 +99,7 @@ class PartitionLife(ABC):
         around: What it works with.
     """
 
-    __slots__ = ("_around", "_opened", "_queue", "_refusal", "index", "log", "name", "state", "waiters")
+    __slots__ = ("_around", "_begun", "_opened", "_queue", "_refusal", "index", "log", "name", "state", "waiters")
 
     def __init__(self, name: str, index: int, log: PartitionLog, around: Surroundings) -> None:
         self.name: str = name
@@ -109,6 +111,8 @@ class PartitionLife(ABC):
         self._around = around
         self._opened: anyio.Event | None = None
         """Set when the last try to open it is over."""
+        self._begun = 0.0
+        """When that began."""
         self._queue: deque[_Queued] = deque()
         self._refusal: tuple[float, str] = 0.0, ""
         """Until when it is not opened again, since that has failed or was done just now, and why."""
@@ -141,6 +145,7 @@ class PartitionLife(ABC):
     def _begin(self, event: Event) -> None:
         self._move(event)
         self._opened = anyio.Event()
+        self._begun = self._around.clock.now()
         self._around.openings.add(self)
 
     async def ready(self) -> None:
@@ -152,6 +157,22 @@ class PartitionLife(ABC):
             await self._opened.wait()
             if self.state not in (State.OPEN, State.GONE):
                 raise KafkaStorageError(f"{self} cannot be opened: see the gateway's log")
+
+    async def soon_ready(self) -> None:
+        """As `ready`, for those with whom others wait: not for a store that hangs.
+
+        Raises `KafkaStorageError` as well where opening the partition takes longer than half a second.
+        """
+        self.open_soon()
+        if self.state in (State.CLOSED, State.OPEN, State.STALLED, State.GONE):  # there is nothing to wait for
+            await self.ready()
+            return
+        left = self._begun + _SOON_S - self._around.clock.now()
+        if left > 0:
+            with anyio.move_on_after(left):
+                await self.ready()
+                return
+        raise KafkaStorageError(f"{self} is still being opened")
 
     async def opened(self) -> None:
         """Until opening has succeeded or failed."""

@@ -9,18 +9,25 @@ topics: one that was deleted and made anew is another one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import anyio
 
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, InvalidTxnStateError, KafkaError
 from kclient.gateway.append import AppendState
 from kclient.gateway.error_codes import code_of
+from kclient.gateway.partition import Partition
+from kclient.gateway.partition_states import State
 from kclient.records import EndMarker
 
 if TYPE_CHECKING:
     from kclient.gateway.append import Append
     from kclient.gateway.partitions import PartitionTable
     from kclient.gateway.topic_table import TopicTable
+
+_PATIENCE_S: Final = 10.0
+"""Seconds that the ends of transactions are waited for to be durable, once they are appended."""
 
 
 class PartitionId(NamedTuple):
@@ -58,6 +65,8 @@ class Peers(Protocol):
     async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
         """Ask a transaction's coordinator whether partitions are in it, before the first batch is appended.
 
+        It is cancelled when whoever asks cannot wait longer.
+
         Args:
             transaction: The transaction.
             partitions: Led by whoever asks.
@@ -68,7 +77,8 @@ class Peers(Protocol):
     async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
         """Have the leaders of partitions append the ends of transactions; each answers when that is durable.
 
-        What it tells of a partition that is not led where it was looked for, or cannot be written, can be tried again.
+        What it tells of a partition that is not led where it was looked for, or cannot be written, can be tried again;
+        so can one whose store does not answer in time.
         """
         ...
 
@@ -110,27 +120,62 @@ class LocalPeers:
         return await self._coordinator.verify(transaction, partitions, add=add)
 
     async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
-        """Appends all of them, then waits for each."""
-        appending = [[(each, await self._append(end, each)) for each in end.partitions] for end in ends]
-        return [{each: await _durable(append) for each, append in appends} for appends in appending]
+        """Appends all of them, then waits for them; one whose store hangs holds up the answer for a while only."""
+        appends: list[dict[PartitionId, Append | int]] = [{} for _ in ends]
+        async with anyio.create_task_group() as tasks:
+            for end, found in zip(ends, appends, strict=True):
+                for each in end.partitions:
+                    appended = self._append(end, each)
+                    if isinstance(appended, Partition):
+                        tasks.start_soon(self._append_soon, appended, end, each, found)
+                    else:
+                        found[each] = appended
+        with anyio.move_on_after(_PATIENCE_S):
+            for found in appends:
+                for append in found.values():
+                    await _durable(append)
+        return [
+            {each: _outcome(found[each]) for each in end.partitions} for end, found in zip(ends, appends, strict=True)
+        ]
 
-    async def _append(self, end: EndOfTransaction, wanted: PartitionId) -> Append | int:
+    def _append(self, end: EndOfTransaction, wanted: PartitionId) -> Append | Partition | int:
+        """Append the end of a transaction to a partition; the partition itself if it has to be opened first."""
         try:
             record = self._topics.by_id(wanted.topic_id)
             if record is None:
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             partition = self._partitions.check(record, wanted.partition)
-            await partition.ready()
+            if partition.state is not State.OPEN:
+                return partition
             return partition.append_end(end.producer_id, end.producer_epoch, end.marker)
         except KafkaError as error:
             return code_of(error)
 
+    async def _append_soon(
+        self,
+        partition: Partition,
+        end: EndOfTransaction,
+        wanted: PartitionId,
+        found: dict[PartitionId, Append | int],
+    ) -> None:
+        try:
+            await partition.soon_ready()
+            found[wanted] = partition.append_end(end.producer_id, end.producer_epoch, end.marker)
+        except KafkaError as error:
+            found[wanted] = code_of(error)
 
-async def _durable(append: Append | int) -> int:
+
+async def _durable(append: Append | int) -> None:
+    if isinstance(append, int) or append.state >= AppendState.DURABLE:
+        return
+    done: Completion[None] = Completion()
+    append.watch(AppendState.DURABLE, lambda: done.set_result(None))
+    await done.wait()
+
+
+def _outcome(append: Append | int) -> int:
     if isinstance(append, int):
         return append
     if append.state < AppendState.DURABLE:
-        done: Completion[None] = Completion()
-        append.watch(AppendState.DURABLE, lambda: done.set_result(None))
-        await done.wait()
+        return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.NONE if append.error is None else code_of(append.error)

@@ -60,6 +60,10 @@ class FirstBatch(NamedTuple):
     seen_ms: int
     """When it came, in milliseconds since the epoch."""
 
+    def precedes(self, epoch: int, sequence: int) -> bool:
+        """Whether a batch of the same epoch comes behind it; one before it was refused where nobody took notice."""
+        return epoch == self.epoch and 0 < (sequence - self.sequence) % SEQUENCES < SEQUENCES // 2
+
 
 class ProducerLimit:
     """How many producers all logs of a gateway remember together (`producer.id.cache.size`).

@@ -28,6 +28,7 @@ from kclient.net.server import Answer, Later, Reply, ServerConnection, Steps
 from kclient.protocol.framing import FrameHeader, decode_request_header, encode_response, encode_response_steps
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.registry import ApiKey, request_class
+from kclient.protocol.schema import Declaration
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.server")
 
@@ -253,23 +254,27 @@ def _encoded(answer: ApiMessage, context: RequestContext) -> Reply | Steps:
 
 
 def _is_large(message: ApiMessage) -> bool:
-    """Whether a response has so many elements, down to those of its elements, that encoding it takes long."""
+    """Whether a response has so many elements, down to the innermost, that encoding it takes long."""
+    return _elements(message, _FEW) > _FEW
+
+
+def _elements(message: Declaration, most: int) -> int:
+    """How many elements a message's arrays have, and theirs; if they are more than `most`, any number above it."""
     count = 0
-    for name, nested in arrays_of(type(message)):
+    for name, nested in arrays_of(type(message)):  # type: ignore[arg-type]  # the class is hashed, not an instance
         rows = getattr(message, name)
         if not rows:
             continue
         count += len(rows)
-        if count > _FEW:
-            return True
-        if not isinstance(rows, list):
+        if count > most:
+            break
+        if not nested or not isinstance(rows, list):
             continue  # they are made while they are encoded: who made it so knows that they are few
-        for inner in nested:
-            for row in rows:
-                count += len(getattr(row, inner) or ())
-            if count > _FEW:
-                return True
-    return False
+        for row in rows:
+            count += _elements(row, most - count)
+            if count > most:
+                return count
+    return count
 
 
 def _then_discard(work: Work, request: ApiMessage, context: RequestContext) -> Work:

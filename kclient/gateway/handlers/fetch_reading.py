@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
-from kclient.gateway.aborted import AbortedTxn
+from kclient.gateway.aborted import Hidden
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.config import Live
 from kclient.gateway.contexts import RequestContext
@@ -46,6 +46,7 @@ class Fetch:
         "context",
         "errors",
         "full",
+        "hidden",
         "hurried",
         "lacking",
         "least",
@@ -72,6 +73,8 @@ class Fetch:
         self.size: int = 0
         self.full: bool = False
         """Whether there is more of a partition that the client would take, and no room for it in this answer."""
+        self.hidden: int = 0
+        """Aborted transactions that go with what was read at once."""
         self.least: int = 0
         """Bytes of memory without which nothing can be read: those of a large batch."""
         self.hurried: bool = False
@@ -82,7 +85,7 @@ class Fetch:
         """What was read is not needed: it is read again when there is more."""
         self.rows, self.errors = {}, {}
         self.lacking = self.full = False
-        self.size = 0
+        self.size = self.hidden = 0
 
     def end_of(self, log: PartitionLog) -> int:
         """Where a log ends for this client."""
@@ -93,9 +96,7 @@ class Fetch:
         end = self.end_of(partition.log)
         return _below(pulled, end) if pulled.last >= end else pulled
 
-    def add(
-        self, number: int, partition: Partition, pulled: Pulled, most: int, aborted: list[AbortedTxn] | None = None
-    ) -> None:
+    def add(self, number: int, partition: Partition, pulled: Pulled, most: int, aborted: Hidden | None = None) -> None:
         """What was read of a partition and is visible, at most so many bytes, if it fits.
 
         Args:
@@ -116,10 +117,9 @@ class Fetch:
         put_state(answer, partition)
         answer.records = pulled.data
         if aborted:
-            rows = (
-                AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset) for each in aborted
-            )
+            rows = (AbortedTransaction(producer_id=producer_id, first_offset=first) for producer_id, first in aborted)
             answer.aborted_transactions = list(rows) if len(aborted) <= FEW else lazily(len(aborted), rows)
+            self.size += aborted.nbytes
         self.size += size
 
     def fail(self, number: int, error: KafkaError) -> None:
@@ -162,7 +162,7 @@ class FetchReader:
         """Read partitions from a number on, until others should have their turn.
 
         Returns:
-            The number to go on at; None if there is one that has to be waited for.
+            The number to go on at; None if there is one that has to be waited for, or much was aborted.
         """
         wanted = fetch.plan.wanted
         last = min(number + FEW, len(wanted))
@@ -188,6 +188,9 @@ class FetchReader:
                             aborted = partition.aborted_nowait(pulled.first, pulled.last + 1)
                             if aborted is None:
                                 return None
+                            fetch.hidden += len(aborted)
+                            if fetch.hidden > FEW:
+                                return None  # they are not encoded in one go
                         fetch.add(number, partition, pulled, most, aborted)
                 except KafkaError as error:
                     fetch.fail(number, error)
@@ -214,9 +217,14 @@ class FetchReader:
                 if most < 0:
                     fetch.full = fetch.full or wanted.offset < fetch.end_of(partition.log)
                 else:
-                    pulled = fetch.visible(partition, await self._pull(partition, wanted.offset, most))
+                    pulled = await self._pull(partition, wanted.offset, most)
+                    _check_start(partition, wanted.offset)
+                    pulled = fetch.visible(partition, pulled)
                     # of what is visible now: what is decided meanwhile is for the next answer
-                    aborted = await partition.aborted(pulled.first, pulled.last + 1) if fetch.committed else None
+                    aborted = None
+                    if fetch.committed:
+                        aborted = await partition.aborted(pulled.first, pulled.last + 1, pace.pause)
+                    _check_start(partition, wanted.offset)
                     fetch.add(number, partition, pulled, most, aborted)
             except KafkaError as error:
                 fetch.fail(number, error)
@@ -286,6 +294,15 @@ def _check(partition: Partition, wanted: Wanted, left: int, end: int, *, first: 
         return -1
     size = max(0, min(wanted.max_bytes, left, MOST_AT_ONCE))
     return size if size or first else -1
+
+
+def _check_start(partition: Partition, offset: int) -> None:
+    """Raise if the log start has moved beyond an offset while that was read.
+
+    Which transactions below it were aborted, or are open, the log does not tell any more.
+    """
+    if offset < partition.log.start_offset:
+        raise OffsetOutOfRangeError(f"{partition}: offset {offset} was deleted while it was read")
 
 
 def _below(pulled: Pulled, end: int) -> Pulled:

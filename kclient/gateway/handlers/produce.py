@@ -177,7 +177,7 @@ class ProduceHandler(Handler):
         try:
             header = check_produced(data.records, context.api_version, partition.config)
             if self._batches.held >= self._batches.limit:
-                self._check_queue(partition)
+                self._check_queue(partition, header)
             append = partition.append(*self._looked_through(partition, data, header))
         except KafkaError as error:
             put_error(row, error, context.api_version)
@@ -190,17 +190,22 @@ class ProduceHandler(Handler):
         waiting.add(row, append, wanted)
         if append.state < AppendState.STORED:
             waiting.outlive(append, len(data.records or b""), self._batches)
-        return self._answer(waiting, request, context)
+        return self._answer(waiting, request, context, self._deadline(request))
 
     def _begin(self, request: ProduceRequest, context: RequestContext, wanted: AppendState) -> Work:
+        deadline = self._deadline(request)
         if request.transactional_id is None:
-            return (yield from self._append_all(request, context, wanted, None))
+            return (yield from self._append_all(request, context, wanted, deadline, None))
         verifications = Verifications(
-            self._peers, request.transactional_id, add=context.api_version >= _ADDS_PARTITIONS_SINCE
+            self._peers,
+            request.transactional_id,
+            self._clock,
+            max(deadline, self._clock.now() + _TIMEOUT_STEP_S),
+            add=context.api_version >= _ADDS_PARTITIONS_SINCE,
         )
         try:
             yield from self._verify(verifications, request, context)
-            return (yield from self._append_all(request, context, wanted, verifications))
+            return (yield from self._append_all(request, context, wanted, deadline, verifications))
         finally:
             verifications.close()
 
@@ -230,6 +235,7 @@ class ProduceHandler(Handler):
         request: ProduceRequest,
         context: RequestContext,
         wanted: AppendState,
+        deadline: float,
         verifications: Verifications | None,
     ) -> Work:
         response = ProduceResponse()
@@ -266,8 +272,8 @@ class ProduceHandler(Handler):
                         batch, header = yield from self._made_anew(made, context, waiting)
                         key, partition = self._partition(topic, data.index, context)
                     if self._batches.held >= self._batches.limit:
-                        self._check_queue(partition)
-                    verified = None if verifications is None else verifications.of(key, partition)
+                        self._check_queue(partition, header)
+                    verified = None if verifications is None else verifications.of(key, partition, header)
                     append = partition.append(batch, header, verified)
                     if anew:
                         waiting.hold(append, wanted, header.length)
@@ -281,11 +287,12 @@ class ProduceHandler(Handler):
                     if append.state < AppendState.STORED:
                         waiting.outlive(append, len(batch), self._batches)
                 row.log_start_offset = partition.log.start_offset
-        return self._answer(waiting, request, context)
+        return self._answer(waiting, request, context, deadline)
 
-    def _check_queue(self, partition: Partition) -> None:
+    def _check_queue(self, partition: Partition, header: BatchHeader) -> None:
         """While there is no memory for batches that outlive their requests: refuse what could become one."""
         if partition.queues:
+            partition.log.refuse(header, self._clock.wall_ms())
             raise self._full(self._batches, "batches that are not stored and whose clients wait no longer")
 
     def _full(self, account: LimitedAccount, what: str) -> KafkaError:
@@ -300,8 +307,12 @@ class ProduceHandler(Handler):
             logger.warning("batches are refused, their producers try again: %s", text)
         return KafkaStorageError(text)
 
+    def _deadline(self, request: ProduceRequest) -> float:
+        """When the time of a request that begins now is over."""
+        return self._clock.now() + request.timeout_ms / 1000
+
     def _answer(
-        self, waiting: PendingReply, request: ProduceRequest, context: RequestContext
+        self, waiting: PendingReply, request: ProduceRequest, context: RequestContext, deadline: float
     ) -> Completion[Any] | ProduceResponse | None:
         """The answer, or what becomes it, once all batches were appended."""
         if waiting.is_over():
@@ -310,7 +321,7 @@ class ProduceHandler(Handler):
             context.connection.when_gone(waiting.outlived)
             waiting.on_done(lambda _: context.connection.unless_gone(waiting.outlived))
         if request.acks:
-            self._expire_at(waiting, self._clock.now() + request.timeout_ms / 1000)
+            self._expire_at(waiting, deadline)
         return waiting
 
     def fail(self, request: ProduceRequest, context: RequestContext, error: KafkaError) -> ProduceResponse | None:

@@ -250,6 +250,20 @@ def test_what_an_unopened_log_refused_has_to_come_first() -> None:
     assert append(log, Batch(producer_id=10, base_sequence=3)).base_offset == 3, "others begin with what they like"
 
 
+def test_what_was_refused_behind_the_first_batch_does_not_keep_that_out() -> None:
+    """The first one may have been refused where nobody took notice."""
+    log = PartitionLog()
+    last = 2**31 - 1
+    for producer_id, first, second in ((7, 0, 1), (8, last, 0)):
+        for sequence in (second, first):
+            log.refuse(Batch(producer_id=producer_id, base_sequence=sequence), 0)
+        with pytest.raises(OutOfOrderSequenceError, match=f"appended sequence {second}, expected {first}"):
+            append(log, Batch(producer_id=producer_id, base_sequence=second))
+    log.refuse(Batch(producer_id=9, base_sequence=1), 0)
+    for producer_id, sequence in ((7, 0), (7, 1), (8, last), (8, 0), (9, 0), (9, 1)):
+        append(log, Batch(producer_id=producer_id, base_sequence=sequence))
+
+
 def test_what_an_unopened_log_refused_of_a_producer_that_is_known_does_not_matter() -> None:
     before = PartitionLog()
     produce(before, idempotent(0, 6))

@@ -16,7 +16,7 @@ from kclient.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from kclient.gateway.aborted import CHUNK, AbortedTransactions, AbortedTxn, Entries, overlapping
+from kclient.gateway.aborted import CHUNK, AbortedTransactions, AbortedTxn, Entries, Hidden
 from kclient.gateway.append import Append
 from kclient.gateway.log import Checkpoint, Duplicate, PartitionLog
 from kclient.gateway.producer_windows import ProducerLimit
@@ -66,11 +66,10 @@ def end(log: PartitionLog, producer_id: int, marker: EndMarker = COMMIT, epoch: 
 
 def aborted(log: PartitionLog, first: int, until: int) -> list[tuple[int, int]]:
     """Producer and first offset of the aborted transactions of a range."""
-    return [
-        (each.producer_id, each.first_offset)
-        for chunk in log.transactions.aborted.chunks(first, until)
-        for each in overlapping(chunk.entries or (), first, until)
-    ]
+    hidden = Hidden(first, until)
+    for chunk in log.transactions.aborted.chunks(first, until):
+        hidden.add(chunk.entries or Entries())
+    return list(hidden)
 
 
 def test_nothing_is_stable_from_an_open_transaction_on() -> None:
@@ -150,6 +149,23 @@ def test_a_delayed_batch_begins_no_transaction_that_nobody_ends() -> None:
     assert isinstance(log.prepare(Batch(1), 0, verified=again), Append)
 
 
+def test_a_newer_epoch_does_not_go_on_with_the_transaction_of_an_older_one() -> None:
+    log = PartitionLog()
+    append(log, Batch(1))
+    later = Batch(1, producer_epoch=1)
+    with pytest.raises(InvalidTxnStateError):
+        log.prepare(later, 0)
+    with pytest.raises(InvalidTxnStateError):
+        log.prepare(later._replace(is_transactional=False), 0)
+    verification = log.verify(later)
+    assert verification is not None
+    end(log, 1, epoch=1)
+    with pytest.raises(InvalidTxnStateError):
+        log.prepare(later, 0, verified=verification)
+    append(log, later)
+    assert log.windows[1].transaction_start == 2
+
+
 def test_verifications_are_kept_while_somebody_waits() -> None:
     log = PartitionLog()
     first, second = log.verify(Batch(1)), log.verify(Batch(1))
@@ -225,6 +241,30 @@ def test_what_was_aborted_goes_with_the_records() -> None:
     assert len(log.transactions.aborted) == 0
 
 
+def lose(log: PartitionLog, append: Append, how: str) -> None:
+    if how == "failed":
+        log.failed(append, KafkaStorageError())
+    else:
+        for lost in log.withdraw():
+            log.lost(lost, KafkaStorageError())
+
+
+@pytest.mark.parametrize("how", ["failed", "not known"])
+def test_what_is_told_of_an_abort_does_not_rest_on_transactions_that_may_be_undone(how: str) -> None:
+    log = PartitionLog()
+    append(log, Batch(1))
+    end(log, 1, ABORT)
+    plain = append(log, Batch(-1, -1, -1, is_transactional=False, records=10))
+    append(log, Batch(2))
+    log.durable(2)
+    lose(log, plain, how)
+    assert append(log, Batch(2)).base_offset == 2, "the offset is given again"
+    end(log, 2, ABORT)
+    log.durable(4)
+    assert aborted(log, 0, 4) == [(1, 0), (2, 2)]
+    assert aborted(log, 2, 4) == [(2, 2)]
+
+
 @pytest.mark.parametrize("from_checkpoint", [True, False])
 def test_who_waits_for_what_is_stable_is_told_of_what_was_there_before(from_checkpoint: bool) -> None:
     """A transaction that was open when the log was opened ends: all of it becomes stable."""
@@ -271,12 +311,30 @@ def test_full_chunks_leave_memory_when_they_are_written() -> None:
 
 def test_a_search_ends_where_no_later_transaction_can_begin() -> None:
     entries = [AbortedTxn(1, 5, 6, 2), AbortedTxn(2, 2, 7, 8), AbortedTxn(3, 8, 9, 10)]
-    assert [each.producer_id for each in overlapping(entries, 0, 3)] == [2]
     index = AbortedTransactions()
     for each in entries:
         index.add(each)
+    hidden = Hidden(0, 3)
+    (chunk,) = index.chunks(0, 3)
+    assert chunk.entries is not None
+    hidden.add(chunk.entries)
+    assert list(hidden) == [(2, 2)]
     assert len(index.chunks(0, 3)) == 1
     assert index.chunks(10, 20) == []
+
+
+def test_only_what_has_records_in_the_range_is_hidden() -> None:
+    """Also where transactions overlap: they are looked for in the order of their ends."""
+    told = [AbortedTxn(1, 0, 3, 2), AbortedTxn(2, 2, 5, 4), AbortedTxn(3, 4, 8, 6), AbortedTxn(4, 6, 9, 7)]
+    told.append(AbortedTxn(5, 7, 10, 11))
+    chunk = Entries(number for each in told for number in each)
+    for first in range(12):
+        for until in range(first + 1, 13):
+            hidden = Hidden(first, until)
+            hidden.add(chunk)
+            inside = [each for each in told if each.last_offset >= first and each.first_offset < until]
+            assert list(hidden) == [(each.producer_id, each.first_offset) for each in inside]
+            assert len(hidden) == len(inside)
 
 
 @pytest.mark.parametrize("row", [b"", b"{}", b'{"format":1,"aborted":[1,2,3]}', b'{"format":1,"aborted":[1,2,3,-1]}'])

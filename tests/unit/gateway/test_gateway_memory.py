@@ -328,9 +328,15 @@ async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.Mon
         refused = (await wire(request, 9)).responses[0].partition_responses[0]
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert SETTING in refused.error_message
+        numbered = [bytes(batch_of(b"x", producer_id=7, producer_epoch=0, sequence=number)) for number in range(2)]
+        assert (await wire.produce("t", bytearray(numbered[0]))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         opens.set()
         await until(lambda: not held(gateway, "batches"))
         assert (await wire.offset("t", -1)).offset == 3, "all that were taken are there"
+        early = await wire.produce("t", bytearray(numbered[1]))
+        assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the one before it has to come again"
+        for each in numbered:
+            assert not (await wire.produce("t", bytearray(each))).error_code
 
 
 def replace_timeout(request: Any, timeout_ms: int) -> Any:

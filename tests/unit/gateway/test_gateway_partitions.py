@@ -13,6 +13,7 @@ import pytest
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.assembly import Assembly
+from kclient.gateway.opening import Openings
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.htp.memory.broker import MemoryBroker
@@ -348,3 +349,42 @@ async def test_what_was_refused_as_a_partition_could_not_be_opened_comes_first(m
         assert (await wire.produce("t", idempotent(0))).base_offset == 0
         assert (await wire.produce("t", idempotent(1))).base_offset == 1
         await wire.aclose()
+
+
+class Opening:
+    """Stands for a partition; opening it lasts until it is told to end."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.begun, self.ends = anyio.Event(), anyio.Event()
+
+    async def open(self) -> None:
+        self.begun.set()
+        await self.ends.wait()
+
+
+async def test_partitions_whose_store_hangs_do_not_keep_the_others_from_being_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kclient.gateway.opening._LONG_S", 0.01)
+    hung, healthy = [Opening("slow") for _ in range(50)], [Opening("healthy") for _ in range(2)]
+    for each in healthy:
+        each.ends.set()
+    async with anyio.create_task_group() as tasks:
+        openings = Openings(lambda work, name: tasks.start_soon(work, name=name))
+        for each in hung:
+            openings.add(each)
+        await anyio.wait_all_tasks_blocked()
+        assert sum(each.begun.is_set() for each in hung) < 50, "no more than some at a time"
+        openings.add(healthy[0])
+        with anyio.fail_after(20):
+            await healthy[0].begun.wait()
+            for each in hung:
+                await each.begun.wait()
+            openings.add(healthy[1])
+            await healthy[1].begun.wait()
+        for each in hung:
+            each.ends.set()
+        await anyio.wait_all_tasks_blocked()
+        assert not openings._working
+        assert not openings._begun

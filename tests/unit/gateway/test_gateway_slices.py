@@ -11,7 +11,8 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -19,9 +20,12 @@ import pytest
 
 from kclient.gateway import Gateway
 from kclient.gateway.handlers.fetch import FetchHandler
+from kclient.gateway.partition import Partition
 from kclient.net import fair_queue
+from kclient.protocol.messages.fetch import FetchResponse
 from kclient.protocol.registry import ApiKey
-from tests.gateway_wire import batch_of, names
+from kclient.records import EndMarker, read_header
+from tests.gateway_wire import batch_of, fetch_request, names
 from tests.hostile_clients import ATTACKS, Site
 from tests.neighbour_probe import TOPIC
 
@@ -132,6 +136,15 @@ class Host:
         assert self.gateway is not None
         return self.gateway
 
+    def call(self, function: Callable[[], Any]) -> Any:
+        """What a function returns that is called on the gateway's loop."""
+        assert self._loop is not None
+
+        async def call() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(60)
+
     def stop(self) -> None:
         assert self._loop is not None
         assert self._over is not None
@@ -148,10 +161,17 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
 
 
 @pytest.fixture
-def gateway(meter: Meter) -> Iterator[Gateway]:
+def host(meter: Meter) -> Iterator[Host]:
     host = Host(meter)
-    yield host.start()
+    host.start()
+    yield host
     host.stop()
+
+
+@pytest.fixture
+def gateway(host: Host) -> Gateway:
+    assert host.gateway is not None
+    return host.gateway
 
 
 def eventually(true: Callable[[], bool], what: Callable[[], Any]) -> None:
@@ -186,3 +206,37 @@ def test_the_clock_is_looked_at_often_and_nothing_stays(name: str, gateway: Gate
     eventually(lambda: budget.used == 0, lambda: budget)
     eventually(lambda: len(fetches.sessions) == 0, lambda: len(fetches.sessions))
     assert fetches.sessions._held == 0
+
+
+def abort(partition: Partition, sequences: Iterable[int]) -> None:
+    """Append aborted transactions of one batch each."""
+    log = partition.log
+    for sequence in sequences:
+        batch = batch_of(b"x", producer_id=7, producer_epoch=0, sequence=sequence, transactional=True)
+        header = read_header(batch)
+        verification = log.verify(header)
+        assert verification is not None
+        partition.append(batch, header, verification)
+        log.transactions.verified(verification)
+        partition.append_end(7, 0, EndMarker(False, 0))
+
+
+def test_very_many_aborted_transactions_are_told_in_slices(host: Host, gateway: Gateway, meter: Meter) -> None:
+    site = Site(int(gateway.bootstrap.rpartition(":")[2]))
+    site.create(TOPIC, partitions=1)
+    site.produce(TOPIC, batch_of(b"x"))
+    partition = gateway.parts.partitions.get(TOPIC, 0)
+    assert partition is not None
+    count = 4000
+    for first in range(0, count, 100):
+        host.call(partial(abort, partition, range(first, first + 100)))
+    eventually(lambda: not partition.log.pending, lambda: partition.log.pending)
+    with site.client() as client:
+        meter.restart()
+        answer = client.call(fetch_request(TOPIC, 0, isolation_level=1), 11)
+        longest, where = meter.longest, meter.where
+    assert isinstance(answer, FetchResponse)
+    told = answer.responses[0].partitions[0].aborted_transactions
+    assert told is not None
+    assert [each.first_offset for each in told] == [2 * number + 1 for number in range(count)]
+    assert longest < MOST_CALLS, where

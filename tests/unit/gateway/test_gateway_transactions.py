@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -14,12 +15,18 @@ import kclient
 from kclient import TopicPartition
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway, aborted, assembly
+from kclient.gateway.partition_states import State
 from kclient.gateway.peers import PartitionId
 from kclient.gateway.rows.keys import ABORTED
+from kclient.htp import StorageError, open_store
+from kclient.htp.port import CAP_NOWAIT
+from kclient.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from kclient.records import decode_records, iter_headers
 from tests.all_rows import scan_all
-from tests.gateway_wire import Wire, connect, fetch_request, names, running
+from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
+from tests.slow_store import SlowStore
 from tests.small_transactions import COMMITTED, FarPeers, SmallCoordinator, Transactor, coordinated, local_peers
+from tests.uncertain_store import Fate, UncertainStore
 
 pytestmark = pytest.mark.anyio
 
@@ -149,6 +156,26 @@ async def test_a_batch_outside_of_the_transaction_is_refused(monkeypatch: pytest
         assert await wire.values("t") == [b"a", b"b"]
 
 
+async def test_a_newer_epochs_batch_waits_for_the_end_of_the_older_ones_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first is decided, its end on the way here: what is sent under the next epoch is not ended by it."""
+    async with transacting(monkeypatch) as (_, wire, coordinator, transactor):
+        await wire.create("t")
+        transactor.begin()
+        assert await transactor.send("t", b"first") == ErrorCode.NONE
+        first = coordinator.transactions.pop("x")
+        transactor.epoch += 1
+        transactor._sequences.clear()
+        assert await transactor.send("t", b"early") == ErrorCode.INVALID_TXN_STATE
+        coordinator.transactions["x"] = first
+        assert set((await transactor.end(committed=True)).values()) == {ErrorCode.NONE}
+        transactor.begin()
+        assert await transactor.send("t", b"second") == ErrorCode.NONE
+        assert set((await transactor.end(committed=False)).values()) == {ErrorCode.NONE}
+        assert await committed_values(wire, "t") == [b"first"]
+
+
 async def test_a_batch_that_was_delayed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with transacting(monkeypatch) as (gateway, wire, coordinator, transactor):
         topic_id = await wire.create("t")
@@ -170,6 +197,89 @@ async def test_a_batch_that_was_delayed_is_refused(monkeypatch: pytest.MonkeyPat
         assert await wire.values("t") == []
         assert (await wire.fetch("t", 0)).last_stable_offset == 1
         assert not gateway.parts.partitions.get("t", 0).log.transactions._verifications  # type: ignore[union-attr]
+
+
+def numbered(number: int, partitions: Sequence[int] = (0,), producer_id: int = 1001) -> ProduceRequest:
+    """A producer's batch of this sequence number, for some partitions of t."""
+    batch = batch_of(b"%d" % number, transactional=True, producer_id=producer_id, producer_epoch=0, sequence=number)
+    request = produce_request("t", batch, transactional_id="x")
+    request.topic_data[0].partition_data = [
+        PartitionProduceData(index=index, records=bytearray(batch)) for index in partitions
+    ]
+    return request
+
+
+async def codes_of(wire: Wire, request: ProduceRequest) -> list[int]:
+    with anyio.fail_after(20):
+        answer = await wire.read(request, 12)
+    return [row.error_code for row in answer.responses[0].partition_responses]
+
+
+@pytest.mark.parametrize("how", ["asked", "stalled"])
+async def test_a_first_batch_that_could_not_be_verified_comes_before_those_behind_it(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("kclient.gateway.partition_life._REFUSAL_S", 0.0)
+    coordinator = coordinated(monkeypatch)
+    store: Any = UncertainStore(open_store(f"memory:{next(names)}"))
+    async with store, Gateway(store, listen=None) as gateway:
+        wire, other = connect(gateway), connect(gateway)
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"plain"))
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        transactor.begin()
+        first, second = numbered(0), numbered(1)
+        if how == "asked":
+            coordinator.answers.append(ErrorCode.CONCURRENT_TRANSACTIONS)
+            for request in (first, second):
+                await wire.send(request, 12)
+            assert await codes_of(wire, first) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+        else:
+            store.broker.failing = StorageError("nobody answers")
+            store.broker.fates.append(Fate.LOST)
+            await other.send(produce_request("t", batch_of(b"lost")), 9)
+            with anyio.fail_after(20):
+                while partition.state is not State.STALLED:
+                    await anyio.lowlevel.checkpoint()
+                await wire.send(first, 12)
+                assert await codes_of(wire, first) == [ErrorCode.KAFKA_STORAGE_ERROR]
+                store.broker.failing = None
+                while partition.state is not State.OPEN:
+                    await anyio.lowlevel.checkpoint()
+            await wire.send(second, 12)
+        assert await codes_of(wire, second) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        for request in (numbered(0), numbered(1)):
+            await wire.send(request, 12)
+            assert await codes_of(wire, request) == [ErrorCode.NONE]
+        assert await wire.values("t") == [b"plain", b"0", b"1"]
+        await wire.aclose()
+        await other.aclose()
+
+
+async def test_a_partition_that_is_named_often_leaves_no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with transacting(monkeypatch) as (gateway, wire, coordinator, transactor):
+        await wire.create("t", 2)
+        transactor.begin()
+        request = numbered(0, [0, 0, 1, 0])
+        await wire.send(request, 12)
+        assert await codes_of(wire, request) == [ErrorCode.NONE] * 4
+        assert [len(keys) for _, keys, _ in coordinator.asked] == [2]
+        assert await wire.values("t") == await wire.values("t", 0, 1) == [b"0"]
+        for request in (numbered(0, [0, 0], 7), numbered(0, [0, 0], 8)):
+            await wire.send(request, 12)
+            assert await codes_of(wire, request) == [ErrorCode.INVALID_TXN_STATE] * 2
+        asked = len(coordinator.asked)
+        request = numbered(0, [0])
+        request.topic_data[0].partition_data += numbered(0, [0, 1], 7).topic_data[0].partition_data
+        await wire.send(request, 12)
+        assert await codes_of(wire, request) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 3
+        assert len(coordinator.asked) == asked
+        for index in (0, 1):
+            partition = gateway.parts.partitions.get("t", index)
+            assert partition is not None
+            assert not partition.log.transactions._verifications
 
 
 async def test_a_client_that_goes_away_while_it_is_verified_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +396,54 @@ async def test_very_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch, t
         assert await wire.delete("t") == 0
         await anyio.wait_all_tasks_blocked()
         assert await scan_all(gateway.parts.manager, ABORTED) == {}
+
+
+@pytest.mark.parametrize(("held", "decided"), [("pull", True), ("pull", False), ("get", True)])
+async def test_what_is_deleted_while_it_is_read_is_not_given_out(
+    monkeypatch: pytest.MonkeyPatch, held: str, decided: bool
+) -> None:
+    """Nobody could tell any more whether it was aborted: the store's answer, or that about the aborted, is late."""
+    coordinator = coordinated(monkeypatch)
+    monkeypatch.setattr(aborted, "CHUNK", 1)
+    holding: list[anyio.Event] = []
+    reached = anyio.Event()
+
+    @asynccontextmanager
+    async def around(name: str) -> AsyncIterator[None]:
+        yield
+        if name == held and holding:
+            go_on = holding.pop()
+            reached.set()
+            await go_on.wait()
+
+    store: Any = SlowStore(UncertainStore(open_store(f"memory:{next(names)}"), [CAP_NOWAIT]), around)
+    async with store, Gateway(store, listen=None) as gateway:
+        wire, admin = connect(gateway), connect(gateway)
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"first"))
+        transactor.begin()
+        assert await transactor.send("t", b"no") == ErrorCode.NONE
+        if decided:
+            await transactor.end(committed=False)
+        await wire.produce("t", batch_of(b"last"))
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        await partition.checkpoint()  # what was aborted is read from its row
+        go_on = anyio.Event()
+        holding.append(go_on)
+        request = fetch_request("t", 0, isolation_level=COMMITTED, max_wait_ms=1000)
+        await wire.send(request, 11)
+        with anyio.fail_after(20):
+            await reached.wait()
+            end = (await admin.delete_records("t", -1)).low_watermark
+            assert end == (4 if decided else 3)
+            go_on.set()
+            row = (await wire.read(request, 11)).responses[0].partitions[0]
+        assert (row.error_code, row.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+        assert (await wire.fetch("t", end, isolation_level=COMMITTED)).error_code == ErrorCode.NONE
+        await wire.aclose()
+        await admin.aclose()
 
 
 async def test_the_coordinator_may_be_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:

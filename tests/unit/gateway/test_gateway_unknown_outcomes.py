@@ -15,16 +15,17 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_states import State
+from kclient.gateway.peers import EndOfTransaction, PartitionId
 from kclient.gateway.rows.keys import UNITS
 from kclient.htp import FencedError, StorageError, open_store
 from kclient.htp.port import CAP_NOWAIT
 from kclient.protocol import messages as m
-from kclient.records import decode_records, iter_headers
+from kclient.records import EndMarker, decode_records, iter_headers
 from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request
 from tests.plain_store import open_plain
 from tests.slow_store import Gates
-from tests.small_transactions import COMMITTED, Transactor, coordinated, local_peers
+from tests.small_transactions import COMMITTED, SmallTransaction, Transactor, coordinated, local_peers
 from tests.uncertain_store import UNKNOWN, Fate, UncertainBroker, UncertainStore
 
 pytestmark = pytest.mark.anyio
@@ -628,3 +629,117 @@ async def test_a_transactions_first_batch_that_waits_until_the_partition_is_open
         await transactor.end(committed=True)
         assert await committed(wire) == [b"0", b"1", b"2"]
         await other.aclose()
+
+
+@asynccontextmanager
+async def hung(url: Url, gates: Gates, broker: UncertainBroker, gateway: Gateway) -> AsyncIterator[None]:
+    """The store does not answer when the first partition of t is opened anew."""
+    opening, other = gates.hold("open"), connect(gateway)
+    broker.fates.append(Fate.LOST)
+    await other.send(produce_request("t", batch_of(b"lost")), 9)
+    with anyio.fail_after(20):
+        await opening.reached.wait()
+    yield
+    opening.open()
+    assert (await answer(other)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    await other.aclose()
+
+
+@on_some
+async def test_a_transactional_request_does_not_wait_for_a_store_that_hangs(
+    url: Url, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do its other partitions, nor what its connection asks next; and nothing comes before what was refused."""
+    coordinator = coordinated(monkeypatch)
+    coordinator.transactions["x"] = SmallTransaction(7)
+    async with gated(url) as (gateway, wire, broker, gates):
+        await wire.create("t", 2)
+        for index in (0, 1):
+            await wire.produce("t", batch_of(b"first"), index)
+        batch = batch_of(b"0", transactional=True, producer_id=7, producer_epoch=0, sequence=0)
+        request = produce_request("t", batch, transactional_id="x")
+        request.topic_data[0].partition_data.append(m.PartitionProduceData(index=1, records=bytearray(batch)))
+        async with hung(url, gates, broker, gateway):
+            await wire.send(request, 12)
+            await wire.send(produce_request("t", batch_of(b"next"), 1), 12)
+            with anyio.fail_after(20):
+                rows = (await wire.read(request, 12)).responses[0].partition_responses
+                assert [row.error_code for row in rows] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+                assert (await answer(wire)).error_code == ErrorCode.NONE
+        behind = batch_of(b"1", transactional=True, producer_id=7, producer_epoch=0, sequence=1)
+        for each, code in ((behind, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (batch, 0), (behind, 0)):
+            again = produce_request("t", bytearray(each), transactional_id="x")
+            assert (await wire(again, 12)).responses[0].partition_responses[0].error_code == code
+        assert await wire.values("t") == [b"first", b"0", b"1"]
+        assert await wire.values("t", 0, 1) == [b"first", b"0", b"next"]
+
+
+@on_some
+async def test_a_coordinator_that_hangs_is_not_waited_for_beyond_the_requests_time(
+    url: Url, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kclient.gateway.handlers.produce._TIMEOUT_STEP_S", 0.01)
+    coordinator = coordinated(monkeypatch)
+    coordinator.transactions["x"] = SmallTransaction(7)
+    async with serving(url) as (gateway, wire, _):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"first"))
+        coordinator.before_answer = anyio.sleep_forever
+        batch = batch_of(b"0", transactional=True, producer_id=7, producer_epoch=0, sequence=0)
+        request = produce_request("t", batch, transactional_id="x")
+        request.timeout_ms = 1
+        with anyio.fail_after(20):
+            row = (await wire(request, 12)).responses[0].partition_responses[0]
+        assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert not partition_of(gateway).log.transactions._verifications
+        coordinator.before_answer = anyio.lowlevel.checkpoint
+        assert not (await wire(request, 12)).responses[0].partition_responses[0].error_code
+
+
+@on_some
+async def test_one_store_that_hangs_does_not_hold_up_the_ends_of_other_transactions(
+    url: Url, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = coordinated(monkeypatch)
+    async with gated(url) as (gateway, wire, broker, gates):
+        peers = local_peers(gateway, coordinator)
+        keys = []
+        for name, transactional_id in (("t", "x"), ("u", "yy")):
+            keys.append(PartitionId((await wire.create(name)).topic_id, 0))
+            transactor = Transactor(wire, coordinator, peers, transactional_id)
+            transactor.begin()
+            assert await transactor.send(name, b"1") == ErrorCode.NONE
+        ends = [EndOfTransaction(1001 + number, 0, EndMarker(True, 0), [key]) for number, key in enumerate(keys)]
+        ends.append(EndOfTransaction(9, 0, EndMarker(True, 0), [PartitionId(bytes(16), 0)]))
+        async with hung(url, gates, broker, gateway):
+            with anyio.fail_after(20):
+                codes = [dict(each) for each in await peers.write_markers(ends)]
+            assert codes == [
+                {keys[0]: ErrorCode.KAFKA_STORAGE_ERROR},
+                {keys[1]: ErrorCode.NONE},
+                {PartitionId(bytes(16), 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+            ]
+            assert (await wire.fetch("u", 0, isolation_level=COMMITTED)).last_stable_offset == 2
+        assert await peers.write_markers(ends[:1]) == [{keys[0]: ErrorCode.NONE}]
+        assert await committed(wire) == [b"1"]
+
+
+async def test_an_end_that_does_not_become_durable_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kclient.gateway.peers._PATIENCE_S", 0.01)
+    coordinator = coordinated(monkeypatch)
+    async with serving(Url(f"memory:{next(names)}")) as (gateway, wire, broker):
+        key = PartitionId((await wire.create("t")).topic_id, 0)
+        peers = local_peers(gateway, coordinator)
+        transactor = Transactor(wire, coordinator, peers, "x")
+        transactor.begin()
+        assert await transactor.send("t", b"1") == ErrorCode.NONE
+        broker.holding = []
+        broker.fates.append(Fate.SYNCED)
+        with anyio.fail_after(20):
+            assert await transactor.end(committed=True) == {key: ErrorCode.REQUEST_TIMED_OUT}
+        broker.holding.pop().decide()
+        broker.holding = None
+        with anyio.fail_after(20):
+            while partition_of(gateway).state is not State.OPEN:
+                await anyio.lowlevel.checkpoint()
+        assert await committed(wire) == [b"1"]
