@@ -97,6 +97,9 @@ class TopicLog:
         """Between these there are no messages, and the visible end is before them while nothing follows."""
         self.unsynced: Unsynced = Unsynced(services.open_files, partial(services.want_sync, self))
         self._limits = dict(sealed.limits)
+        self._stale: list[Segment] = []
+        """Given up, and their files are still there: at the next opening the name of each would bound what is before
+        it, so the log may not grow past one."""
         self._tickets: deque[Ticket] = deque()
         self._trimmed = 0
         """Where a trim that is under way will leave the start."""
@@ -174,6 +177,8 @@ class TopicLog:
         infos = self._inspect(messages)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:
+            if self._stale:
+                self._remove_stale(infos[-1].last)
             segment = self._room_for(length)
             if segment is None:
                 return None
@@ -241,6 +246,18 @@ class TopicLog:
                 logger.error("%s: could not be cut back to %d bytes: %s", segment.path, segment.size, error)
             raise
 
+    def _remove_stale(self, last: int) -> None:
+        """Remove the files of segments that were given up. Raises `OSError` if that of one up to `last` stays."""
+        for segment in list(self._stale):
+            try:
+                self._files.remove(segment.path)
+            except OSError:
+                if segment.base <= last:
+                    raise
+            else:
+                self._stale.remove(segment)
+                self.unsynced.entry_has_changed()  # it must not come back when what is past it was acknowledged
+
     def storage_error(self, what: str, error: Exception) -> StorageError:
         """What an error of the operating system means for whoever asked."""
         if isinstance(error, OSError) and error.errno in NO_SPACE:
@@ -265,11 +282,19 @@ class TopicLog:
 
         The checkpoint has to be written before the next append: it tells recovery that the gap is no loss.
         """
+        self._pass_stale(next_position, "could not begin further on")
         self._gap_from, self._gap_to = self.end, next_position
         self.next = next_position
         self._begin_segment()
         self._synced = LogPlace(next_position, self._segments[-1], 0)
         self.checkpoint_due = True
+
+    def _pass_stale(self, last: int, what: str) -> None:
+        if self._stale:
+            try:
+                self._remove_stale(last)
+            except OSError as error:
+                raise self.storage_error(what, error) from error
 
     # --- syncing ---
 
@@ -356,7 +381,8 @@ class TopicLog:
         while self._segments and (self._segments[-1] is not segment or position == 0):
             gone = self._segments.pop()
             self.services.indexes.forget(gone)
-            discard(gone, self.services.open_files)
+            if not discard(gone, self.services.open_files):
+                self._stale.append(gone)
             if gone is segment:
                 break
         else:
@@ -386,6 +412,7 @@ class TopicLog:
             return False
         active = self._segments[-1]
         if len(dropped) == len(self._segments) - 1 and not active.exists:
+            self._pass_stale(active.base, "could not be trimmed")
             try:
                 if not self.unsynced.hold(active):
                     return None
@@ -424,6 +451,7 @@ class TopicLog:
 
     def release(self) -> None:
         """Give up the open files; no sync may be under way."""
+        self._remove_stale(-1)  # the last attempt; nothing has grown past those that stay
         self.unsynced.let_go()
         for segment in self._segments:
             self.services.indexes.forget(segment)

@@ -151,6 +151,10 @@ class Unsynced:
         self._generation += 1
         self._requested = None
 
+    def entry_has_changed(self) -> None:
+        """Another file has gone from the directory, which has to be synced with what is written next."""
+        self._entries += 1
+
     def entries_are_gone(self) -> None:
         """The segments that were created since have been removed."""
         self._synced_entries = self._entries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -176,6 +177,48 @@ async def test_a_failure_in_a_round_over_two_segments(opening: Opening, files: F
     async with opening(settings=layout) as store:
         await store.broker.open(TOPIC, FRAMING)
         assert await visible(store) == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_the_log_does_not_grow_past_a_segment_that_could_not_be_removed(
+    opening: Opening, files: FailingFiles, tmp_path: Path, killed: bool
+) -> None:
+    """Its name would bound what is acknowledged after it, and what was told to be lost would come back."""
+    layout = TopicSettings(segment_bytes=2 * (OVERHEAD + 4), dense=True)
+    async with opening(settings=layout) as store:
+        await prepare(store)
+        await send(store, 0, b"good")
+        fail_once(files, SyncPoint.SEALED)
+        sent = [store.broker.send_nowait(TOPIC, [message(number, b"lost")]) for number in (1, 2, 3)]
+        remove = files.remove
+
+        def refuse(path: str) -> None:
+            if path.endswith(f"{2:020}.log") and Path(path).exists():
+                raise broken()
+            remove(path)
+
+        files.remove = refuse  # type: ignore[method-assign]
+        for each in sent:
+            with pytest.raises(StorageError):
+                await each.synced()
+        await send(store, 1, b"good")  # up to its name there is room
+        for _ in range(2):
+            with pytest.raises(StorageError, match="could not be written"):
+                await send(store, 2, b"good")
+        with pytest.raises(StorageError, match="could not begin further on"):
+            await store.broker.open(TOPIC, FRAMING, next_position=10)
+        assert await visible(store) == [b"good"] * 2
+        if killed:
+            shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        files.remove = remove  # type: ignore[method-assign]
+        for number in range(2, 6):
+            await send(store, number, b"good")
+        if not killed:
+            shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    for name, count in (("data", 6), ("copy", 2 if killed else 6)):
+        async with named_store(f"embedded:{tmp_path / name}", settings=layout) as store:
+            await store.broker.open(TOPIC, FRAMING)
+            assert await visible(store) == [b"good"] * count
 
 
 async def test_the_cut_end_of_a_segment_does_not_come_back(
