@@ -190,6 +190,9 @@ class EmbeddedBroker:
         if not self._keeps(place):
             raise UnknownTopicError(f"There is no topic {place}: this is {self._directory.shard}")
         async with self._locks.hold(place.topic):
+            held = self._held.get(place.incarnation)
+            if held is not None and held.epoch > epoch:  # whatever has become of its row
+                raise fenced(place, epoch, held.epoch)
             sealed = await self._checkpoints.seal(place, epoch, framing)
             if sealed is None:
                 sealed = await self._begin(place, epoch, framing)
