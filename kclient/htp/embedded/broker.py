@@ -104,13 +104,16 @@ class EmbeddedBroker:
         self._locks: NamedLocks[Topic] = NamedLocks()
         self._refusal: Callable[[], KafkaError] | None = None
         """What is said to every call once the store was closed, has failed, or stayed behind in the parent."""
-        self._abandoned: list[TopicLog] = []
-        """Logs of a store that has failed: their files may be in use until the syncer has stopped."""
+        self._logs: dict[TopicLog, None] = {}
+        """Whose files may be open: those of what is held, and those that are being closed or deleted."""
+        self._failed = False
+        """Whether nothing is synced any more: files may be in use until the syncer has stopped."""
         directory.on_fork = self._fork
 
     def _fork(self) -> None:
         path = self._directory.path
         self._refuse(lambda: StoreClosedError(f"{path} is open in the parent process, not in this forked one"))
+        self._logs.clear()  # the parent's: nothing of them is touched here
 
     @property
     def sync_rounds(self) -> int:
@@ -138,17 +141,18 @@ class EmbeddedBroker:
                 await self._finish(self._refuse(lambda: StoreClosedError(f"{path} was closed")))
         finally:
             await thread_to_the_end(self._syncer.stop)
-            for log in self._abandoned:
+            for log in self._logs:
                 log.release()
-            self._abandoned.clear()
+            self._logs.clear()
             self._services.open_files.close()
 
     def fail(self, error: StorageError) -> None:
         """Nothing can be stored any more: whoever waits hears of it, and so does every later call."""
         if self._refusal is None:
             reason = str(error)
-            self._abandoned = self._refuse(lambda: StorageError(reason))
-            for log in self._abandoned:
+            self._refuse(lambda: StorageError(reason))
+            self._failed = True
+            for log in list(self._logs):
                 log.abandon(reason)
 
     def _refuse(self, refusal: Callable[[], KafkaError]) -> list[TopicLog]:
@@ -172,6 +176,12 @@ class EmbeddedBroker:
         await self._checkpoints.write_all(logs)
         for log in logs:
             log.key = None
+            self._let_go(log)
+
+    def _let_go(self, log: TopicLog) -> None:
+        """A log is not used any more."""
+        if not self._failed and log in self._logs:
+            del self._logs[log]
             log.release()
 
     # --- topics ---
@@ -200,7 +210,6 @@ class EmbeddedBroker:
             if topic is None:
                 await self._end_namesake(place.topic)
                 log = await self._recover(place, framing, settings or self._settings, next_position, sealed)
-                self._check()
                 topic = self._hold(place, epoch, log)
             else:
                 log = topic.use()
@@ -258,9 +267,15 @@ class EmbeddedBroker:
             recovered.appendable = False
         log = TopicLog(str(place.topic), path, framing, settings, self._services, recovered, sealed)
         log.key = self._checkpoints.key(place.incarnation)
-        if recovered.damaged or (not recovered.appendable and log.next > 0):
-            # before anything is appended: recovery must not take the gap for a loss
-            await self._checkpoints.write(log)
+        self._logs[log] = None
+        try:
+            if recovered.damaged or (not recovered.appendable and log.next > 0):
+                # before anything is appended: recovery must not take the gap for a loss
+                await self._checkpoints.write(log)
+            self._check()
+        except BaseException:
+            self._let_go(log)
+            raise
         return log
 
     async def _end_namesake(self, name: Topic) -> None:
@@ -282,7 +297,7 @@ class EmbeddedBroker:
     async def _release(self, logs: Sequence[TopicLog]) -> None:
         for number, log in enumerate(logs, 1):
             await self._idle(log)
-            log.release()
+            self._let_go(log)
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
 

@@ -274,6 +274,32 @@ async def test_what_waits_for_a_sync_when_that_thread_dies(store: NamedStore, mo
             await call
 
 
+@pytest.mark.parametrize("what", ["delete", "close"])
+async def test_a_topic_that_is_given_up_when_that_thread_dies(tmp_path: Path, what: str) -> None:
+    """Nobody holds it any more, and whoever gives it up waits for a sync that never ends."""
+    files = FailingFiles()
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync="each") as store:
+        await prepare(store)
+        begun, end = threading.Event(), threading.Event()
+
+        def die(point: SyncPoint) -> None:
+            if point is SyncPoint.MESSAGES:
+                begun.set()
+                end.wait(30)
+                raise SystemExit
+
+        files.on_sync = die
+        sent = await store.broker.send(TOPIC, [message(0)])
+        await anyio.to_thread.run_sync(begun.wait, 30)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(getattr(store.broker, what), TOPIC)
+                await anyio.wait_all_tasks_blocked()
+                end.set()
+            with pytest.raises(StorageError, match="the thread that syncs has ended: SystemExit"):
+                await sent.synced()
+
+
 async def test_closing_a_store_that_has_failed_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
