@@ -114,6 +114,7 @@ class EmbeddedBroker:
         path = self._directory.path
         self._refuse(lambda: StoreClosedError(f"{path} is open in the parent process, not in this forked one"))
         self._logs.clear()  # the parent's: nothing of them is touched here
+        self._locks = NamedLocks()  # whoever holds one works there
 
     @property
     def sync_rounds(self) -> int:
@@ -138,8 +139,13 @@ class EmbeddedBroker:
         try:
             if self._refusal is None:
                 path = self._directory.path
-                await self._finish(self._refuse(lambda: StoreClosedError(f"{path} was closed")))
+                logs = self._refuse(lambda: StoreClosedError(f"{path} was closed"))
+                self._services.open_files.tell_room()  # who waits for some is refused
+                await self._locks.all_free()
+                await self._finish(logs)
         finally:
+            # whoever is at work, maybe in a thread, would go on in the files of the next owner
+            await self._locks.all_free()
             await thread_to_the_end(self._syncer.stop)
             for log in self._logs:
                 log.release()
@@ -152,6 +158,7 @@ class EmbeddedBroker:
             reason = str(error)
             self._refuse(lambda: StorageError(reason))
             self._failed = True
+            self._services.open_files.tell_room()
             for log in list(self._logs):
                 log.abandon(reason)
 
@@ -200,12 +207,14 @@ class EmbeddedBroker:
         if not self._keeps(place):
             raise UnknownTopicError(f"There is no topic {place}: this is {self._directory.shard}")
         async with self._locks.hold(place.topic):
+            self._check()
             held = self._held.get(place.incarnation)
             if held is not None and held.epoch > epoch:  # whatever has become of its row
                 raise fenced(place, epoch, held.epoch)
             sealed = await self._checkpoints.seal(place, epoch, framing)
             if sealed is None:
                 sealed = await self._begin(place, epoch, framing)
+            self._check()
             topic = self._held.get(place.incarnation)
             if topic is None:
                 await self._end_namesake(place.topic)
@@ -224,6 +233,7 @@ class EmbeddedBroker:
                 await self._idle(log)
                 log.raise_next(next_position)
                 await self._checkpoints.write(log)
+            self._check()
             return topic
 
     async def _begin(self, place: Place, epoch: int, framing: Framing) -> SyncCheckpoint:
@@ -321,6 +331,7 @@ class EmbeddedBroker:
         self._check()
         wanted = sorted({place for place in places if self._keeps(place)})
         async with self._locks.hold(*dict.fromkeys(place.topic for place in wanted)):
+            self._check()
             await self._check_fences(wanted, epoch)
             await to_the_end(self._delete, wanted)
 

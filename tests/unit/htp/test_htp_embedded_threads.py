@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,21 @@ import anyio.to_thread
 import pytest
 from sqlalchemy import create_engine, text
 
-from kclient.htp import ConflictError, Sent, StorageError, StorageFullError, Topic, open_store
+from kclient.htp import (
+    ConflictError,
+    LockedError,
+    Sent,
+    StorageError,
+    StorageFullError,
+    StoreClosedError,
+    Topic,
+    open_store,
+)
+from kclient.htp.embedded import broker as broker_module
 from kclient.htp.embedded import writer as writer_module
 from kclient.htp.embedded.broker import EmbeddedBroker
+from kclient.htp.embedded.checkpoints import SyncCheckpoints
+from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.recovery import SET_ASIDE, SET_ASIDE_MS
@@ -245,6 +258,65 @@ async def test_what_waits_for_the_database_when_its_thread_dies(
         late: list[StorageError] = []
         store.on_failure(late.append)
         assert late == told
+
+
+# --- closing ---
+
+
+CLOSED_AMID: dict[str, tuple[Any, str]] = {
+    "open": (broker_module, "recover"),
+    "delete": (DataDirectory, "set_deleted"),
+    "close": (SyncCheckpoints, "_store_indexes"),
+}
+
+
+@pytest.mark.parametrize("what", CLOSED_AMID)
+async def test_a_store_is_closed_when_the_threads_have_done_what_they_were_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """They would go on in the files of whoever opens the directory next."""
+    url = f"embedded:{tmp_path / 'data'}"
+    owner, name = CLOSED_AMID[what]
+    function = getattr(owner, name)
+    begun, free = threading.Event(), threading.Event()
+
+    def held_up(*args: Any) -> Any:
+        begun.set()
+        free.wait(30)
+        return function(*args)
+
+    async def work() -> None:
+        with suppress(StoreClosedError):
+            if what == "open":
+                await store.broker.open(TOPIC, FRAMING)
+            else:
+                await getattr(store.broker, what)(TOPIC)
+
+    closed = anyio.Event()
+
+    async def close() -> None:
+        await store.aclose()
+        closed.set()
+
+    store = named_store(url)
+    await store.__aenter__()
+    await prepare(store)
+    await (await store.broker.send(TOPIC, [message(0)])).synced()
+    if what == "open":
+        await store.broker.close(TOPIC)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, held_up)
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await anyio.to_thread.run_sync(begun.wait, 30)
+            group.start_soon(close)
+            await anyio.wait_all_tasks_blocked()
+            assert not closed.is_set()
+            with pytest.raises(LockedError):
+                await open_store(url).__aenter__()
+            free.set()
+    async with named_store(url) as store:
+        assert (await store.broker.open(TOPIC, FRAMING)).end == (0 if what == "delete" else 1)
 
 
 # --- syncing ---
