@@ -20,6 +20,7 @@ from sqlalchemy import create_engine, text
 
 from kclient.htp import (
     ConflictError,
+    LeaseHeldError,
     LockedError,
     Sent,
     StorageError,
@@ -37,6 +38,7 @@ from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.recovery import SET_ASIDE, SET_ASIDE_MS
 from kclient.htp.embedded.syncer import Syncer
+from kclient.htp.embedded.tables import set_counter
 from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.embedded.writer import Job
 from kclient.types import Buffer
@@ -78,7 +80,7 @@ BAD: dict[str, Callable[[SqliteManager], Any]] = {
     "code": lambda manager: manager._do(bad_code),
     "a lone surrogate": lambda manager: manager.commit({"\ud800": b"x"}),
     "another type": lambda manager: manager.commit({"half": b"x", "bad": 5.5}),  # type: ignore[dict-item]
-    "a number too large": lambda manager: manager.acquire("half", "one", 1.0, above=1 << 70),
+    "a number too large": lambda manager: manager._do(lambda connection: set_counter(connection, "half", 1 << 70)),
 }
 
 
@@ -217,6 +219,63 @@ async def test_a_commit_that_was_not_written_is_undone(tmp_path: Path, code: int
         assert isinstance(info.value, StorageFullError) is (code == sqlite3.SQLITE_FULL)
         assert not await scan_all(store.manager, "")
         assert await store.manager.commit({"key": b"y"})
+
+
+@pytest.mark.usefixtures("failing_commits")
+async def test_a_lease_whose_commit_failed_is_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wanted it was cancelled meanwhile; by then somebody else has its epoch."""
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        manager = store.manager
+        assert isinstance(manager, SqliteManager)
+        begun, free = threading.Event(), threading.Event()
+        acquire = manager._leases.acquire
+
+        def held_up(connection: Any, name: str, holder: str, *rest: Any) -> int:
+            epoch = acquire(connection, name, holder, *rest)
+            if holder == "one":
+                begun.set()
+                free.wait(30)
+            return epoch
+
+        monkeypatch.setattr(manager._leases, "acquire", held_up)
+        scope = anyio.CancelScope()
+
+        async def one() -> None:
+            with scope:
+                await manager.acquire("gateway", "one", 30.0)
+
+        async def two() -> None:
+            assert (await manager.acquire("gateway", "two", 30.0)).epoch == 1
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one)
+            await anyio.to_thread.run_sync(begun.wait, 30)
+            FailingConnection.code = sqlite3.SQLITE_FULL
+            group.start_soon(two)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+            free.set()
+        assert [each[:5] for each in await manager.leases("")] == [("gateway", "two", 1, 30.0, True)]
+        with pytest.raises(LeaseHeldError):
+            await manager.acquire("gateway", "three", 30.0)
+
+
+@pytest.mark.usefixtures("failing_commits")
+async def test_the_lease_of_one_that_died_stays_free_when_acquiring_it_fails(tmp_path: Path) -> None:
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        await store.manager.acquire("gateway", "dead", 30.0)
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        FailingConnection.code = sqlite3.SQLITE_FULL
+        with pytest.raises(StorageFullError):
+            await store.manager.acquire("gateway", "one", 30.0)
+        assert [each.held for each in await store.manager.leases("")] == [False]
+        lease = await store.manager.acquire("gateway", "one", 30.0)
+        FailingConnection.code = sqlite3.SQLITE_FULL
+        with pytest.raises(StorageFullError):
+            await store.manager.acquire("gateway", "one", 30.0)
+        await store.manager.renew(lease)
+        assert [each.held for each in await store.manager.leases("")] == [True]
 
 
 async def test_what_waits_for_the_database_when_its_thread_dies(
