@@ -230,11 +230,31 @@ class EmbeddedBroker:
                     topic = self._hold(place, epoch, log)
                     await to_the_end(self._idle, log)  # what the other one sent is decided before anybody looks
             if next_position > log.next:
-                await self._idle(log)
-                log.raise_next(next_position)
-                await self._checkpoints.write(log)
+                await self._raise_next(log, next_position)
             self._check()
             return topic
+
+    async def _raise_next(self, log: TopicLog, next_position: int) -> None:
+        """Let a log give no ordinal below a position from now on, durably; nothing is appended meanwhile."""
+        log.paused = True
+        try:
+            while log.unsynced:
+                log.unsynced.sync()
+                await self._idle(log)
+                self._check()
+            if next_position > log.next:
+                await to_the_end(self._write_gap, log, next_position)
+        finally:
+            log.paused = False
+            self._services.open_files.tell_room()
+
+    async def _write_gap(self, log: TopicLog, next_position: int) -> None:
+        take_back = log.raise_next(next_position)
+        try:
+            await self._checkpoints.write(log)
+        except BaseException:
+            take_back()  # what is appended behind a gap that nobody knows of would be taken for lost
+            raise
 
     async def _begin(self, place: Place, epoch: int, framing: Framing) -> SyncCheckpoint:
         """Make the directory of a topic that was never opened, and only then its checkpoint.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -80,6 +80,8 @@ class TopicLog:
         self.framing = framing
         self.settings = settings
         self.next: int = recovered.next
+        self.paused: bool = False
+        """Whether nothing is appended for the moment; who wants to is told of `OpenFiles.room` when that is over."""
         self.checkpoint_due: bool = True
         """Whether there is something that the last checkpoint does not cover."""
         self.services = services
@@ -173,7 +175,9 @@ class TopicLog:
     # --- appending ---
 
     def append(self, messages: Sequence[Buffer]) -> Ticket | None:
-        """Append all or none; the ticket tells when they are synced. None if too many files wait for that."""
+        """Append all or none; the ticket tells when they are synced. None if that has to wait for room."""
+        if self.paused:
+            return None
         infos = self._inspect(messages)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:
@@ -277,17 +281,27 @@ class TopicLog:
             self._seal(sealed)
             self.services.checkpoint(self)
 
-    def raise_next(self, next_position: int) -> None:
+    def raise_next(self, next_position: int) -> Callable[[], None]:
         """Give no ordinal below `next_position` from now on; nothing may be unsynced.
 
         The checkpoint has to be written before the next append: it tells recovery that the gap is no loss.
+
+        Returns:
+            What takes it back, as long as nothing was appended.
         """
         self._pass_stale(next_position, "could not begin further on")
+        before = self._synced, self._gap_from, self._gap_to, self.next
+
+        def take_back() -> None:
+            self.services.indexes.forget(self._segments.pop())
+            self._synced, self._gap_from, self._gap_to, self.next = before
+
         self._gap_from, self._gap_to = self.end, next_position
         self.next = next_position
         self._begin_segment()
         self._synced = LogPlace(next_position, self._segments[-1], 0)
         self.checkpoint_due = True
+        return take_back
 
     def _pass_stale(self, last: int, what: str) -> None:
         if self._stale:

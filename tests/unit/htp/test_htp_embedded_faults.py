@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
-from kclient.htp import StorageError, StorageFullError, TopicSettings
+from kclient.htp import OrderError, StorageError, StorageFullError, TopicSettings
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.loop import current_poster
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -291,6 +292,79 @@ async def test_with_durability_written_a_failed_sync_loses_nothing_visible(
     async with opening(durability="written") as store:
         await store.broker.open(TOPIC, FRAMING)
         assert await visible(store) == [b"a", b"b", b"c"]
+
+
+# --- going on further on ---
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+async def test_a_gap_that_could_not_be_recorded_is_none(
+    opening: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """Recovery would take what follows it for messages behind a loss."""
+    async with opening() as store:
+        await prepare(store)
+        await send(store, 0, b"a", b"b")
+        await store.broker.roll(TOPIC)
+
+        async def fail(*_: object) -> int:
+            raise StorageFullError("no space left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.manager, "commit", fail)
+            with pytest.raises(StorageFullError):
+                await store.broker.open(TOPIC, FRAMING, epoch=epoch, next_position=100)
+        if epoch == 1:
+            await send(store, 2, b"c")
+            assert await visible(store) == [b"a", b"b", b"c"]
+        assert (await store.broker.open(TOPIC, FRAMING, epoch=epoch, next_position=100)).next == 100
+        with monkeypatch.context() as patch:  # as if the process died before any other checkpoint
+            patch.setattr(store.manager, "commit_soon", lambda _writes, _done: None)
+            await send(store, 100, b"z")
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    async with named_store(f"embedded:{tmp_path / 'copy'}") as store:
+        await store.broker.open(TOPIC, FRAMING, epoch=3)
+        assert await visible(store) == [b"a", b"b", *([b"c"] if epoch == 1 else []), b"z"]
+
+
+@pytest.mark.parametrize("durability", ["synced", "written"])
+async def test_nothing_is_appended_while_a_topic_goes_on_further_on(
+    opening: Opening, files: FailingFiles, durability: str
+) -> None:
+    """By those who hold it under the same epoch: its next ordinal would go back, and be given twice."""
+    async with opening(durability=durability) as store:
+        await prepare(store)
+        await store.broker.send(TOPIC, [message(0, b"a")])
+        begun, free = threading.Event(), threading.Event()
+
+        def on_sync(point: SyncPoint) -> None:
+            if point is SyncPoint.MESSAGES:
+                begun.set()
+                free.wait(10)
+
+        files.on_sync = on_sync
+        topic = store.broker.direct(TOPIC)
+
+        async def write() -> None:
+            with pytest.raises(OrderError, match="do not follow on 9"):
+                await topic.send([message(3, b"late")])
+            await (await topic.send([message(9, b"c")])).synced()
+
+        async with anyio.create_task_group() as group:
+            topic.send_nowait([message(1, b"b"), message(2, b"b")])
+            group.start_soon(partial(store.broker.open, TOPIC, FRAMING, next_position=9))
+            await anyio.to_thread.run_sync(begun.wait, 10)
+            await store.manager.get([])  # the epoch is sealed
+            await anyio.wait_all_tasks_blocked()
+            assert topic.send_nowait([message(3, b"late")]) is None
+            group.start_soon(write)
+            await anyio.wait_all_tasks_blocked()
+            files.on_sync = None
+            free.set()
+        assert await visible(store) == [b"a", b"b", b"b", b"c"]
+    async with opening() as store:
+        await store.broker.open(TOPIC, FRAMING)
+        assert await visible(store) == [b"a", b"b", b"b", b"c"]
 
 
 # --- no space ---
