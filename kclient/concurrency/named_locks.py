@@ -22,6 +22,7 @@ class NamedLocks(Generic[K]):
 
     def __init__(self) -> None:
         self._locks: dict[K, anyio.Lock] = {}
+        self._all_free: anyio.Event | None = None
 
     @asynccontextmanager
     async def hold(self, *names: K) -> AsyncIterator[None]:
@@ -56,3 +57,13 @@ class NamedLocks(Generic[K]):
     def _forget(self, name: K, lock: anyio.Lock) -> None:
         if not lock.locked():  # whoever waited would have been given it
             self._locks.pop(name, None)
+            if not self._locks and self._all_free is not None:
+                self._all_free.set()
+                self._all_free = None
+
+    async def all_free(self) -> None:
+        """Wait until nobody holds any of the locks, nor waits for one; others may come at any time."""
+        while self._locks:
+            if self._all_free is None:
+                self._all_free = anyio.Event()
+            await self._all_free.wait()

@@ -8,14 +8,16 @@ its machine sleeps, the epochs keep an old holder from writing: a lease only say
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Final
 
 import anyio
 
-from kclient.htp.errors import LeaseHeldError
+from kclient.htp.errors import HtpError, LeaseHeldError
 from kclient.htp.port import Lease, LeaseInfo, Manager
+from kclient.htp.rows import GREATEST_EPOCH
 
 DRIFT: Final = 0.05
 """By so much of a lease's length one machine's clock may fall behind another's meanwhile. Clocks that are disciplined
@@ -23,6 +25,21 @@ differ by less than a thousandth."""
 _LOOKS: Final = 30
 """How often a lease is looked at in its length: a holder renews it a few times in it."""
 _LEAST_S: Final = 0.01
+
+
+def check_ttl(ttl: float) -> float:
+    """The length of a lease, in seconds. Raises `ValueError` if no lease can last as long."""
+    if not 0 <= ttl < math.inf:
+        raise ValueError(f"a lease lasts for some seconds, not {ttl}")
+    return ttl
+
+
+def next_epoch(name: str, epoch: int, above: int) -> int:
+    """The epoch that follows on that of a lease and on another one. Raises `HtpError` if none is left."""
+    following = max(epoch, above) + 1
+    if following > GREATEST_EPOCH:
+        raise HtpError(f"no epoch of {name!r} is left above {following - 1}")
+    return following
 
 
 class LeaseWatch:

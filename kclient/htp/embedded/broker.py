@@ -104,13 +104,17 @@ class EmbeddedBroker:
         self._locks: NamedLocks[Topic] = NamedLocks()
         self._refusal: Callable[[], KafkaError] | None = None
         """What is said to every call once the store was closed, has failed, or stayed behind in the parent."""
-        self._abandoned: list[TopicLog] = []
-        """Logs of a store that has failed: their files may be in use until the syncer has stopped."""
+        self._logs: dict[TopicLog, None] = {}
+        """Whose files may be open: those of what is held, and those that are being closed or deleted."""
+        self._failed = False
+        """Whether nothing is synced any more: files may be in use until the syncer has stopped."""
         directory.on_fork = self._fork
 
     def _fork(self) -> None:
         path = self._directory.path
         self._refuse(lambda: StoreClosedError(f"{path} is open in the parent process, not in this forked one"))
+        self._logs.clear()  # the parent's: nothing of them is touched here
+        self._locks = NamedLocks()  # whoever holds one works there
 
     @property
     def sync_rounds(self) -> int:
@@ -135,20 +139,27 @@ class EmbeddedBroker:
         try:
             if self._refusal is None:
                 path = self._directory.path
-                await self._finish(self._refuse(lambda: StoreClosedError(f"{path} was closed")))
+                logs = self._refuse(lambda: StoreClosedError(f"{path} was closed"))
+                self._services.open_files.tell_room()  # who waits for some is refused
+                await self._locks.all_free()
+                await self._finish(logs)
         finally:
+            # whoever is at work, maybe in a thread, would go on in the files of the next owner
+            await self._locks.all_free()
             await thread_to_the_end(self._syncer.stop)
-            for log in self._abandoned:
+            for log in self._logs:
                 log.release()
-            self._abandoned.clear()
+            self._logs.clear()
             self._services.open_files.close()
 
     def fail(self, error: StorageError) -> None:
         """Nothing can be stored any more: whoever waits hears of it, and so does every later call."""
         if self._refusal is None:
             reason = str(error)
-            self._abandoned = self._refuse(lambda: StorageError(reason))
-            for log in self._abandoned:
+            self._refuse(lambda: StorageError(reason))
+            self._failed = True
+            self._services.open_files.tell_room()
+            for log in list(self._logs):
                 log.abandon(reason)
 
     def _refuse(self, refusal: Callable[[], KafkaError]) -> list[TopicLog]:
@@ -172,6 +183,12 @@ class EmbeddedBroker:
         await self._checkpoints.write_all(logs)
         for log in logs:
             log.key = None
+            self._let_go(log)
+
+    def _let_go(self, log: TopicLog) -> None:
+        """A log is not used any more."""
+        if not self._failed and log in self._logs:
+            del self._logs[log]
             log.release()
 
     # --- topics ---
@@ -190,14 +207,18 @@ class EmbeddedBroker:
         if not self._keeps(place):
             raise UnknownTopicError(f"There is no topic {place}: this is {self._directory.shard}")
         async with self._locks.hold(place.topic):
+            self._check()
+            held = self._held.get(place.incarnation)
+            if held is not None and held.epoch > epoch:  # whatever has become of its row
+                raise fenced(place, epoch, held.epoch)
             sealed = await self._checkpoints.seal(place, epoch, framing)
             if sealed is None:
                 sealed = await self._begin(place, epoch, framing)
+            self._check()
             topic = self._held.get(place.incarnation)
             if topic is None:
                 await self._end_namesake(place.topic)
                 log = await self._recover(place, framing, settings or self._settings, next_position, sealed)
-                self._check()
                 topic = self._hold(place, epoch, log)
             else:
                 log = topic.use()
@@ -209,10 +230,31 @@ class EmbeddedBroker:
                     topic = self._hold(place, epoch, log)
                     await to_the_end(self._idle, log)  # what the other one sent is decided before anybody looks
             if next_position > log.next:
-                await self._idle(log)
-                log.raise_next(next_position)
-                await self._checkpoints.write(log)
+                await self._raise_next(log, next_position)
+            self._check()
             return topic
+
+    async def _raise_next(self, log: TopicLog, next_position: int) -> None:
+        """Let a log give no ordinal below a position from now on, durably; nothing is appended meanwhile."""
+        log.paused = True
+        try:
+            while log.unsynced:
+                log.unsynced.sync()
+                await self._idle(log)
+                self._check()
+            if next_position > log.next:
+                await to_the_end(self._write_gap, log, next_position)
+        finally:
+            log.paused = False
+            self._services.open_files.tell_room()
+
+    async def _write_gap(self, log: TopicLog, next_position: int) -> None:
+        take_back = log.raise_next(next_position)
+        try:
+            await self._checkpoints.write(log)
+        except BaseException:
+            take_back()  # what is appended behind a gap that nobody knows of would be taken for lost
+            raise
 
     async def _begin(self, place: Place, epoch: int, framing: Framing) -> SyncCheckpoint:
         """Make the directory of a topic that was never opened, and only then its checkpoint.
@@ -255,9 +297,15 @@ class EmbeddedBroker:
             recovered.appendable = False
         log = TopicLog(str(place.topic), path, framing, settings, self._services, recovered, sealed)
         log.key = self._checkpoints.key(place.incarnation)
-        if recovered.damaged or (not recovered.appendable and log.next > 0):
-            # before anything is appended: recovery must not take the gap for a loss
-            await self._checkpoints.write(log)
+        self._logs[log] = None
+        try:
+            if recovered.damaged or (not recovered.appendable and log.next > 0):
+                # before anything is appended: recovery must not take the gap for a loss
+                await self._checkpoints.write(log)
+            self._check()
+        except BaseException:
+            self._let_go(log)
+            raise
         return log
 
     async def _end_namesake(self, name: Topic) -> None:
@@ -279,7 +327,7 @@ class EmbeddedBroker:
     async def _release(self, logs: Sequence[TopicLog]) -> None:
         for number, log in enumerate(logs, 1):
             await self._idle(log)
-            log.release()
+            self._let_go(log)
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
 
@@ -303,6 +351,7 @@ class EmbeddedBroker:
         self._check()
         wanted = sorted({place for place in places if self._keeps(place)})
         async with self._locks.hold(*dict.fromkeys(place.topic for place in wanted)):
+            self._check()
             await self._check_fences(wanted, epoch)
             await to_the_end(self._delete, wanted)
 

@@ -38,6 +38,8 @@ class SyncCheckpoints:
         self._manager = manager
         self._shard = shard
         self._files = files
+        self._sealing: dict[str, SyncedLog | None] = {}
+        """Rows that are being sealed, each with the log of it whose checkpoint has to wait for that."""
 
     def key(self, incarnation: int) -> str:
         """Of a topic's checkpoint."""
@@ -70,7 +72,17 @@ class SyncCheckpoints:
             found.fence, found.framing = epoch, framing.name
             return found.encode()
 
-        await self._manager.change_of(place, self.key(place.incarnation), change)
+        key = self.key(place.incarnation)
+        self._sealing[key] = None
+        try:
+            await self._manager.change_of(place, key, change)
+            late = self._sealing[key]
+            if late is not None and found is not None:
+                late.fence = found.fence
+        finally:
+            late = self._sealing.pop(key)
+            if late is not None:
+                self.write_soon(late)
         return found
 
     async def fences(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -87,6 +99,9 @@ class SyncCheckpoints:
     def write_soon(self, log: SyncedLog, *, trusted: bool = True) -> None:
         """Have the checkpoint of a log written; `trusted` is as for `TopicLog.checkpoint`."""
         if log.key is None:
+            return
+        if log.key in self._sealing:  # it would come after the new epoch, and bring back the old one
+            self._sealing[log.key] = log
             return
 
         def done(error: Exception | None) -> None:

@@ -16,17 +16,32 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 
-def discard(segment: Segment, open_files: OpenFiles) -> None:
-    """Remove a segment of which nothing was synced."""
-    open_files.remove(segment.handle)
-    if not segment.exists:
-        return
+def discard(segment: Segment, open_files: OpenFiles) -> bool:
+    """Remove a segment of which nothing was synced; whether its file has gone."""
     try:
-        open_files.files.remove(segment.path)
-        open_files.files.remove(segment.index_path)
+        if segment.exists:
+            open_files.files.remove(segment.path)
+            segment.exists = False
+            open_files.files.remove(segment.index_path)
     except OSError as error:
-        # the next segment of that name sets it aside
         logger.error("%s could not be removed: %s", segment.path, error)
+        if segment.exists:
+            _empty(segment, open_files)
+    finally:
+        open_files.remove(segment.handle)
+    return not segment.exists
+
+
+def _empty(segment: Segment, open_files: OpenFiles) -> None:
+    """So that what was told to be lost does not come back if the process ends before the file can be removed."""
+    try:
+        fd = open_files.pin(segment.handle)
+        try:
+            open_files.files.truncate(fd, 0)
+        finally:
+            open_files.unpin(segment.handle)
+    except OSError as error:
+        logger.error("%s could not be emptied: %s", segment.path, error)
 
 
 def cut(segment: Segment, framing: Framing, open_files: OpenFiles) -> None:

@@ -113,6 +113,10 @@ class OpenFiles:
         self._held.pop(handle, None)
         self._asked = False
         self.unpin(handle)
+        self.tell_room()
+
+    def tell_room(self) -> None:
+        """Whoever waits for room tries again."""
         if self._room is not None:
             self._room.set()
             self._room = None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -80,6 +80,8 @@ class TopicLog:
         self.framing = framing
         self.settings = settings
         self.next: int = recovered.next
+        self.paused: bool = False
+        """Whether nothing is appended for the moment; who wants to is told of `OpenFiles.room` when that is over."""
         self.checkpoint_due: bool = True
         """Whether there is something that the last checkpoint does not cover."""
         self.services = services
@@ -97,6 +99,9 @@ class TopicLog:
         """Between these there are no messages, and the visible end is before them while nothing follows."""
         self.unsynced: Unsynced = Unsynced(services.open_files, partial(services.want_sync, self))
         self._limits = dict(sealed.limits)
+        self._stale: list[Segment] = []
+        """Given up, and their files are still there: at the next opening the name of each would bound what is before
+        it, so the log may not grow past one."""
         self._tickets: deque[Ticket] = deque()
         self._trimmed = 0
         """Where a trim that is under way will leave the start."""
@@ -170,10 +175,14 @@ class TopicLog:
     # --- appending ---
 
     def append(self, messages: Sequence[Buffer]) -> Ticket | None:
-        """Append all or none; the ticket tells when they are synced. None if too many files wait for that."""
+        """Append all or none; the ticket tells when they are synced. None if that has to wait for room."""
+        if self.paused:
+            return None
         infos = self._inspect(messages)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:
+            if self._stale:
+                self._remove_stale(infos[-1].last)
             segment = self._room_for(length)
             if segment is None:
                 return None
@@ -241,6 +250,18 @@ class TopicLog:
                 logger.error("%s: could not be cut back to %d bytes: %s", segment.path, segment.size, error)
             raise
 
+    def _remove_stale(self, last: int) -> None:
+        """Remove the files of segments that were given up. Raises `OSError` if that of one up to `last` stays."""
+        for segment in list(self._stale):
+            try:
+                self._files.remove(segment.path)
+            except OSError:
+                if segment.base <= last:
+                    raise
+            else:
+                self._stale.remove(segment)
+                self.unsynced.entry_has_changed()  # it must not come back when what is past it was acknowledged
+
     def storage_error(self, what: str, error: Exception) -> StorageError:
         """What an error of the operating system means for whoever asked."""
         if isinstance(error, OSError) and error.errno in NO_SPACE:
@@ -260,16 +281,34 @@ class TopicLog:
             self._seal(sealed)
             self.services.checkpoint(self)
 
-    def raise_next(self, next_position: int) -> None:
+    def raise_next(self, next_position: int) -> Callable[[], None]:
         """Give no ordinal below `next_position` from now on; nothing may be unsynced.
 
         The checkpoint has to be written before the next append: it tells recovery that the gap is no loss.
+
+        Returns:
+            What takes it back, as long as nothing was appended.
         """
+        self._pass_stale(next_position, "could not begin further on")
+        before = self._synced, self._gap_from, self._gap_to, self.next
+
+        def take_back() -> None:
+            self.services.indexes.forget(self._segments.pop())
+            self._synced, self._gap_from, self._gap_to, self.next = before
+
         self._gap_from, self._gap_to = self.end, next_position
         self.next = next_position
         self._begin_segment()
         self._synced = LogPlace(next_position, self._segments[-1], 0)
         self.checkpoint_due = True
+        return take_back
+
+    def _pass_stale(self, last: int, what: str) -> None:
+        if self._stale:
+            try:
+                self._remove_stale(last)
+            except OSError as error:
+                raise self.storage_error(what, error) from error
 
     # --- syncing ---
 
@@ -356,7 +395,8 @@ class TopicLog:
         while self._segments and (self._segments[-1] is not segment or position == 0):
             gone = self._segments.pop()
             self.services.indexes.forget(gone)
-            discard(gone, self.services.open_files)
+            if not discard(gone, self.services.open_files):
+                self._stale.append(gone)
             if gone is segment:
                 break
         else:
@@ -386,6 +426,7 @@ class TopicLog:
             return False
         active = self._segments[-1]
         if len(dropped) == len(self._segments) - 1 and not active.exists:
+            self._pass_stale(active.base, "could not be trimmed")
             try:
                 if not self.unsynced.hold(active):
                     return None
@@ -424,6 +465,7 @@ class TopicLog:
 
     def release(self) -> None:
         """Give up the open files; no sync may be under way."""
+        self._remove_stale(-1)  # the last attempt; nothing has grown past those that stay
         self.unsynced.let_go()
         for segment in self._segments:
             self.services.indexes.forget(segment)

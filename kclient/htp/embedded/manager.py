@@ -27,6 +27,7 @@ from kclient.htp.errors import (
     UnknownDomainError,
     UnknownTopicError,
 )
+from kclient.htp.leases import check_ttl
 from kclient.htp.loop import Signal, current_poster
 from kclient.htp.port import ChangePage, Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
 
@@ -240,7 +241,8 @@ class SqliteManager:
         self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None
     ) -> Lease:
         """Take a lease that is free, or is one's own already, or somebody's that is known to be over."""
-        expires = self._clock() + ttl
+        expires = self._clock() + check_ttl(ttl)
+        completion: Completion[Lease] = Completion()
         taken: Lease | None = None
 
         def work(connection: Connection) -> Lease:
@@ -250,12 +252,19 @@ class SqliteManager:
             taken = Lease(name, holder, epoch, ttl, expires)
             return taken
 
+        def done(result: Lease, error: Exception | None) -> Callable[[], object]:
+            nonlocal taken
+            if error is not None:
+                taken = None  # that was rolled back
+            return _completing(completion, result, error)
+
         def give_back(connection: Connection) -> None:
             if taken is not None:
                 self._leases.release(connection, taken)
 
+        self._writer.submit(Job(work, done))
         try:
-            return await self._do(work)
+            return await completion.wait()
         except anyio.get_cancelled_exc_class():
             # it is taken all the same, or will be: what is submitted now comes after it
             with suppress(HtpError):

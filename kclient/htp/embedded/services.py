@@ -18,6 +18,7 @@ class SyncedLog(Protocol):
     """A log as it is synced and checkpointed; see `TopicLog`."""
 
     name: str
+    fence: int
     key: str | None
     checkpoint_due: bool
 

@@ -24,6 +24,7 @@ class Unsynced:
     """
 
     __slots__ = (
+        "_abandoned",
         "_entries",
         "_generation",
         "_open_files",
@@ -50,6 +51,8 @@ class Unsynced:
         """Whether a plan is about to be asked for."""
         self._plans = 0
         """That were made."""
+        self._abandoned = False
+        """Whether nothing is synced any more."""
         self._generation = 0
         """Another one after a sync failed: what older plans were to sync is gone."""
         self._when_over: list[tuple[int, Callable[[], object]]] = []
@@ -90,7 +93,7 @@ class Unsynced:
 
     def request(self) -> None:
         """Have everything synced that was written, by the end of this turn of the event loop."""
-        if not self._wanted:
+        if not (self._wanted or self._abandoned):
             self._wanted = True
             self._want()
 
@@ -151,6 +154,10 @@ class Unsynced:
         self._generation += 1
         self._requested = None
 
+    def entry_has_changed(self) -> None:
+        """Another file has gone from the directory, which has to be synced with what is written next."""
+        self._entries += 1
+
     def entries_are_gone(self) -> None:
         """The segments that were created since have been removed."""
         self._synced_entries = self._entries
@@ -188,5 +195,6 @@ class Unsynced:
     def abandon(self) -> None:
         """There will be no sync: whoever waits for one is called back."""
         self.give_up()
+        self._abandoned = True
         self._wanted = False
         self.over()

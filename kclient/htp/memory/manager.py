@@ -23,6 +23,7 @@ from kclient.htp.errors import (
     UnknownDomainError,
     UnknownTopicError,
 )
+from kclient.htp.leases import check_ttl, next_epoch
 from kclient.htp.memory.state import LeaseRow
 from kclient.htp.port import ChangePage, Lease, LeaseInfo, Topic, TopicInfo, Versioned
 from kclient.htp.rows import prefix_end
@@ -187,13 +188,13 @@ class MemoryManager:
         self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None
     ) -> Lease:
         """Take a lease that is free, or is one's own already, or somebody's that is known to be over."""
-        expires = self._clock() + ttl
+        expires = self._clock() + check_ttl(ttl)
         with self._state.lock:
             self._check()
             row = self._state.leases.get(name)
             if row is not None and row.held and row.holder != holder and row.info(name) != over:
                 raise LeaseHeldError(f"{row.holder!r} holds {name!r}", holder=row.holder)
-            epoch = max(above, 0 if row is None else row.epoch) + 1
+            epoch = next_epoch(name, 0 if row is None else row.epoch, above)
             self._state.leases[name] = LeaseRow(holder, epoch, ttl, True, 1 if row is None else row.version + 1)
             return Lease(name, holder, epoch, ttl, expires)
 

@@ -228,13 +228,15 @@ class Manager(Protocol):
         Args:
             name: Of the lease.
             holder: Who asks.
-            ttl: Seconds that it is to last.
+            ttl: Seconds that it is to last; finite.
             above: Its epoch is greater than this, too.
             over: The lease as `leases` has shown it for as long as it lasts: it is taken from its holder if it is
                 still like this.
 
         Raises:
+            HtpError: If no epoch is left above that one: they have 31 bits.
             LeaseHeldError: If somebody else holds it.
+            ValueError: If nothing can last for so many seconds.
         """
         ...
 

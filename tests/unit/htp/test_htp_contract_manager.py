@@ -12,6 +12,7 @@ from kclient.htp import (
     ConflictError,
     DomainExistsError,
     FencedError,
+    HtpError,
     Lease,
     LeaseHeldError,
     LeaseInfo,
@@ -22,7 +23,7 @@ from kclient.htp import (
     UnknownTopicError,
 )
 from kclient.htp.port import CAP_EXCLUSIVE
-from kclient.htp.rows import scan_pages
+from kclient.htp.rows import GREATEST_EPOCH, scan_pages
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.all_rows import scan_all
 from tests.domains import domains_among
@@ -279,6 +280,25 @@ async def test_a_lease_that_ran_out(manager: Manager) -> None:
     assert taken.epoch > lease.epoch
     with pytest.raises(FencedError):
         await manager.renew(lease)
+
+
+@pytest.mark.parametrize("ttl", [float("inf"), float("nan"), -1.0])
+async def test_a_lease_that_nobody_could_see_end_is_refused(manager: Manager, ttl: float) -> None:
+    with pytest.raises(ValueError, match="lasts for some seconds"):
+        await manager.acquire("gateway", "one", ttl)
+    assert await manager.leases("") == []
+
+
+async def test_epochs_of_a_lease_come_to_an_end(manager: Manager) -> None:
+    for above in (GREATEST_EPOCH, 1 << 70):
+        with pytest.raises(HtpError, match="no epoch of 'gateway' is left"):
+            await manager.acquire("gateway", "one", 60, above=above)
+    lease = await manager.acquire("gateway", "one", 60, above=GREATEST_EPOCH - 1)
+    with pytest.raises(LeaseHeldError):
+        await manager.acquire("gateway", "two", 60)
+    with pytest.raises(HtpError, match="no epoch of 'gateway' is left"):
+        await manager.acquire("gateway", "one", 60)
+    assert (await manager.renew(lease)).epoch == GREATEST_EPOCH
 
 
 async def taken_from(manager: Manager, holder: str) -> tuple[Lease, Lease]:

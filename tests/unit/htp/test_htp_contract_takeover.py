@@ -5,8 +5,11 @@ Whoever holds an incarnation that has gone, or an epoch that a newer one has fol
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -26,6 +29,8 @@ from kclient.htp import (
 )
 from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.embedded.log import TopicLog
+from kclient.htp.embedded.manager import SqliteManager
+from kclient.htp.embedded.writer import Job
 from kclient.htp.port import CAP_FENCED_SENDS
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.all_rows import scan_all
@@ -318,6 +323,42 @@ async def test_the_successor_sees_what_the_other_had_sent(store: Store) -> None:
     await sent.synced()
     await send(new, b"c")
     assert await content(new) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("backend", ["embedded"], indirect=True)
+async def test_a_checkpoint_that_is_written_meanwhile_does_not_bring_back_the_older_epoch(
+    store: Store, tmp_path: Path
+) -> None:
+    """The end of a sync has one written, while the newer epoch is being sealed."""
+    assert isinstance(store.manager, SqliteManager)
+    place = await created(store)
+    old = await store.broker.open(place, FRAMING, epoch=1)
+    free = threading.Event()
+    store.manager._writer.submit(Job(lambda _: free.wait(30), lambda *_: lambda: None))
+    async with anyio.create_task_group() as group:
+        sent = await old.send([message(0, b"a")])
+        group.start_soon(partial(store.broker.open, place, FRAMING, epoch=2))
+        await sent.synced()
+        free.set()
+    await store.manager.get([])  # what was submitted is done
+    with pytest.raises(FencedError):
+        await store.broker.open(place, FRAMING, epoch=1)
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")  # as after a kill
+    async with open_store(f"embedded:{tmp_path / 'copy'}") as copy:
+        with pytest.raises(FencedError):
+            await copy.broker.open(place, FRAMING, epoch=1)
+        assert await content(await copy.broker.open(place, FRAMING, epoch=2)) == [b"a"]
+
+
+async def test_an_older_epoch_is_refused_whatever_becomes_of_the_checkpoint(store: Store) -> None:
+    place = await created(store)
+    topic = await store.broker.open(place, FRAMING, epoch=2)
+    for key in await scan_all(store.manager, "brk/"):
+        await store.manager.commit({key: b"damaged"})
+    with pytest.raises(FencedError):
+        await store.broker.open(place, FRAMING, epoch=1)
+    await send(topic, b"a")
+    assert await content(topic) == [b"a"]
 
 
 async def test_an_older_epoch_deletes_nothing(store: Store) -> None:

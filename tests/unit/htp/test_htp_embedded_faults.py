@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
-from kclient.htp import StorageError, StorageFullError, TopicSettings
+from kclient.htp import OrderError, StorageError, StorageFullError, TopicSettings
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.loop import current_poster
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -178,6 +180,48 @@ async def test_a_failure_in_a_round_over_two_segments(opening: Opening, files: F
         assert await visible(store) == [b"a", b"b", b"c", b"d"]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+async def test_the_log_does_not_grow_past_a_segment_that_could_not_be_removed(
+    opening: Opening, files: FailingFiles, tmp_path: Path, killed: bool
+) -> None:
+    """Its name would bound what is acknowledged after it, and what was told to be lost would come back."""
+    layout = TopicSettings(segment_bytes=2 * (OVERHEAD + 4), dense=True)
+    async with opening(settings=layout) as store:
+        await prepare(store)
+        await send(store, 0, b"good")
+        fail_once(files, SyncPoint.SEALED)
+        sent = [store.broker.send_nowait(TOPIC, [message(number, b"lost")]) for number in (1, 2, 3)]
+        remove = files.remove
+
+        def refuse(path: str) -> None:
+            if path.endswith(f"{2:020}.log") and Path(path).exists():
+                raise broken()
+            remove(path)
+
+        files.remove = refuse  # type: ignore[method-assign]
+        for each in sent:
+            with pytest.raises(StorageError):
+                await each.synced()
+        await send(store, 1, b"good")  # up to its name there is room
+        for _ in range(2):
+            with pytest.raises(StorageError, match="could not be written"):
+                await send(store, 2, b"good")
+        with pytest.raises(StorageError, match="could not begin further on"):
+            await store.broker.open(TOPIC, FRAMING, next_position=10)
+        assert await visible(store) == [b"good"] * 2
+        if killed:
+            shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        files.remove = remove  # type: ignore[method-assign]
+        for number in range(2, 6):
+            await send(store, number, b"good")
+        if not killed:
+            shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    for name, count in (("data", 6), ("copy", 2 if killed else 6)):
+        async with named_store(f"embedded:{tmp_path / name}", settings=layout) as store:
+            await store.broker.open(TOPIC, FRAMING)
+            assert await visible(store) == [b"good"] * count
+
+
 async def test_the_cut_end_of_a_segment_does_not_come_back(
     opening: Opening, files: FailingFiles, tmp_path: Path
 ) -> None:
@@ -248,6 +292,79 @@ async def test_with_durability_written_a_failed_sync_loses_nothing_visible(
     async with opening(durability="written") as store:
         await store.broker.open(TOPIC, FRAMING)
         assert await visible(store) == [b"a", b"b", b"c"]
+
+
+# --- going on further on ---
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+async def test_a_gap_that_could_not_be_recorded_is_none(
+    opening: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """Recovery would take what follows it for messages behind a loss."""
+    async with opening() as store:
+        await prepare(store)
+        await send(store, 0, b"a", b"b")
+        await store.broker.roll(TOPIC)
+
+        async def fail(*_: object) -> int:
+            raise StorageFullError("no space left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.manager, "commit", fail)
+            with pytest.raises(StorageFullError):
+                await store.broker.open(TOPIC, FRAMING, epoch=epoch, next_position=100)
+        if epoch == 1:
+            await send(store, 2, b"c")
+            assert await visible(store) == [b"a", b"b", b"c"]
+        assert (await store.broker.open(TOPIC, FRAMING, epoch=epoch, next_position=100)).next == 100
+        with monkeypatch.context() as patch:  # as if the process died before any other checkpoint
+            patch.setattr(store.manager, "commit_soon", lambda _writes, _done: None)
+            await send(store, 100, b"z")
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    async with named_store(f"embedded:{tmp_path / 'copy'}") as store:
+        await store.broker.open(TOPIC, FRAMING, epoch=3)
+        assert await visible(store) == [b"a", b"b", *([b"c"] if epoch == 1 else []), b"z"]
+
+
+@pytest.mark.parametrize("durability", ["synced", "written"])
+async def test_nothing_is_appended_while_a_topic_goes_on_further_on(
+    opening: Opening, files: FailingFiles, durability: str
+) -> None:
+    """By those who hold it under the same epoch: its next ordinal would go back, and be given twice."""
+    async with opening(durability=durability) as store:
+        await prepare(store)
+        await store.broker.send(TOPIC, [message(0, b"a")])
+        begun, free = threading.Event(), threading.Event()
+
+        def on_sync(point: SyncPoint) -> None:
+            if point is SyncPoint.MESSAGES:
+                begun.set()
+                free.wait(10)
+
+        files.on_sync = on_sync
+        topic = store.broker.direct(TOPIC)
+
+        async def write() -> None:
+            with pytest.raises(OrderError, match="do not follow on 9"):
+                await topic.send([message(3, b"late")])
+            await (await topic.send([message(9, b"c")])).synced()
+
+        async with anyio.create_task_group() as group:
+            topic.send_nowait([message(1, b"b"), message(2, b"b")])
+            group.start_soon(partial(store.broker.open, TOPIC, FRAMING, next_position=9))
+            await anyio.to_thread.run_sync(begun.wait, 10)
+            await store.manager.get([])  # the epoch is sealed
+            await anyio.wait_all_tasks_blocked()
+            assert topic.send_nowait([message(3, b"late")]) is None
+            group.start_soon(write)
+            await anyio.wait_all_tasks_blocked()
+            files.on_sync = None
+            free.set()
+        assert await visible(store) == [b"a", b"b", b"b", b"c"]
+    async with opening() as store:
+        await store.broker.open(TOPIC, FRAMING)
+        assert await visible(store) == [b"a", b"b", b"b", b"c"]
 
 
 # --- no space ---

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,27 @@ import anyio.to_thread
 import pytest
 from sqlalchemy import create_engine, text
 
-from kclient.htp import ConflictError, Sent, StorageError, StorageFullError, Topic, open_store
+from kclient.htp import (
+    ConflictError,
+    LeaseHeldError,
+    LockedError,
+    Sent,
+    StorageError,
+    StorageFullError,
+    StoreClosedError,
+    Topic,
+    open_store,
+)
+from kclient.htp.embedded import broker as broker_module
 from kclient.htp.embedded import writer as writer_module
 from kclient.htp.embedded.broker import EmbeddedBroker
+from kclient.htp.embedded.checkpoints import SyncCheckpoints
+from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.recovery import SET_ASIDE, SET_ASIDE_MS
 from kclient.htp.embedded.syncer import Syncer
+from kclient.htp.embedded.tables import set_counter
 from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.embedded.writer import Job
 from kclient.types import Buffer
@@ -65,7 +80,7 @@ BAD: dict[str, Callable[[SqliteManager], Any]] = {
     "code": lambda manager: manager._do(bad_code),
     "a lone surrogate": lambda manager: manager.commit({"\ud800": b"x"}),
     "another type": lambda manager: manager.commit({"half": b"x", "bad": 5.5}),  # type: ignore[dict-item]
-    "a number too large": lambda manager: manager.acquire("half", "one", 1.0, above=1 << 70),
+    "a number too large": lambda manager: manager._do(lambda connection: set_counter(connection, "half", 1 << 70)),
 }
 
 
@@ -206,6 +221,63 @@ async def test_a_commit_that_was_not_written_is_undone(tmp_path: Path, code: int
         assert await store.manager.commit({"key": b"y"})
 
 
+@pytest.mark.usefixtures("failing_commits")
+async def test_a_lease_whose_commit_failed_is_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wanted it was cancelled meanwhile; by then somebody else has its epoch."""
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        manager = store.manager
+        assert isinstance(manager, SqliteManager)
+        begun, free = threading.Event(), threading.Event()
+        acquire = manager._leases.acquire
+
+        def held_up(connection: Any, name: str, holder: str, *rest: Any) -> int:
+            epoch = acquire(connection, name, holder, *rest)
+            if holder == "one":
+                begun.set()
+                free.wait(30)
+            return epoch
+
+        monkeypatch.setattr(manager._leases, "acquire", held_up)
+        scope = anyio.CancelScope()
+
+        async def one() -> None:
+            with scope:
+                await manager.acquire("gateway", "one", 30.0)
+
+        async def two() -> None:
+            assert (await manager.acquire("gateway", "two", 30.0)).epoch == 1
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one)
+            await anyio.to_thread.run_sync(begun.wait, 30)
+            FailingConnection.code = sqlite3.SQLITE_FULL
+            group.start_soon(two)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+            free.set()
+        assert [each[:5] for each in await manager.leases("")] == [("gateway", "two", 1, 30.0, True)]
+        with pytest.raises(LeaseHeldError):
+            await manager.acquire("gateway", "three", 30.0)
+
+
+@pytest.mark.usefixtures("failing_commits")
+async def test_the_lease_of_one_that_died_stays_free_when_acquiring_it_fails(tmp_path: Path) -> None:
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        await store.manager.acquire("gateway", "dead", 30.0)
+    async with open_store(f"embedded:{tmp_path / 'data'}") as store:
+        FailingConnection.code = sqlite3.SQLITE_FULL
+        with pytest.raises(StorageFullError):
+            await store.manager.acquire("gateway", "one", 30.0)
+        assert [each.held for each in await store.manager.leases("")] == [False]
+        lease = await store.manager.acquire("gateway", "one", 30.0)
+        FailingConnection.code = sqlite3.SQLITE_FULL
+        with pytest.raises(StorageFullError):
+            await store.manager.acquire("gateway", "one", 30.0)
+        await store.manager.renew(lease)
+        assert [each.held for each in await store.manager.leases("")] == [True]
+
+
 async def test_what_waits_for_the_database_when_its_thread_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +319,65 @@ async def test_what_waits_for_the_database_when_its_thread_dies(
         assert late == told
 
 
+# --- closing ---
+
+
+CLOSED_AMID: dict[str, tuple[Any, str]] = {
+    "open": (broker_module, "recover"),
+    "delete": (DataDirectory, "set_deleted"),
+    "close": (SyncCheckpoints, "_store_indexes"),
+}
+
+
+@pytest.mark.parametrize("what", CLOSED_AMID)
+async def test_a_store_is_closed_when_the_threads_have_done_what_they_were_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """They would go on in the files of whoever opens the directory next."""
+    url = f"embedded:{tmp_path / 'data'}"
+    owner, name = CLOSED_AMID[what]
+    function = getattr(owner, name)
+    begun, free = threading.Event(), threading.Event()
+
+    def held_up(*args: Any) -> Any:
+        begun.set()
+        free.wait(30)
+        return function(*args)
+
+    async def work() -> None:
+        with suppress(StoreClosedError):
+            if what == "open":
+                await store.broker.open(TOPIC, FRAMING)
+            else:
+                await getattr(store.broker, what)(TOPIC)
+
+    closed = anyio.Event()
+
+    async def close() -> None:
+        await store.aclose()
+        closed.set()
+
+    store = named_store(url)
+    await store.__aenter__()
+    await prepare(store)
+    await (await store.broker.send(TOPIC, [message(0)])).synced()
+    if what == "open":
+        await store.broker.close(TOPIC)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, held_up)
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await anyio.to_thread.run_sync(begun.wait, 30)
+            group.start_soon(close)
+            await anyio.wait_all_tasks_blocked()
+            assert not closed.is_set()
+            with pytest.raises(LockedError):
+                await open_store(url).__aenter__()
+            free.set()
+    async with named_store(url) as store:
+        assert (await store.broker.open(TOPIC, FRAMING)).end == (0 if what == "delete" else 1)
+
+
 # --- syncing ---
 
 
@@ -272,6 +403,32 @@ async def test_what_waits_for_a_sync_when_that_thread_dies(store: NamedStore, mo
     for call in (store.broker.send(TOPIC, [message(1)]), store.broker.pull(TOPIC, 0), store.broker.status(OTHER)):
         with pytest.raises(StorageError, match="the thread that syncs has ended"):
             await call
+
+
+@pytest.mark.parametrize("what", ["delete", "close"])
+async def test_a_topic_that_is_given_up_when_that_thread_dies(tmp_path: Path, what: str) -> None:
+    """Nobody holds it any more, and whoever gives it up waits for a sync that never ends."""
+    files = FailingFiles()
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync="each") as store:
+        await prepare(store)
+        begun, end = threading.Event(), threading.Event()
+
+        def die(point: SyncPoint) -> None:
+            if point is SyncPoint.MESSAGES:
+                begun.set()
+                end.wait(30)
+                raise SystemExit
+
+        files.on_sync = die
+        sent = await store.broker.send(TOPIC, [message(0)])
+        await anyio.to_thread.run_sync(begun.wait, 30)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(getattr(store.broker, what), TOPIC)
+                await anyio.wait_all_tasks_blocked()
+                end.set()
+            with pytest.raises(StorageError, match="the thread that syncs has ended: SystemExit"):
+                await sent.synced()
 
 
 async def test_closing_a_store_that_has_failed_leaves_nothing_open(

@@ -277,6 +277,19 @@ async def test_of_two_that_wait_one_has_it(pair: list[Manager]) -> None:
     assert refused == had * 5
 
 
+@pytest.mark.anyio
+async def test_a_lease_whose_row_is_damaged_keeps_the_epoch_that_can_be_read(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'data'}"
+    async with open_store(url) as store:
+        await store.manager.acquire("gateway", "one", TTL, above=7)
+    with sqlite3.connect(tmp_path / "data" / "mgr" / "mgr.db") as database:
+        database.execute("UPDATE leases SET ttl = -1.0")
+    database.close()
+    async with open_store(url) as store:
+        assert await store.manager.leases("") == []
+        assert (await store.manager.acquire("gateway", "two", TTL)).epoch == 9
+
+
 # --- what earlier versions wrote ---
 
 

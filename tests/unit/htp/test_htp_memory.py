@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kclient.htp import TopicSettings
+from kclient.htp import StorageFullError, TopicSettings
 from kclient.htp.embedded.buffers import SMALLEST, ReadBuffers
 from kclient.htp.embedded.index import MOST, SegmentIndex
 from kclient.memory_ledger import CacheAccount, MemoryLedger, process_memory
@@ -144,6 +144,29 @@ async def test_indexes_are_thinned_when_memory_is_short(tmp_path: Path) -> None:
         assert indexes().held > 0
         await store.broker.delete(TOPIC)
         assert not [each for each in process_memory().accounts() if each.name == "indexes" and each.held > 2_000]
+
+
+@pytest.mark.anyio
+async def test_an_opening_that_fails_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with named_store(f"embedded:{tmp_path}/data", settings=TopicSettings(segment_bytes=100)) as store:
+        await prepare(store)
+        await send(store, range(20))
+        account = indexes()
+        await store.broker.close(TOPIC)
+        before = account.held
+
+        async def fail(*_: object) -> int:
+            raise StorageFullError("no space left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.manager, "commit", fail)
+            for _ in range(2):
+                with pytest.raises(StorageFullError):
+                    await store.broker.open(TOPIC, FRAMING, next_position=100)
+        assert account.held == before
+        await store.broker.open(TOPIC, FRAMING, next_position=100)
+        assert account.held > before
+    assert account.held == 0
 
 
 def test_read_buffers_count_and_are_given_up() -> None:
