@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _SURE: Final = 64
-"""What may be refused is sure of one part in so many of the total, each kind."""
+"""What may be refused is sure of one part in so many of the total, each kind: all parts together, in equal shares."""
 _REFUSABLE: Final = 3 / 8
 """So much of the total may all of it come to together."""
 _UNUSED: Final = 2
@@ -137,8 +137,13 @@ class LimitedAccount(MemoryAccount):
         super().__init__(name, part.ledger, part)
         self.limit: int = limit
         """Bytes beyond which there is no room."""
-        self.sure: int = min(part.total // _SURE, limit)
-        """Bytes up to which there is room in any case."""
+        self.sure: int = 0
+        """Bytes up to which there is room in any case: the fewer, the more parts there are."""
+
+    def share_out(self, parts: int) -> None:
+        """There are so many parts, which are sure of something each, used or not."""
+        assert self.part is not None
+        self.sure = min(self.part.total // _SURE // parts, self.limit)
 
     @property
     def claim(self) -> int:
@@ -319,6 +324,8 @@ class MemoryLedger:
         """Bytes: accounts tell of no smaller changes."""
         self.alone: bool = True
         """Whether there is one part at most."""
+        self.count: int = 1
+        """How many parts there are, 1 at least."""
         self.favoured: object = None
         """The share of the connection that goes on whatever the others hold."""
         self.favoured_part: MemoryPart | None = None
@@ -357,6 +364,8 @@ class MemoryLedger:
         """Count an account with the others, as long as somebody has it."""
         with self._lock:
             self._accounts = (*(each for each in self._accounts if each() is not None), ref(account))
+            if isinstance(account, LimitedAccount):
+                account.share_out(self.count)
         self.changed()
         return account
 
@@ -382,6 +391,10 @@ class MemoryLedger:
         self.total = max(totals, default=0)
         self.grain = max(min(totals, default=0) // _GRAIN, 1)
         self.alone = len(totals) <= 1
+        self.count = max(len(totals), 1)
+        for account in self.accounts():
+            if isinstance(account, LimitedAccount):
+                account.share_out(self.count)
 
     def parts(self) -> list[MemoryPart]:
         """Of the servers that there are."""

@@ -190,6 +190,24 @@ def test_several_servers_share_what_the_greatest_may_have() -> None:
     assert second.spare == 6 * MB
 
 
+def test_what_idle_servers_are_sure_of_does_not_grow_with_their_number() -> None:
+    ledger = MemoryLedger()
+    part = ledger.part(64 * MB)
+    connections = FakeConnections(part)
+    topics = part.limited("topics", 4)
+    idle = [ledger.part(64 * MB) for _ in range(31)]
+    accounts = [each.limited(name, 4) for each in idle for name in "abcde"]
+    assert connections.spare == 64 * MB - topics.sure - sum(account.sure for account in accounts)
+    assert connections.spare > 58 * MB
+    assert topics.has_room(16 * MB)
+    connections.held = 64 * MB
+    assert topics.has_room(topics.sure)
+    assert not topics.has_room(topics.sure + 1)
+    for each in idle:
+        each.close()
+    assert topics.has_room(MB), "of which one alone is sure"
+
+
 def test_what_is_of_the_process_is_of_no_server_with_a_smaller_total() -> None:
     ledger = MemoryLedger()
     large, small = ledger.part(64 * MB), ledger.part(16 * MB)
