@@ -211,15 +211,17 @@ class MemoryPart:
     Args:
         ledger: The sum that it is of.
         total: Bytes that it may come to.
+        loop: The server's, see `loop`.
     """
 
-    def __init__(self, ledger: MemoryLedger, total: int) -> None:
+    def __init__(self, ledger: MemoryLedger, total: int, loop: Loop | None = None) -> None:
         self.ledger: MemoryLedger = ledger
         self.total: int = total
         self.connections: Connections | None = None
         """Of the server, once it is there."""
-        self.loop: Loop | None = None
-        """The server's, once it runs: what happens in other ones it hears of there."""
+        self.loop: Loop | None = loop
+        """The server's: what happens in other ones it hears of there, and there its caches are given up. None while it
+        has no caches and no connections, and may get a loop yet."""
         self.shares: bool = False
         """Whether it has less than its total because of others, and not of what it keeps itself."""
         self._posted = False
@@ -335,9 +337,9 @@ class MemoryLedger:
         self._parts: tuple[ref[MemoryPart], ...] = ()
         self._accounts: tuple[ref[MemoryAccount], ...] = ()
 
-    def part(self, total: int) -> MemoryPart:
-        """The part of a new server, whose total is so many bytes."""
-        made = MemoryPart(self, total)
+    def part(self, total: int, loop: Loop | None = None) -> MemoryPart:
+        """The part of a new server, whose total is so many bytes, and which runs in this loop."""
+        made = MemoryPart(self, total, loop)
         with self._lock:
             self._set_parts((*self._parts, ref(made)))
         return made
