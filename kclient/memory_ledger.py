@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Final, Protocol, TypeVar
@@ -40,6 +41,10 @@ _UNUSED: Final = 2
 _GRAIN: Final = 4096
 """Connections are told when an account has changed by one part in so many of the total."""
 _UNLIMITED: Final = 1 << 62
+_ASKED_AGAIN: Final = 1.0
+"""Seconds after which a server's loop is asked again whether it runs."""
+_SILENT: Final = 10.0
+"""Seconds after which a loop that has not run what it was asked to stands still."""
 
 
 class Connections(Protocol):
@@ -225,6 +230,8 @@ class MemoryPart:
         self.shares: bool = False
         """Whether it has less than its total because of others, and not of what it keeps itself."""
         self._posted = False
+        self._asked = float("-inf")
+        self._silent_since: float | None = None
 
     def account(self, name: str) -> MemoryAccount:
         """An account of what cannot be refused."""
@@ -290,6 +297,19 @@ class MemoryPart:
         elif not self.loop.post(what):
             self.close()  # nobody has
 
+    def answers(self, now: float) -> bool:
+        """Whether the server's loop runs, as far as is known: now and then it is asked. If it has ended this closes."""
+        since = self._silent_since
+        if now - self._asked >= (_ASKED_AGAIN if since is None else _SILENT):
+            self._asked = now
+            if since is None:
+                self._silent_since = since = now
+            self.tell(self._answered)
+        return since is None or now - since < _SILENT
+
+    def _answered(self) -> None:
+        self._silent_since = None
+
     def tell_freed(self, connections: Connections) -> None:
         """Connections of it wait, and others hold less: they are told soon, once."""
 
@@ -317,9 +337,13 @@ A = TypeVar("A", bound=MemoryAccount)
 
 
 class MemoryLedger:
-    """The sum of a process, or of a test."""
+    """The sum of a process, or of a test.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Monotonic time in seconds, the same in all threads.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.total: int = 0
         """Bytes that everything may come to: the greatest total of a part; 0 while there is none, for no limit."""
         self.grain: int = 1
@@ -332,7 +356,8 @@ class MemoryLedger:
         """The share of the connection that goes on whatever the others hold."""
         self.favoured_part: MemoryPart | None = None
         """Where that is."""
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._lock = threading.RLock()  # a part may be collected while one is counted
         # replaced, never changed: other threads may look at them
         self._parts: tuple[ref[MemoryPart], ...] = ()
         self._accounts: tuple[ref[MemoryAccount], ...] = ()
@@ -341,7 +366,7 @@ class MemoryLedger:
         """The part of a new server, whose total is so many bytes, and which runs in this loop."""
         made = MemoryPart(self, total, loop)
         with self._lock:
-            self._set_parts((*self._parts, ref(made)))
+            self._set_parts((*self._parts, ref(made, self._collected)))
         return made
 
     def account(self, name: str) -> MemoryAccount:
@@ -385,18 +410,35 @@ class MemoryLedger:
         if self.favoured_part is part:
             self.favour(None, None)
         self.changed()
-        self.freed(part)
+        for other in self.parts():  # it may have been the favour alone that kept them waiting
+            if other.connections is not None and other.connections.waits:
+                other.tell_freed(other.connections)
 
     def _set_parts(self, parts: tuple[ref[MemoryPart], ...]) -> None:
         self._parts = parts
-        totals = [part.total for part in self.parts()]
-        self.total = max(totals, default=0)
-        self.grain = max(min(totals, default=0) // _GRAIN, 1)
-        self.alone = len(totals) <= 1
-        self.count = max(len(totals), 1)
-        for account in self.accounts():
-            if isinstance(account, LimitedAccount):
-                account.share_out(self.count)
+        while True:
+            totals = [part.total for part in self.parts()]
+            self.total = max(totals, default=0)
+            self.grain = max(min(totals, default=0) // _GRAIN, 1)
+            self.alone = len(totals) <= 1
+            self.count = max(len(totals), 1)
+            for account in self.accounts():
+                if isinstance(account, LimitedAccount):
+                    account.share_out(self.count)
+            if len(totals) == len(self.parts()):  # else one was collected meanwhile
+                return
+
+    def _collected(self, _: ref[MemoryPart]) -> None:
+        """A part has gone that nobody closed; this is called in any thread, amid whatever it does."""
+        if not self._lock.acquire(timeout=1.0):
+            return  # this is a forked child, and a thread of the parent held it
+        try:
+            self._set_parts(tuple(each for each in self._parts if each() is not None))
+        finally:
+            self._lock.release()
+        for part in self.parts():
+            if part.loop is not None and part.connections is not None:
+                part.loop.post(part.connections.others_freed)
 
     def parts(self) -> list[MemoryPart]:
         """Of the servers that there are."""
@@ -444,10 +486,25 @@ class MemoryLedger:
             if other is not part and other.connections is not None
         )
 
+    def look_after(self) -> bool:
+        """Count those parts no more whose loops have ended, and take the favour from one whose loop stands still.
+
+        What a loop that stands still holds counts on, since it is there. But as others may go on one by one, in favour,
+        nobody waits for it for ever. False if all parts still count.
+        """
+        if self.alone:
+            return False
+        before, now = self._parts, self._clock()
+        for part in self.parts():
+            if not part.answers(now) and self.favoured_part is part:
+                self.favour(None, None)
+        return self._parts is not before
+
     def relieve(self) -> bool:
-        """Have all caches give up what they can; False if none does now."""
+        """Have all caches, and servers that are no more, give up what they can; False if none does now."""
+        ended = self.look_after()
         relieved = [each.relieve() for each in self.accounts() if isinstance(each, CacheAccount)]
-        return any(relieved)
+        return ended or any(relieved)
 
     def __repr__(self) -> str:
         return f"<MemoryLedger of {self.total} bytes, {len(self.parts())} parts, {self.accounts()}>"

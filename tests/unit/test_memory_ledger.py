@@ -135,10 +135,12 @@ def test_a_cache_without_any_server_has_its_own_limit() -> None:
     cache = Cache(ledger, share=8, most=4 * MB)
     assert cache.fill(4 * MB)
     assert not cache.fill(1)
-    ledger.part(16 * MB)
+    part = ledger.part(16 * MB)
     cache.account.add(-4 * MB)
     assert cache.fill(2 * MB)
     assert not cache.fill(1)
+    part.close()
+    assert cache.fill(2 * MB)
 
 
 def test_connections_are_told_of_what_matters() -> None:
@@ -282,6 +284,71 @@ def test_a_server_whose_loop_has_ended_holds_nothing() -> None:
     ledger.begin_to_wait(here)
     assert (ledger.alone, ledger.total, ledger.favoured) == (True, 64 * MB, None)
     assert mine.spare == 64 * MB
+
+
+def test_a_server_whose_loop_has_ended_takes_no_room_from_what_may_be_refused() -> None:
+    now = 100.0
+    ledger = MemoryLedger(lambda: now)
+    here, there = ledger.part(64 * MB), ledger.part(64 * MB)
+    connections = [FakeConnections(part) for part in (here, there)]
+    there.loop = loop = Loop()
+    topics = here.limited("topics", 4)
+    connections[1].held = 60 * MB
+    assert not topics.has_room(10 * MB)
+    while loop.posted:
+        loop.posted.pop()()  # type: ignore[operator]
+    loop.ended = True
+    assert not topics.has_room(10 * MB), "it ran just now"
+    now = 101.0
+    assert topics.has_room(10 * MB)
+    assert ledger.parts() == [here]
+
+
+def test_the_favour_goes_on_from_a_server_whose_loop_stands_still() -> None:
+    """It may hold what it holds for ever, and the others go on in favour, one after the other."""
+    now = 100.0
+    ledger = MemoryLedger(lambda: now)
+    here, there = ledger.part(64 * MB), ledger.part(64 * MB)
+    mine, theirs = FakeConnections(here), FakeConnections(there)
+    there.loop = loop = Loop()
+    theirs.held = 60 * MB
+    ledger.favour(favoured := object(), there)
+    ledger.look_after()
+    asked = len(loop.posted)
+    for seconds in (0.5, 1.0, 5.0, 9.9):
+        now = 100.0 + seconds
+        assert not ledger.look_after()
+        assert ledger.favoured is favoured
+    assert len(loop.posted) == asked, "once"
+    now = 110.0
+    assert not ledger.look_after()
+    assert ledger.favoured is None
+    assert mine.spare == 4 * MB, "what it holds is there"
+    while loop.posted:
+        loop.posted.pop()()  # type: ignore[operator]
+    ledger.favour(favoured, there)
+    now = 150.0
+    ledger.look_after()
+    assert ledger.favoured is favoured, "it runs again"
+    now = 160.0
+    loop.ended = True
+    ledger.look_after()
+    assert (ledger.favoured, ledger.parts()) == (None, [here])
+
+
+def test_a_server_that_nobody_closed_counts_no_more_once_it_is_collected() -> None:
+    ledger = MemoryLedger()
+    here, there = ledger.part(16 * MB), ledger.part(64 * MB)
+    here.loop = loop = Loop()
+    connections = FakeConnections(here)
+    logs = there.account("logs")
+    logs.add(60 * MB)
+    assert (ledger.total, ledger.alone, connections.spare) == (64 * MB, False, 4 * MB)
+    loop.posted.clear()
+    del there, logs
+    gc.collect()
+    assert (ledger.total, ledger.alone, ledger.count, connections.spare) == (16 * MB, True, 1, 16 * MB)
+    assert loop.posted == [connections.others_freed]
 
 
 def test_caches_of_other_threads_give_way_there() -> None:
