@@ -169,7 +169,7 @@ class LimitedAccount(MemoryAccount):
 class CacheAccount(MemoryAccount):
     """What a cache takes, which gives it up when it is needed elsewhere."""
 
-    __slots__ = ("_give_up", "_loop", "_most", "_share")
+    __slots__ = ("_asked", "_give_up", "_loop", "_most", "_share")
 
     def __init__(
         self,
@@ -187,6 +187,7 @@ class CacheAccount(MemoryAccount):
         self._share = share
         self._most = most
         self._loop = loop
+        self._asked = False
 
     @property
     def limit(self) -> int:
@@ -203,11 +204,21 @@ class CacheAccount(MemoryAccount):
         loop = self._loop if self.part is None else self.part.loop
         if not self.held:
             return False
-        if loop is not None and not loop.is_current:
-            loop.post(self._give_up)
+        if loop is None or loop.is_current:
+            self._give_up()
+            return True
+        if self._asked:
             return False
-        self._give_up()
+        self._asked = True
+        if loop.post(self._give_up_asked):
+            return False
+        self._give_up()  # nobody uses it any more
+        self.close()
         return True
+
+    def _give_up_asked(self) -> None:
+        self._asked = False
+        self._give_up()
 
 
 class MemoryPart:

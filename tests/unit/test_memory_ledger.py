@@ -361,10 +361,30 @@ def test_caches_of_other_threads_give_way_there() -> None:
     cache.add(MB)
     assert not ledger.relieve()
     assert not asked
+    assert not ledger.relieve()
+    assert len(loop.posted) == 1, "once, until it has been heard"
+    loop.posted.pop()()  # type: ignore[operator]
+    assert asked == [1]
+    assert not ledger.relieve()
     assert len(loop.posted) == 1
     loop.is_current = True
     assert ledger.relieve()
+    assert asked == [1, 1]
+
+
+def test_a_cache_whose_loop_has_ended_is_given_up_by_whoever_needs_it() -> None:
+    ledger = MemoryLedger()
+    part = ledger.part(64 * MB)
+    connections = FakeConnections(part)
+    asked: list[int] = []
+    loop = Loop()
+    cache = ledger.cache("theirs", 2, lambda: asked.append(1), loop=loop)
+    cache.add(MB)
+    loop.ended = True
+    assert ledger.relieve()
     assert asked == [1]
+    assert connections.spare == 64 * MB
+    assert not ledger.accounts()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
