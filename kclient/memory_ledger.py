@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Final, Protocol, TypeVar
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _SURE: Final = 64
-"""What may be refused is sure of one part in so many of the total, each kind."""
+"""What may be refused is sure of one part in so many of the total, each kind: all parts together, in equal shares."""
 _REFUSABLE: Final = 3 / 8
 """So much of the total may all of it come to together."""
 _UNUSED: Final = 2
@@ -40,6 +41,10 @@ _UNUSED: Final = 2
 _GRAIN: Final = 4096
 """Connections are told when an account has changed by one part in so many of the total."""
 _UNLIMITED: Final = 1 << 62
+_ASKED_AGAIN: Final = 1.0
+"""Seconds after which a server's loop is asked again whether it runs."""
+_SILENT: Final = 10.0
+"""Seconds after which a loop that has not run what it was asked to stands still."""
 
 
 class Connections(Protocol):
@@ -137,8 +142,13 @@ class LimitedAccount(MemoryAccount):
         super().__init__(name, part.ledger, part)
         self.limit: int = limit
         """Bytes beyond which there is no room."""
-        self.sure: int = min(part.total // _SURE, limit)
-        """Bytes up to which there is room in any case."""
+        self.sure: int = 0
+        """Bytes up to which there is room in any case: the fewer, the more parts there are."""
+
+    def share_out(self, parts: int) -> None:
+        """There are so many parts, which are sure of something each, used or not."""
+        assert self.part is not None
+        self.sure = min(self.part.total // _SURE // parts, self.limit)
 
     @property
     def claim(self) -> int:
@@ -159,7 +169,7 @@ class LimitedAccount(MemoryAccount):
 class CacheAccount(MemoryAccount):
     """What a cache takes, which gives it up when it is needed elsewhere."""
 
-    __slots__ = ("_give_up", "_loop", "_most", "_share")
+    __slots__ = ("_asked", "_give_up", "_loop", "_most", "_share")
 
     def __init__(
         self,
@@ -177,6 +187,7 @@ class CacheAccount(MemoryAccount):
         self._share = share
         self._most = most
         self._loop = loop
+        self._asked = False
 
     @property
     def limit(self) -> int:
@@ -193,11 +204,21 @@ class CacheAccount(MemoryAccount):
         loop = self._loop if self.part is None else self.part.loop
         if not self.held:
             return False
-        if loop is not None and not loop.is_current:
-            loop.post(self._give_up)
+        if loop is None or loop.is_current:
+            self._give_up()
+            return True
+        if self._asked:
             return False
-        self._give_up()
+        self._asked = True
+        if loop.post(self._give_up_asked):
+            return False
+        self._give_up()  # nobody uses it any more
+        self.close()
         return True
+
+    def _give_up_asked(self) -> None:
+        self._asked = False
+        self._give_up()
 
 
 class MemoryPart:
@@ -206,18 +227,22 @@ class MemoryPart:
     Args:
         ledger: The sum that it is of.
         total: Bytes that it may come to.
+        loop: The server's, see `loop`.
     """
 
-    def __init__(self, ledger: MemoryLedger, total: int) -> None:
+    def __init__(self, ledger: MemoryLedger, total: int, loop: Loop | None = None) -> None:
         self.ledger: MemoryLedger = ledger
         self.total: int = total
         self.connections: Connections | None = None
         """Of the server, once it is there."""
-        self.loop: Loop | None = None
-        """The server's, once it runs: what happens in other ones it hears of there."""
+        self.loop: Loop | None = loop
+        """The server's: what happens in other ones it hears of there, and there its caches are given up. None while it
+        has no caches and no connections, and may get a loop yet."""
         self.shares: bool = False
         """Whether it has less than its total because of others, and not of what it keeps itself."""
         self._posted = False
+        self._asked = float("-inf")
+        self._silent_since: float | None = None
 
     def account(self, name: str) -> MemoryAccount:
         """An account of what cannot be refused."""
@@ -283,6 +308,19 @@ class MemoryPart:
         elif not self.loop.post(what):
             self.close()  # nobody has
 
+    def answers(self, now: float) -> bool:
+        """Whether the server's loop runs, as far as is known: now and then it is asked. If it has ended this closes."""
+        since = self._silent_since
+        if now - self._asked >= (_ASKED_AGAIN if since is None else _SILENT):
+            self._asked = now
+            if since is None:
+                self._silent_since = since = now
+            self.tell(self._answered)
+        return since is None or now - since < _SILENT
+
+    def _answered(self) -> None:
+        self._silent_since = None
+
     def tell_freed(self, connections: Connections) -> None:
         """Connections of it wait, and others hold less: they are told soon, once."""
 
@@ -310,29 +348,36 @@ A = TypeVar("A", bound=MemoryAccount)
 
 
 class MemoryLedger:
-    """The sum of a process, or of a test."""
+    """The sum of a process, or of a test.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Monotonic time in seconds, the same in all threads.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.total: int = 0
         """Bytes that everything may come to: the greatest total of a part; 0 while there is none, for no limit."""
         self.grain: int = 1
         """Bytes: accounts tell of no smaller changes."""
         self.alone: bool = True
         """Whether there is one part at most."""
+        self.count: int = 1
+        """How many parts there are, 1 at least."""
         self.favoured: object = None
         """The share of the connection that goes on whatever the others hold."""
         self.favoured_part: MemoryPart | None = None
         """Where that is."""
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._lock = threading.RLock()  # a part may be collected while one is counted
         # replaced, never changed: other threads may look at them
         self._parts: tuple[ref[MemoryPart], ...] = ()
         self._accounts: tuple[ref[MemoryAccount], ...] = ()
 
-    def part(self, total: int) -> MemoryPart:
-        """The part of a new server, whose total is so many bytes."""
-        made = MemoryPart(self, total)
+    def part(self, total: int, loop: Loop | None = None) -> MemoryPart:
+        """The part of a new server, whose total is so many bytes, and which runs in this loop."""
+        made = MemoryPart(self, total, loop)
         with self._lock:
-            self._set_parts((*self._parts, ref(made)))
+            self._set_parts((*self._parts, ref(made, self._collected)))
         return made
 
     def account(self, name: str) -> MemoryAccount:
@@ -357,6 +402,8 @@ class MemoryLedger:
         """Count an account with the others, as long as somebody has it."""
         with self._lock:
             self._accounts = (*(each for each in self._accounts if each() is not None), ref(account))
+            if isinstance(account, LimitedAccount):
+                account.share_out(self.count)
         self.changed()
         return account
 
@@ -374,14 +421,35 @@ class MemoryLedger:
         if self.favoured_part is part:
             self.favour(None, None)
         self.changed()
-        self.freed(part)
+        for other in self.parts():  # it may have been the favour alone that kept them waiting
+            if other.connections is not None and other.connections.waits:
+                other.tell_freed(other.connections)
 
     def _set_parts(self, parts: tuple[ref[MemoryPart], ...]) -> None:
         self._parts = parts
-        totals = [part.total for part in self.parts()]
-        self.total = max(totals, default=0)
-        self.grain = max(min(totals, default=0) // _GRAIN, 1)
-        self.alone = len(totals) <= 1
+        while True:
+            totals = [part.total for part in self.parts()]
+            self.total = max(totals, default=0)
+            self.grain = max(min(totals, default=0) // _GRAIN, 1)
+            self.alone = len(totals) <= 1
+            self.count = max(len(totals), 1)
+            for account in self.accounts():
+                if isinstance(account, LimitedAccount):
+                    account.share_out(self.count)
+            if len(totals) == len(self.parts()):  # else one was collected meanwhile
+                return
+
+    def _collected(self, _: ref[MemoryPart]) -> None:
+        """A part has gone that nobody closed; this is called in any thread, amid whatever it does."""
+        if not self._lock.acquire(timeout=1.0):
+            return  # this is a forked child, and a thread of the parent held it
+        try:
+            self._set_parts(tuple(each for each in self._parts if each() is not None))
+        finally:
+            self._lock.release()
+        for part in self.parts():
+            if part.loop is not None and part.connections is not None:
+                part.loop.post(part.connections.others_freed)
 
     def parts(self) -> list[MemoryPart]:
         """Of the servers that there are."""
@@ -429,10 +497,25 @@ class MemoryLedger:
             if other is not part and other.connections is not None
         )
 
+    def look_after(self) -> bool:
+        """Count those parts no more whose loops have ended, and take the favour from one whose loop stands still.
+
+        What a loop that stands still holds counts on, since it is there. But as others may go on one by one, in favour,
+        nobody waits for it for ever. False if all parts still count.
+        """
+        if self.alone:
+            return False
+        before, now = self._parts, self._clock()
+        for part in self.parts():
+            if not part.answers(now) and self.favoured_part is part:
+                self.favour(None, None)
+        return self._parts is not before
+
     def relieve(self) -> bool:
-        """Have all caches give up what they can; False if none does now."""
+        """Have all caches, and servers that are no more, give up what they can; False if none does now."""
+        ended = self.look_after()
         relieved = [each.relieve() for each in self.accounts() if isinstance(each, CacheAccount)]
-        return any(relieved)
+        return ended or any(relieved)
 
     def __repr__(self) -> str:
         return f"<MemoryLedger of {self.total} bytes, {len(self.parts())} parts, {self.accounts()}>"

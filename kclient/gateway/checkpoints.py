@@ -53,8 +53,9 @@ class Checkpoints:
             size = sum(_ROW + len(found.value) for found in page.values())
             if not self._memory.has_room(size):
                 return
-            self._memory.add(size)
+            # first: counting them may have others go on, who want it all given up
             self._read_ahead.update((key, found.value) for key, found in page.items())
+            self._memory.add(size)
 
     def _give_up(self) -> None:
         self._read_ahead.clear()

@@ -15,7 +15,7 @@ from weakref import WeakMethod
 import anyio
 
 from kclient.arguments import check_timeout
-from kclient.concurrency import Completion, Supervisor, TaskHandle, thread_to_the_end, to_the_end
+from kclient.concurrency import Completion, LoopHandle, Supervisor, TaskHandle, thread_to_the_end, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.assembly import Assembly, assemble
 from kclient.gateway.config import BrokerConfig
@@ -398,7 +398,7 @@ class Gateway:
         epochs = UnitEpochs(manager, held)
         await epochs.load()
         leadership = SoleLeader(identity, None if rack is None else str(rack), epochs)
-        self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"))
+        self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
         return await assemble(
             self._config, self._mapping, manager, broker, held, identity, leadership, self._memory, spawn
         )

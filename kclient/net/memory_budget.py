@@ -290,9 +290,11 @@ class MemoryBudget:
             self._wake_some()
 
     def look_beside(self) -> None:
-        """What other servers have freed in other threads, just when it was asked for, nobody has told."""
-        if not self.ledger.alone and self.waiting:
-            self.others_freed()
+        """What others have freed in other threads just when it was asked for nobody has told, nor who is no more."""
+        if not self.ledger.alone:
+            self.ledger.look_after()
+            if self.waiting:
+                self.others_freed()
 
     def others_wait(self) -> None:
         """In another server somebody begins to wait."""

@@ -3,11 +3,18 @@
 New memory is what makes receiving large frames slow: the interpreter fills it with zeros and the system maps it page
 by page, which takes longer than the copy out of the socket. So each thread keeps a few large buffers. A frame is
 handed out as a view of its buffer; when the last view is gone, the next frame may have the buffer.
+
+They count with what the process keeps (`kclient.memory_ledger`), and are given up when a gateway in it is short of it.
+Where there is none they have a limit of their own only.
 """
 
 from __future__ import annotations
 
 import threading
+from typing import Final
+
+from kclient.concurrency import LoopHandle
+from kclient.memory_ledger import CacheAccount, process_memory
 
 __all__ = ["ReceiveBuffers", "receive_buffers"]
 
@@ -15,6 +22,8 @@ SMALLEST = 1024 * 1024
 """Smaller buffers, in bytes, come from the interpreter and go back to it: for them it is quick."""
 MOST_BUFFERS = 4
 MOST_BYTES = 128 * 1024 * 1024
+_SHARE: Final = 8
+"""They take one part in so many of what the process may keep, at most, where there is a gateway in it."""
 PATIENCE = 256
 """How many reads that needed no large buffer it takes until all of them are given back."""
 
@@ -25,6 +34,9 @@ class ReceiveBuffers:
     def __init__(self) -> None:
         self._buffers: list[bytearray] = []
         self._unneeded = 0
+        self._loop: LoopHandle | None = None
+        self._account: CacheAccount | None = None
+        """Of the thread's event loop, which gives the buffers up."""
 
     def take(self, size: int) -> memoryview:
         """A writable buffer of exactly that many bytes, whatever stands in it."""
@@ -36,10 +48,33 @@ class ReceiveBuffers:
             if size <= len(buffer) <= 2 * size and _is_free(buffer):
                 return memoryview(buffer)[:size]
         buffer = bytearray(-(-size // SMALLEST) * SMALLEST)  # rounded up: frames are rarely of the same size
-        self._buffers.append(buffer)
-        while len(self._buffers) > MOST_BUFFERS or sum(map(len, self._buffers)) > MOST_BYTES:
-            del self._buffers[0]
+        self._keep(buffer)
         return memoryview(buffer)[:size]
+
+    def _keep(self, buffer: bytearray) -> None:
+        """Use a buffer again, rather than older ones, if there is room for it."""
+        self._find_account()
+        account = self._account
+        most = MOST_BYTES if account is None else account.limit
+        kept = [*self._buffers, buffer]
+        while len(kept) > MOST_BUFFERS or sum(map(len, kept)) > most:
+            del kept[0]
+        more = 0 if account is None else sum(map(len, kept)) - account.held
+        if account is None or more <= 0 or account.has_room(more):
+            self._buffers = kept
+            if account is not None:
+                account.add(more)
+
+    def _find_account(self) -> None:
+        """Count with the event loop that runs in the thread now: several may do so one after the other."""
+        if self._loop is None or not self._loop.is_current:
+            try:
+                self._loop = LoopHandle()
+            except RuntimeError:  # none does
+                self._loop = self._account = None
+            else:
+                memory = process_memory()
+                self._account = memory.cache("receive buffers", _SHARE, self.clear, MOST_BYTES, self._loop)
 
     def not_needed(self) -> None:
         """A read went by without a large buffer."""
@@ -50,7 +85,9 @@ class ReceiveBuffers:
 
     def clear(self) -> None:
         """Give all back: free buffers at once, the others when the last view of them is gone."""
-        self._buffers.clear()
+        self._buffers = []
+        if self._account is not None:
+            self._account.add(-self._account.held)
 
 
 def _is_free(buffer: bytearray) -> bool:

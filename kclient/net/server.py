@@ -374,7 +374,8 @@ class Server:
 
     def _start_guard(self) -> None:
         if self._guard is None:
-            self._memory.loop = LoopHandle()
+            if self._memory.loop is None:
+                self._memory.loop = LoopHandle()
             self._guard = self._supervisor.spawn(self._watch_connections, name="connections")
 
     async def _watch_connections(self) -> None:

@@ -135,10 +135,12 @@ def test_a_cache_without_any_server_has_its_own_limit() -> None:
     cache = Cache(ledger, share=8, most=4 * MB)
     assert cache.fill(4 * MB)
     assert not cache.fill(1)
-    ledger.part(16 * MB)
+    part = ledger.part(16 * MB)
     cache.account.add(-4 * MB)
     assert cache.fill(2 * MB)
     assert not cache.fill(1)
+    part.close()
+    assert cache.fill(2 * MB)
 
 
 def test_connections_are_told_of_what_matters() -> None:
@@ -188,6 +190,24 @@ def test_several_servers_share_what_the_greatest_may_have() -> None:
     large.close()
     assert (ledger.total, ledger.alone) == (16 * MB, True)
     assert second.spare == 6 * MB
+
+
+def test_what_idle_servers_are_sure_of_does_not_grow_with_their_number() -> None:
+    ledger = MemoryLedger()
+    part = ledger.part(64 * MB)
+    connections = FakeConnections(part)
+    topics = part.limited("topics", 4)
+    idle = [ledger.part(64 * MB) for _ in range(31)]
+    accounts = [each.limited(name, 4) for each in idle for name in "abcde"]
+    assert connections.spare == 64 * MB - topics.sure - sum(account.sure for account in accounts)
+    assert connections.spare > 58 * MB
+    assert topics.has_room(16 * MB)
+    connections.held = 64 * MB
+    assert topics.has_room(topics.sure)
+    assert not topics.has_room(topics.sure + 1)
+    for each in idle:
+        each.close()
+    assert topics.has_room(MB), "of which one alone is sure"
 
 
 def test_what_is_of_the_process_is_of_no_server_with_a_smaller_total() -> None:
@@ -266,6 +286,71 @@ def test_a_server_whose_loop_has_ended_holds_nothing() -> None:
     assert mine.spare == 64 * MB
 
 
+def test_a_server_whose_loop_has_ended_takes_no_room_from_what_may_be_refused() -> None:
+    now = 100.0
+    ledger = MemoryLedger(lambda: now)
+    here, there = ledger.part(64 * MB), ledger.part(64 * MB)
+    connections = [FakeConnections(part) for part in (here, there)]
+    there.loop = loop = Loop()
+    topics = here.limited("topics", 4)
+    connections[1].held = 60 * MB
+    assert not topics.has_room(10 * MB)
+    while loop.posted:
+        loop.posted.pop()()  # type: ignore[operator]
+    loop.ended = True
+    assert not topics.has_room(10 * MB), "it ran just now"
+    now = 101.0
+    assert topics.has_room(10 * MB)
+    assert ledger.parts() == [here]
+
+
+def test_the_favour_goes_on_from_a_server_whose_loop_stands_still() -> None:
+    """It may hold what it holds for ever, and the others go on in favour, one after the other."""
+    now = 100.0
+    ledger = MemoryLedger(lambda: now)
+    here, there = ledger.part(64 * MB), ledger.part(64 * MB)
+    mine, theirs = FakeConnections(here), FakeConnections(there)
+    there.loop = loop = Loop()
+    theirs.held = 60 * MB
+    ledger.favour(favoured := object(), there)
+    ledger.look_after()
+    asked = len(loop.posted)
+    for seconds in (0.5, 1.0, 5.0, 9.9):
+        now = 100.0 + seconds
+        assert not ledger.look_after()
+        assert ledger.favoured is favoured
+    assert len(loop.posted) == asked, "once"
+    now = 110.0
+    assert not ledger.look_after()
+    assert ledger.favoured is None
+    assert mine.spare == 4 * MB, "what it holds is there"
+    while loop.posted:
+        loop.posted.pop()()  # type: ignore[operator]
+    ledger.favour(favoured, there)
+    now = 150.0
+    ledger.look_after()
+    assert ledger.favoured is favoured, "it runs again"
+    now = 160.0
+    loop.ended = True
+    ledger.look_after()
+    assert (ledger.favoured, ledger.parts()) == (None, [here])
+
+
+def test_a_server_that_nobody_closed_counts_no_more_once_it_is_collected() -> None:
+    ledger = MemoryLedger()
+    here, there = ledger.part(16 * MB), ledger.part(64 * MB)
+    here.loop = loop = Loop()
+    connections = FakeConnections(here)
+    logs = there.account("logs")
+    logs.add(60 * MB)
+    assert (ledger.total, ledger.alone, connections.spare) == (64 * MB, False, 4 * MB)
+    loop.posted.clear()
+    del there, logs
+    gc.collect()
+    assert (ledger.total, ledger.alone, ledger.count, connections.spare) == (16 * MB, True, 1, 16 * MB)
+    assert loop.posted == [connections.others_freed]
+
+
 def test_caches_of_other_threads_give_way_there() -> None:
     ledger = MemoryLedger()
     part = ledger.part(64 * MB)
@@ -276,10 +361,30 @@ def test_caches_of_other_threads_give_way_there() -> None:
     cache.add(MB)
     assert not ledger.relieve()
     assert not asked
+    assert not ledger.relieve()
+    assert len(loop.posted) == 1, "once, until it has been heard"
+    loop.posted.pop()()  # type: ignore[operator]
+    assert asked == [1]
+    assert not ledger.relieve()
     assert len(loop.posted) == 1
     loop.is_current = True
     assert ledger.relieve()
+    assert asked == [1, 1]
+
+
+def test_a_cache_whose_loop_has_ended_is_given_up_by_whoever_needs_it() -> None:
+    ledger = MemoryLedger()
+    part = ledger.part(64 * MB)
+    connections = FakeConnections(part)
+    asked: list[int] = []
+    loop = Loop()
+    cache = ledger.cache("theirs", 2, lambda: asked.append(1), loop=loop)
+    cache.add(MB)
+    loop.ended = True
+    assert ledger.relieve()
     assert asked == [1]
+    assert connections.spare == 64 * MB
+    assert not ledger.accounts()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")

@@ -151,6 +151,7 @@ class EmbeddedBroker:
                 log.release()
             self._logs.clear()
             self._services.open_files.close()
+            self._files.read_buffers.close()
 
     def fail(self, error: StorageError) -> None:
         """Nothing can be stored any more: whoever waits hears of it, and so does every later call."""

@@ -27,12 +27,13 @@ _COUNTS: Final = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_
 class ReadBuffers:
     """At most 64 MiB of buffers, for one thread."""
 
-    __slots__ = ("_buffers", "_memory", "_size")
+    __slots__ = ("_buffers", "_closed", "_memory", "_size")
 
     def __init__(self) -> None:
         self._buffers: list[bytearray] = []
         self._memory: CacheAccount | None = None
         self._size = 0
+        self._closed = False
 
     def count_in(self, memory: MemoryLedger, loop: Loop) -> None:
         """Count with what the process keeps, and give them up when it is short of memory.
@@ -41,6 +42,7 @@ class ReadBuffers:
             memory: What the process keeps.
             loop: Of the thread that they are for.
         """
+        self._closed = False
         self._memory = memory.cache("read buffers", _SHARE, self._give_up, loop=loop)
         self._memory.add(self._size)
 
@@ -60,18 +62,17 @@ class ReadBuffers:
 
     def _make_room(self, size: int) -> bool:
         """Forget buffers of other sizes that are free."""
-        kept: list[bytearray] = []
-        while self._buffers:
-            buffer = self._buffers.pop()
-            if not self._fits(size) and sys.getrefcount(buffer) == _OWN_REFERENCES - 1:
-                self._count(-len(buffer))
-            else:
-                kept.append(buffer)
-        self._buffers = kept
+        index = len(self._buffers) - 1
+        while index >= 0 and not self._fits(size):
+            if sys.getrefcount(self._buffers[index]) == _OWN_REFERENCES - 1:
+                self._count(-len(self._buffers.pop(index)))  # others may go on then, who want all given up
+            index = min(index, len(self._buffers)) - 1
         return self._fits(size)
 
     def _fits(self, size: int) -> bool:
-        return self._size + size <= _MOST and (self._memory is None or self._memory.has_room(size))
+        if self._closed or self._size + size > _MOST:
+            return False
+        return self._memory is None or self._memory.has_room(size)
 
     def _count(self, size: int) -> None:
         self._size += size
@@ -82,3 +83,10 @@ class ReadBuffers:
         """Those in use go when they are not any more."""
         self._buffers = []
         self._count(-self._size)
+
+    def close(self) -> None:
+        """Nobody reads any more: give them up, and keep none that are asked for all the same."""
+        self._closed = True
+        self._give_up()
+        if self._memory is not None:
+            self._memory.close()

@@ -14,8 +14,9 @@ import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
+from kclient.gateway.checkpoints import Checkpoints
 from kclient.htp.embedded.files import Files
-from kclient.memory_ledger import MemoryPart
+from kclient.memory_ledger import CacheAccount, MemoryPart
 from kclient.net.memory_budget import ALLOWANCE
 from kclient.protocol.messages import (
     CreatePartitionsRequest,
@@ -358,6 +359,45 @@ async def test_checkpoints_are_read_ahead_as_far_as_there_is_room(tmp_path: Path
         assert held(gateway, "checkpoints") == 0
         for number in range(200):
             assert (await wire.offset("t", -1, number)).offset == 1
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_what_a_starting_gateway_reads_ahead_is_given_up_in_its_own_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    """Whoever is short of memory at that moment: another thread, or another server of the same loop."""
+    store = f"embedded:{tmp_path}/data"
+    async with running(store) as (_, wire):
+        await wire.create("t", 50)
+        for number in range(50):
+            await wire.produce("t", batch_of(b"x"), number)
+    given_up: list[int] = []
+    counted: list[int] = []
+    count, give_up = CacheAccount.add, Checkpoints._give_up
+
+    def short_then(account: CacheAccount, size: int) -> None:
+        count(account, size)
+        if account.name == "checkpoints" and size > 0 and not counted:
+            counted.append(size)
+            if elsewhere:
+                thread = threading.Thread(target=account.ledger.relieve)
+                thread.start()
+                thread.join()
+            else:
+                account.ledger.relieve()
+
+    def given_up_here(checkpoints: Checkpoints) -> None:
+        given_up.append(threading.get_ident())
+        give_up(checkpoints)
+
+    monkeypatch.setattr(CacheAccount, "add", short_then)
+    monkeypatch.setattr(Checkpoints, "_give_up", given_up_here)
+    async with running(store) as (gateway, wire):
+        assert counted
+        for number in range(50):
+            assert (await wire.offset("t", -1, number)).offset == 1
+        assert given_up == [threading.get_ident()]
+        assert held(gateway, "checkpoints") == 0
 
 
 async def test_connections_get_less_when_much_is_kept_beside_them(caplog: pytest.LogCaptureFixture) -> None:

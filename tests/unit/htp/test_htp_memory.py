@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from kclient.htp import StorageFullError, TopicSettings
 from kclient.htp.embedded.buffers import SMALLEST, ReadBuffers
+from kclient.htp.embedded.files import Files
 from kclient.htp.embedded.index import MOST, SegmentIndex
 from kclient.memory_ledger import CacheAccount, MemoryLedger, process_memory
 from tests.example_budget import examples
@@ -27,6 +29,25 @@ class Loop:
 
     def post(self, function: object) -> bool:
         raise AssertionError("it is here")
+
+
+class Waiting:
+    """The connections of a server, which go on when there is more memory."""
+
+    held = most = 0
+    spare = 64 << 20
+    waits = True
+
+    def __init__(self, go_on: Callable[[], object]) -> None:
+        self._go_on = go_on
+
+    def refresh(self) -> None:
+        self._go_on()
+
+    def others_freed(self) -> None:
+        self._go_on()
+
+    def others_wait(self) -> None: ...
 
 
 def indexed(sizes: list[int], stamps: list[int]) -> tuple[SegmentIndex, list[tuple[int, int, int]]]:
@@ -188,3 +209,41 @@ def test_read_buffers_count_and_are_given_up() -> None:
     pool.take(SMALLEST)
     assert account.held == SMALLEST
     part.close()
+
+
+def test_read_buffers_that_make_room_may_all_be_given_up_amid_that() -> None:
+    """Who waits for memory goes on as soon as there is more, and may want the rest."""
+    ledger = MemoryLedger()
+    part = ledger.part(16 * 4 * SMALLEST)
+    pool = ReadBuffers()
+    pool.count_in(ledger, Loop())
+    (account,) = ledger.accounts()
+    taken = [pool.take(SMALLEST) for _ in range(8)]
+    assert account.held == 8 * SMALLEST
+    del taken[:-1]
+    waiting = [ledger.relieve]
+    part.connections = Waiting(lambda: waiting and waiting.pop()())
+    large = pool.take(4 * SMALLEST)
+    assert not waiting
+    assert account.held == sum(map(len, pool._buffers)) == 4 * SMALLEST
+    ledger.relieve()
+    assert account.held == 0
+    assert memoryview(large).nbytes == 4 * SMALLEST
+
+
+@pytest.mark.anyio
+async def test_a_store_that_was_closed_keeps_no_read_buffers(tmp_path: Path) -> None:
+    files = Files()
+    async with named_store(f"embedded:{tmp_path}/data", files=files):
+        (account,) = [each for each in process_memory().accounts() if each.name == "read buffers"]
+        taken = files.read_buffers.take(SMALLEST)
+        assert account.held == SMALLEST
+    assert account not in process_memory().accounts()
+    assert account.held == 0
+    assert not files.read_buffers._buffers
+    assert memoryview(taken).nbytes == SMALLEST
+    assert memoryview(files.read_buffers.take(SMALLEST)).nbytes == SMALLEST
+    assert not files.read_buffers._buffers, "nor any that is asked for late"
+    async with named_store(f"embedded:{tmp_path}/data", files=files):
+        files.read_buffers.take(SMALLEST)
+        assert len(files.read_buffers._buffers) == 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.errors import ProtocolError
+from kclient.memory_ledger import process_memory
 from kclient.net.frames import FIRST_ROOM, FrameAssembler
 from kclient.net.receive_buffers import PATIENCE, receive_buffers
 
@@ -201,6 +203,52 @@ def test_a_small_frame_holds_no_large_buffer() -> None:
     buffer = id(large_frame(assembler, 30_000_000).obj)
     assert id(large_frame(assembler, 30_000_000).obj) == buffer
     assert len(large_frame(assembler, 2_000_000).obj) < 4_000_000
+
+
+@pytest.mark.anyio
+async def test_large_buffers_count_with_what_the_process_keeps() -> None:
+    receive_buffers().clear()
+    memory = process_memory()
+    part = memory.part(64 << 20)
+    buffer = id(large_frame(trusting(), 3_000_000).obj)
+    (account,) = [each for each in memory.accounts() if each.name == "receive buffers"]
+    assert account.held == 3 << 20
+    assert id(large_frame(trusting(), 3_000_000).obj) == buffer
+    assert account.held == 3 << 20
+    frames = [large_frame(trusting(), 3_000_000) for _ in range(3)]
+    assert account.held == 6 << 20, "an eighth is for them, those in use too"
+    large_frame(trusting(), 9_000_000)
+    assert account.held <= 8 << 20
+    logs = part.account("logs")
+    large_frame(trusting(), 3_000_000)
+    assert memory.relieve()
+    assert account.held == 0
+    assert all(bytes(frame) == body(3_000_000) for frame in frames)
+    logs.add(60 << 20)
+    large_frame(trusting(), 3_000_000)
+    assert account.held == 0, "no more than half of what nobody needs"
+    part.close()
+    large_frame(trusting(), 100_000_000)
+    assert account.held > 90 << 20, "a client by itself has its own limit only"
+    receive_buffers().clear()
+    assert account.held == 0
+
+
+def test_large_buffers_count_with_the_loop_that_runs() -> None:
+    memory = process_memory()
+
+    async def receive_one() -> None:
+        large_frame(trusting(), 3_000_000)
+        assert [each.held for each in memory.accounts()] == [3 << 20]
+
+    for backend in ("asyncio", "trio", "asyncio"):
+        receive_buffers().clear()
+        anyio.run(receive_one, backend=backend)
+    assert memory.relieve(), "that loop has ended"
+    assert not memory.accounts()
+    large_frame(trusting(), 3_000_000)
+    assert not memory.accounts(), "none runs"
+    receive_buffers().clear()
 
 
 def test_large_buffers_are_given_back() -> None:

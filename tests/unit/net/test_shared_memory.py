@@ -149,6 +149,43 @@ def test_a_server_that_closes_leaves_all_to_the_others() -> None:
     assert second.limit == 64 * MB - 16 * MB - ALLOWANCE
 
 
+class Loop:
+    """The event loop of another thread, which has run all that was posted, until it ends."""
+
+    is_current = False
+    ended = False
+
+    def post(self, function: Callable[[], object]) -> bool:
+        if not self.ended:
+            function()
+        return not self.ended
+
+
+@pytest.mark.parametrize("total", [64 * MB, 16 * MB])
+def test_a_server_whose_loop_ends_while_another_waits_leaves_all_to_that(total: int) -> None:
+    """Also where that waits for the favour alone, since what it may hold is used up by itself."""
+    now = 100.0
+    ledger = MemoryLedger(lambda: now)
+    first, second = budget_of(ledger), budget_of(ledger, total)
+    first.part.loop = loop = Loop()
+    hogs = [Client(first) for _ in range(3)]
+    assert all(hog.share.take(15 * MB) for hog in hogs)
+    assert Client(first).share.take(10 * MB), "in favour"
+    clients = [Client(second) for _ in range(3)]
+    for client in clients:
+        client.share.add(4 * MB)
+    late = Client(second)
+    assert not late.share.take(total // 4 - MB)
+    second.look_beside()
+    assert not late.woken
+    loop.ended = True
+    now = 101.0
+    second.look_beside()
+    assert ledger.parts() == [second.part]
+    assert late.woken == 1
+    assert late.share.take(total // 4 - MB)
+
+
 def test_what_others_hold_leaves_a_server_with_a_smaller_total_alone() -> None:
     ledger = MemoryLedger()
     large, small = budget_of(ledger), budget_of(ledger, 16 * MB)
