@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.writer import GroupWriter
     from kclient.net.fair_queue import Flow
 
-_MADE_AT_ONCE: Final = 128
-"""Rows that are made when they are handed to the writer, so that many small commits go together."""
+_FEW: Final = 128
+"""Partitions of a commit that goes to the store with others; one of more goes alone, so that these need not wait."""
 
 
 class CommittedOffsets:
@@ -88,17 +88,13 @@ class CommittedOffsets:
     def _store(self, managed: ManagedGroup, commit: OffsetCommit, ended: Callable[[OffsetCommit], None]) -> Write:
         group_id, offsets = managed.group.group_id, managed.offsets
 
-        def stored(error: ErrorCode) -> Iterator[None]:
-            try:
-                if few and not error:
-                    yield from parts.stored()
-            finally:
-                ended(commit)
-                self._deleted_topics.note_commit(group_id, commit)
+        def stored(_error: ErrorCode) -> Iterable[None]:
+            ended(commit)
+            self._deleted_topics.note_commit(group_id, commit)
+            return ()
 
-        parts = CommitParts(group_id, offsets, commit)
-        few = commit.size <= _MADE_AT_ONCE
-        return self._writer.submit(group_id, dict(parts) if few else parts, stored)
+        parts = CommitParts(group_id, offsets, commit, few=commit.size <= _FEW)
+        return self._writer.submit(group_id, parts, stored)
 
     def of(self, group_id: str) -> GroupOffsets | None:
         """The committed offsets of a group, whatever its state; None if there is no such group."""

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ErrorCode, error_for
+from kclient.gateway.groups.parts import RemovalParts
 from kclient.gateway.groups.writer import MAX_ROWS, GroupWriter, Write
-from kclient.gateway.rows.keys import offset_prefix
 from kclient.net.fair_queue import Flow, Pace
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class DeletedTopics:
         portion: list[tuple[str, list[int], Write]] = []
         rows = 0
         for group_id in group_ids:
-            prefix, numbers = offset_prefix(group_id, topic), sorted(self._left[topic][group_id])
+            numbers = sorted(self._left[topic][group_id])
             for start in range(0, len(numbers), _PORTION):
                 some = numbers[start : start + _PORTION]
                 if rows + len(some) > _PORTION:
                     await self._removed(topic, portion)
                     portion, rows = [], 0
-                write = self._writer.submit(group_id, {f"{prefix}{number}": None for number in some}, lambda _error: ())
+                write = self._writer.submit(group_id, RemovalParts(group_id, topic, some), lambda _error: ())
                 portion.append((group_id, some, write))
                 rows += len(some)
                 if pace.over:

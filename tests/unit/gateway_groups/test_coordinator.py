@@ -238,6 +238,9 @@ async def test_a_group_that_could_not_be_deleted_keeps_its_offsets(store: str, m
 class Made:
     """A row that is made."""
 
+    few: int | None = None
+    length: int = 0
+
     def __init__(self, value: bytes) -> None:
         self.value = value
 

@@ -305,7 +305,7 @@ async def test_nothing_is_written_for_a_group_that_another_gateway_has_taken_ove
 
 async def test_nothing_of_a_large_write_either(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 2)
-    monkeypatch.setattr("kclient.gateway.groups.committed._MADE_AT_ONCE", 2)
+    monkeypatch.setattr("kclient.gateway.groups.committed._FEW", 2)
     claims = SmallClaims()
     async with coordinator(store, claims=claims) as box:
         claims.versions["lost"] = await box.manager.commit({"claim/lost": b"here"})
