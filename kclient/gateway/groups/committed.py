@@ -73,9 +73,10 @@ class CommittedOffsets:
         return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
     def check_room(self, group_id: str, commit: OffsetCommit) -> ErrorCode:
-        """Whether there is memory for what a commit adds to the offsets of a group."""
+        """Whether there is memory for what a commit adds to the offsets of a group, and for itself on its way."""
         managed = self._table.groups.get(group_id)
-        if self._memory.admits_offsets(group_id, None if managed is None else managed.offsets, commit):
+        known = None if managed is None else managed.offsets
+        if self._memory.admits_write(group_id) and self._memory.admits_offsets(group_id, known, commit):
             return ErrorCode.NONE
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
 
@@ -94,7 +95,7 @@ class CommittedOffsets:
             return ()
 
         parts = CommitParts(group_id, offsets, commit, few=commit.size <= _FEW)
-        return self._writer.submit(group_id, parts, stored)
+        return self._writer.submit(group_id, parts, stored, held=commit.held)
 
     def of(self, group_id: str) -> GroupOffsets | None:
         """The committed offsets of a group, whatever its state; None if there is no such group."""
@@ -109,10 +110,16 @@ class CommittedOffsets:
         managed = table.groups.get(group_id)
         if managed is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
+        if not self.has_room(group_id):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ()  # it tries again
         error, in_use = yield from managed.group.offsets_in_use()
         if table.groups.get(group_id) is not managed:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         return error, managed.offsets.topics() if in_use is None else in_use
+
+    def has_room(self, group_id: str) -> bool:
+        """Whether more of a group may go to the store."""
+        return self._memory.admits_write(group_id)
 
     def delete(self, group_id: str, gone: OffsetCommit) -> Write:
         """Forget offsets, at once after `check_delete`."""

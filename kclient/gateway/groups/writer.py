@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from kclient.concurrency import Completion, Wakeup
 from kclient.errors import ErrorCode, KafkaError
@@ -23,6 +23,7 @@ from kclient.net.fair_queue import Pace
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
     from kclient.htp.port import Manager
+    from kclient.memory_ledger import MemoryAccount
     from kclient.net.fair_queue import Flow
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -32,6 +33,8 @@ MAX_ROWS = 2_000
 in the order of its rows: if one of them fails those before it are stored."""
 MAX_BYTES = 1 << 20
 """Bytes of keys and values that go into one commit, but for a row more: a group's name, in each key, may have 32 kB."""
+_WRITE: Final = 4_000
+"""About how many bytes of memory a write takes beside its rows, with the request that waits for it."""
 
 Row: TypeAlias = "bytes | Callable[[], Generator[None, None, bytes]] | None"
 """A new value, or what makes it in steps once it is to be stored; None deletes."""
@@ -70,15 +73,34 @@ class Write(Completion[ErrorCode]):
         rows: The new values by key; or what gives them one by one, and is told of each part that is stored.
         stored: Called in the event loop, in the order of the queue, when they are stored or have failed; what it
             returns is gone through in slices.
+        memory: Where it counts until then.
+        held: About how many bytes of memory its rows take, beside keys that are there.
     """
 
-    __slots__ = ("_stored", "group_id", "length", "rows", "size", "steps")
+    __slots__ = ("_held", "_memory", "_stored", "group_id", "length", "rows", "size", "steps")
 
-    def __init__(self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        rows: Rows,
+        stored: Callable[[ErrorCode], Iterable[None]],
+        memory: MemoryAccount,
+        held: int,
+    ) -> None:
         super().__init__()
         self.group_id: str = group_id
         self.rows: Rows = rows
-        count, self.length = (len(rows), sum(map(len, rows))) if isinstance(rows, Mapping) else (rows.few, rows.length)
+        count: int | None
+        if isinstance(rows, Mapping):
+            count, length = len(rows), sum(map(len, rows))
+            held += length
+        else:
+            count, length = rows.few, rows.length
+        self.length: int = max(length, held)
+        """About how many bytes its rows have."""
+        self._memory = memory
+        self._held = held + _WRITE
+        memory.add(self._held)
         large = count is None or count > MAX_ROWS or (self.length > MAX_BYTES and count > 1)
         self.size: int | None = None if large else count
         """How many rows there are; None for a large write, which goes in parts."""
@@ -99,6 +121,7 @@ class Write(Completion[ErrorCode]):
             try:
                 yield from self._stored(error)
             finally:
+                self._memory.add(-self._held)
                 self.set_result(error)  # nobody may wait for ever, whatever becomes of the rest
 
 
@@ -109,13 +132,17 @@ class GroupWriter:
         manager: Where they are stored.
         lease: Under which.
         flow: In whose turns large rows are made.
+        memory: Where what is on its way counts.
         claims: What else has to hold for each group; None where the lease alone has to.
     """
 
-    def __init__(self, manager: Manager, lease: HeldLease, flow: Flow, claims: Claims | None = None) -> None:
+    def __init__(
+        self, manager: Manager, lease: HeldLease, flow: Flow, memory: MemoryAccount, claims: Claims | None = None
+    ) -> None:
         self._manager = manager
         self._lease = lease
         self._flow = flow
+        self._memory = memory
         self._claims = claims
         self._queue: deque[Write] = deque()
         self._large: deque[Write] = deque()
@@ -127,9 +154,18 @@ class GroupWriter:
         self._idle: Completion[None] | None = None
         self._closed = False
 
-    def submit(self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> Write:
-        """Enqueue rows of a group; returns at once."""
-        write = Write(group_id, rows, stored)
+    def submit(
+        self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]], *, held: int = 0
+    ) -> Write:
+        """Enqueue rows of a group; returns at once. Nothing is refused: see `GroupMemory.admits_write`.
+
+        Args:
+            group_id: The group.
+            rows: The rows.
+            stored: Called when they are stored or have failed.
+            held: About how many bytes of memory they take meanwhile, beside keys that are there.
+        """
+        write = Write(group_id, rows, stored, self._memory, held)
         if self._closed:
             _exhaust(write.finish(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return write

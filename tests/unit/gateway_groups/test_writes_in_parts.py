@@ -129,7 +129,7 @@ async def test_what_waits_behind_a_large_write_fails_with_it_when_the_gateway_en
     async with coordinator(store) as box:
         monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 3)
         seen = Stored(box, monkeypatch)
-        writer = GroupWriter(box.manager, box.lease, box.queue.flow())
+        writer = GroupWriter(box.manager, box.lease, box.queue.flow(), box.memory.account("writes"))
         told: list[int] = []
 
         def telling(number: int) -> Callable[[ErrorCode], tuple[()]]:
