@@ -252,7 +252,8 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "an eighth: consumers beyond that fetch without sessions. Members of groups, committed offsets and topics may "
         "take a quarter each, and three eighths together: a member, or an offset of another partition, is told to try "
         "again beyond that (COORDINATOR_LOAD_IN_PROGRESS), and a topic is refused (POLICY_VIOLATION). Batches that "
-        "pile up before a store that hangs are refused beyond an eighth (KAFKA_STORAGE_ERROR). Connections wait that "
+        "pile up before a store that hangs are refused beyond an eighth (KAFKA_STORAGE_ERROR), and so are commits "
+        "and joins of groups (COORDINATOR_LOAD_IN_PROGRESS). Connections wait that "
         "would take more than half of it, at 10 kB each. Not a setting of Kafka's.",
     ),
     BrokerSetting(

@@ -195,7 +195,7 @@ class ClassicGroup(Rebalancing):
         if changed and self.members.elect_protocol() != self.protocol_name:
             return actions + self._prepare(now, f"static member {join.instance_id} changes the protocol")
         ticket = ReplacementStored(token, old_id, new_id, old_leader, join.can_skip_assignment)
-        return [*actions, StoreSnapshot(self.snapshot(), ticket)]
+        return [*actions, StoreSnapshot(self.snapshot(), ticket, self.size)]
 
     def _replacement_stored(self, ticket: ReplacementStored, error: ErrorCode, now: float) -> list[Action]:
         member = self.members.get(ticket.new_member_id)
@@ -236,8 +236,13 @@ class ClassicGroup(Rebalancing):
                 member.member_id: bytes(sync.assignments.get(member.member_id, b"")) for member in self.members
             }
             ticket = AssignmentStored(self.generation, assignments)
-            actions.append(StoreSnapshot(self.snapshot(assignments), ticket))
+            size = self.size + sum(map(len, assignments.values()))
+            actions.append(StoreSnapshot(self.snapshot(assignments), ticket, size))
         return actions
+
+    def awaits(self, sync: Sync) -> bool:
+        """Whether this is the assignment of a generation, which has to be stored."""
+        return self.state is GroupState.COMPLETING_REBALANCE and self.members.leader == sync.member_id
 
     def _check_sync(self, sync: Sync) -> ErrorCode:
         if self.state is GroupState.DEAD:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.writer import GroupWriter
     from kclient.net.fair_queue import Flow
 
-_MADE_AT_ONCE: Final = 128
-"""Rows that are made when they are handed to the writer, so that many small commits go together."""
+_FEW: Final = 128
+"""Partitions of a commit that goes to the store with others; one of more goes alone, so that these need not wait."""
 
 
 class CommittedOffsets:
@@ -73,9 +73,10 @@ class CommittedOffsets:
         return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
     def check_room(self, group_id: str, commit: OffsetCommit) -> ErrorCode:
-        """Whether there is memory for what a commit adds to the offsets of a group."""
+        """Whether there is memory for what a commit adds to the offsets of a group, and for itself on its way."""
         managed = self._table.groups.get(group_id)
-        if self._memory.admits_offsets(group_id, None if managed is None else managed.offsets, commit):
+        known = None if managed is None else managed.offsets
+        if self._memory.admits_write(group_id) and self._memory.admits_offsets(group_id, known, commit):
             return ErrorCode.NONE
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
 
@@ -88,17 +89,13 @@ class CommittedOffsets:
     def _store(self, managed: ManagedGroup, commit: OffsetCommit, ended: Callable[[OffsetCommit], None]) -> Write:
         group_id, offsets = managed.group.group_id, managed.offsets
 
-        def stored(error: ErrorCode) -> Iterator[None]:
-            try:
-                if few and not error:
-                    yield from parts.stored()
-            finally:
-                ended(commit)
-                self._deleted_topics.note_commit(group_id, commit)
+        def stored(_error: ErrorCode) -> Iterable[None]:
+            ended(commit)
+            self._deleted_topics.note_commit(group_id, commit)
+            return ()
 
-        parts = CommitParts(group_id, offsets, commit)
-        few = commit.size <= _MADE_AT_ONCE
-        return self._writer.submit(group_id, dict(parts) if few else parts, stored)
+        parts = CommitParts(group_id, offsets, commit, few=commit.size <= _FEW)
+        return self._writer.submit(group_id, parts, stored, held=commit.held)
 
     def of(self, group_id: str) -> GroupOffsets | None:
         """The committed offsets of a group, whatever its state; None if there is no such group."""
@@ -113,10 +110,16 @@ class CommittedOffsets:
         managed = table.groups.get(group_id)
         if managed is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
+        if not self.has_room(group_id):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ()  # it tries again
         error, in_use = yield from managed.group.offsets_in_use()
         if table.groups.get(group_id) is not managed:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         return error, managed.offsets.topics() if in_use is None else in_use
+
+    def has_room(self, group_id: str) -> bool:
+        """Whether more of a group may go to the store."""
+        return self._memory.admits_write(group_id)
 
     def delete(self, group_id: str, gone: OffsetCommit) -> Write:
         """Forget offsets, at once after `check_delete`."""

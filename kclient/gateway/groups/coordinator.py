@@ -79,10 +79,10 @@ class GroupCoordinator:
         self._log_fields = identity.log_fields()
         self._memory = GroupMemory(memory, clock, self._log_fields)
         self._clockwork: Clockwork[str | None] = Clockwork(clock)
-        self._writer = GroupWriter(manager, lease, queue.flow(), claims)
+        self._writer = GroupWriter(manager, lease, queue.flow(), self._memory.writes, claims)
         chores = queue.flow()
         """For what has expired and the offsets of deleted topics; the answers have one of their own."""
-        deleted_topics = DeletedTopics(self._writer, chores)
+        deleted_topics = DeletedTopics(self._writer, chores, self._memory.offsets)
         self.table: GroupTable = GroupTable(
             kinds,
             settings(),
@@ -96,7 +96,9 @@ class GroupCoordinator:
         self.committed: CommittedOffsets = CommittedOffsets(
             self.table, self._writer, deleted_topics, self._memory, clock, chores
         )
-        self.deletion: GroupDeletion = GroupDeletion(self.table, self._writer, deleted_topics, clock, self._log_fields)
+        self.deletion: GroupDeletion = GroupDeletion(
+            self.table, self._writer, deleted_topics, self._memory, clock, self._log_fields
+        )
         self.expiry: OffsetExpiry = OffsetExpiry(
             self.table, topics, self.committed, self.deletion,
             unreadable=unreadable, clock=clock, chores=chores, log_fields=self._log_fields,

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ErrorCode, error_for
+from kclient.gateway.groups.parts import RemovalParts
 from kclient.gateway.groups.writer import MAX_ROWS, GroupWriter, Write
-from kclient.gateway.rows.keys import offset_prefix
 from kclient.net.fair_queue import Flow, Pace
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.offsets import OffsetCommit
+    from kclient.memory_ledger import MemoryAccount
 
 __all__ = ["DeletedTopics"]
 
 _PORTION: Final = MAX_ROWS
 """Rows that are handed to the writer at once: others wait for so many."""
 _SORTED_AT_ONCE: Final = 4096
+_GROUP: Final = 400
+"""About how many bytes of memory a group takes here, beside its name."""
+_NUMBER: Final = 70
+"""About how many bytes of memory the number of a partition takes, in a set."""
 
 
 class DeletedTopics:
@@ -30,11 +36,13 @@ class DeletedTopics:
     Args:
         writer: The queue to the manager.
         flow: In whose turns it is worked.
+        memory: Where it counts what is left.
     """
 
-    def __init__(self, writer: GroupWriter, flow: Flow) -> None:
+    def __init__(self, writer: GroupWriter, flow: Flow, memory: MemoryAccount) -> None:
         self._writer = writer
         self._flow = flow
+        self._memory = memory
         self._left: dict[str, dict[str, set[int]]] = {}
 
     def add(self, topic: str) -> None:
@@ -46,7 +54,14 @@ class DeletedTopics:
 
     def note(self, topic: str, group_id: str, numbers: Iterable[int]) -> None:
         """The store may have a group's offsets of such a topic."""
-        self._left[topic].setdefault(group_id, set()).update(numbers)
+        left = self._left[topic]
+        if group_id not in left:
+            left[group_id] = set()
+            self._memory.add(_GROUP + sys.getsizeof(group_id))
+        known = left[group_id]
+        before = len(known)
+        known.update(numbers)
+        self._memory.add(_NUMBER * (len(known) - before))
 
     def note_commit(self, group_id: str, commit: OffsetCommit) -> None:
         """A commit has come to its end: whatever became of it, the store may have what it brought."""
@@ -75,13 +90,14 @@ class DeletedTopics:
         portion: list[tuple[str, list[int], Write]] = []
         rows = 0
         for group_id in group_ids:
-            prefix, numbers = offset_prefix(group_id, topic), sorted(self._left[topic][group_id])
+            numbers = sorted(self._left[topic][group_id])
             for start in range(0, len(numbers), _PORTION):
                 some = numbers[start : start + _PORTION]
                 if rows + len(some) > _PORTION:
                     await self._removed(topic, portion)
                     portion, rows = [], 0
-                write = self._writer.submit(group_id, {f"{prefix}{number}": None for number in some}, lambda _error: ())
+                parts = RemovalParts(group_id, topic, some)
+                write = self._writer.submit(group_id, parts, lambda _error: (), held=_NUMBER * len(some))
                 portion.append((group_id, some, write))
                 rows += len(some)
                 if pace.over:
@@ -96,7 +112,9 @@ class DeletedTopics:
                 error = failed
                 continue
             left[group_id].difference_update(numbers)
+            self._memory.add(-_NUMBER * len(numbers))
             if not left[group_id]:
                 del left[group_id]
+                self._memory.add(-_GROUP - sys.getsizeof(group_id))
         if error:
             raise error_for(error, f"the offsets of topic {topic} could not be removed")

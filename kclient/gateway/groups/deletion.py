@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
     from kclient.gateway.groups.deleted_topics import DeletedTopics
     from kclient.gateway.groups.group import ManagedGroup
+    from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.table import GroupTable
     from kclient.gateway.groups.writer import GroupWriter, Write
 
@@ -27,6 +28,7 @@ class GroupDeletion:
         table: All groups.
         writer: Removes their rows.
         deleted_topics: Whose offsets the store still has.
+        memory: Whether there is room for more on its way to the store.
         clock: What time it is.
         log_fields: Who this is, for the log.
     """
@@ -36,12 +38,14 @@ class GroupDeletion:
         table: GroupTable,
         writer: GroupWriter,
         deleted_topics: DeletedTopics,
+        memory: GroupMemory,
         clock: Clock,
         log_fields: Mapping[str, object],
     ) -> None:
         self._table = table
         self._writer = writer
         self._deleted_topics = deleted_topics
+        self._memory = memory
         self._clock = clock
         self._log_fields = log_fields
 
@@ -53,6 +57,8 @@ class GroupDeletion:
         managed = table.groups.get(group_id)
         if managed is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
+        if not self._memory.admits_write(group_id):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
         error = managed.group.delete()
         if error:
             return error
@@ -70,6 +76,7 @@ class GroupDeletion:
                 managed.offsets.close()
         finally:  # not before: a topic that is deleted meanwhile has its offsets here too
             group_id = managed.group.group_id
+            managed.holding.close()
             leaving[group_id].popleft()  # the deletions of one name are stored in their order
             if not leaving[group_id]:
                 del leaving[group_id]

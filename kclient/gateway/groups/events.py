@@ -159,6 +159,8 @@ class StoreSnapshot:
 
     snapshot: GroupSnapshot
     ticket: Ticket
+    size: int = 0
+    """About how many bytes of memory the snapshot takes until then."""
 
 
 Action: TypeAlias = Reply | StoreSnapshot

@@ -93,6 +93,8 @@ class OffsetExpiry:
                 for number in offsets.expired(topic, now_ms, rule):
                     expired.add(record, number, None)
             kept = kept or expired.size < len(offsets.topics().get(topic, ()))
+            if expired.size and not self._committed.has_room(group_id):
+                return  # later
             if expired.size:
                 gone += expired.size
                 self._committed.delete(group_id, expired)

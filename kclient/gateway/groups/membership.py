@@ -92,6 +92,8 @@ class ClassicMembership:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not self._memory.admits_member(group_id, size if known is not None else size + MEMBER):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
+        if not self._memory.admits_write(group_id):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what comes of it has to be stored
         return ErrorCode.NONE
 
     def sync(self, group_id: str, sync: Sync) -> Parked[SyncResult]:
@@ -103,6 +105,8 @@ class ClassicMembership:
             error, group = ErrorCode.UNKNOWN_SERVER_ERROR, None
         elif group is not None and not self._memory.admits_assignments(group_id, _more(group, sync)):
             error, group = ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # it looks for it, and joins again
+        elif group is not None and group.awaits(sync) and not self._memory.admits_write(group_id):
+            error, group = ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # likewise
         if managed is None or group is None:
             parked.set_result(SyncResult(error))
         else:

@@ -1,7 +1,8 @@
 """What groups and their committed offsets take of the memory of the process, and whether there is room for more.
 
 Members, and what was committed, stay when their clients have gone, so they count on accounts of their own. What is
-there is never refused; a member or an offset that comes anew may be.
+there is never refused; a member or an offset that comes anew may be. What is on its way to the store counts too: while
+that hangs, it stays when its clients have gone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
 _SHARE: Final = 4
 """One part in so many of the memory may be taken by the members of all groups, and as much by their offsets."""
+_WRITES_SHARE: Final = 8
+"""The same of what is on its way to the store."""
 _TOLD_AGAIN_S: Final = 60.0
 """Seconds between two lines of the log that say so."""
 _GROUP: Final = 3_000
@@ -39,9 +42,11 @@ class GroupMemory:
         self._members: LimitedAccount = memory.limited("groups", _SHARE)
         self.offsets: LimitedAccount = memory.limited("committed offsets", _SHARE)
         """Of committed offsets, and of groups without members."""
+        self.writes: LimitedAccount = memory.limited("group writes", _WRITES_SHARE)
+        """Of what is on its way to the store."""
         self._clock = clock
         self._log_fields = log_fields
-        self._told = {self._members: float("-inf"), self.offsets: float("-inf")}
+        self._told = dict.fromkeys((self._members, self.offsets, self.writes), float("-inf"))
 
     def holding(self) -> GroupHolding:
         """What a new group takes, beside its offsets."""
@@ -72,16 +77,29 @@ class GroupMemory:
         self._tell(self.offsets, group_id, "all committed offsets", "a commit of new ones is told to try again")
         return False
 
-    def _tell(self, account: LimitedAccount, group_id: str, things: str, refused: str) -> None:
+    def admits_write(self, group_id: str) -> bool:
+        """Whether more may go to the store: not while what waits for it has come to its limit, as where it hangs.
+
+        However large it is, it may, so that the limit is none of the size of a group.
+        """
+        if self.writes.held < self.writes.limit:
+            return True
+        things = "what groups have on its way to the store, which is slow or hangs,"
+        self._tell(self.writes, group_id, things, "what has to be stored is told to try again", "an eighth")
+        return False
+
+    def _tell(
+        self, account: LimitedAccount, group_id: str, things: str, refused: str, share: str = "a quarter"
+    ) -> None:
         now = self._clock.now()
         if now - self._told[account] < _TOLD_AGAIN_S:
             return
         self._told[account] = now
         logger.warning(
-            "%s take %d bytes of memory, and may take %d, a quarter of connections.max.memory.bytes, as far as the "
+            "%s take %d bytes of memory, and may take %d, %s of connections.max.memory.bytes, as far as the "
             "rest of that leaves it: %s in group %s, and so in all others until there is room. Set "
             "connections.max.memory.bytes higher, or have less of them",
-            things, account.held, account.limit, refused, group_id[:300], extra=self._log_fields,
+            things, account.held, account.limit, share, refused, group_id[:300], extra=self._log_fields,
         )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _OFFSET: Final = 220
 """About how many bytes of memory an offset takes, beside its metadata."""
+_DELETION: Final = 150
+"""The same of the deletion of one, until it is stored."""
 
 
 class OffsetCommit:
@@ -35,7 +37,7 @@ class OffsetCommit:
         offsets = self.topics.setdefault(record, {})
         self.size += number not in offsets
         offsets[number] = committed
-        self.held += _size(committed)
+        self.held += _size(committed) or _DELETION
 
     def drop(self, topics: Container[str]) -> None:
         """Leave out the topics of these names."""
@@ -110,15 +112,13 @@ class GroupOffsets:
                 yield TopicPartition(topic, partition), committed
 
     def begin(self, commit: OffsetCommit) -> None:
-        """A commit is on its way to the store."""
+        """A commit is on its way to the store; it counts there."""
         self.commits += 1
         self._pending[commit] = None
-        self._count(commit.held)
 
     def end(self, commit: OffsetCommit) -> None:
         """It is stored, or failed."""
         del self._pending[commit]
-        self._count(-commit.held)
 
     def put(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
         """Make a stored offset visible; None for one that was deleted."""

@@ -1,18 +1,24 @@
-"""Large writes, which go to the store a part at a time: what becomes of a part whatever becomes of the rest."""
+"""Writes of many rows, which are made when they go to the store: what becomes of a part whatever becomes of the rest.
+
+Each row's key repeats the name of the group, which may have 32 kB: so none is made ahead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from kclient.gateway.rows.groups import encode_offset
-from kclient.gateway.rows.keys import group_key, offset_key
+from kclient.gateway.rows.keys import group_key, longest_offset_key, of_topic_offsets, offsets_of_group
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
     from kclient.gateway.rows.groups import CommittedOffset
     from kclient.gateway.topic_record import TopicRecord
     from kclient.types import TopicPartition
+
+_VALUE: Final = 120
+"""About how many bytes the row of an offset has, beside its metadata."""
 
 
 class CommitParts:
@@ -22,19 +28,26 @@ class CommitParts:
         group_id: The group.
         offsets: Its offsets.
         commit: What is committed.
+        few: Whether it goes with other writes.
     """
 
-    def __init__(self, group_id: str, offsets: GroupOffsets, commit: OffsetCommit) -> None:
+    def __init__(self, group_id: str, offsets: GroupOffsets, commit: OffsetCommit, *, few: bool) -> None:
+        self.few: int | None = commit.size if few else None
+        self.length: int = commit.size * (longest_offset_key(group_id) + _VALUE) + commit.held
         self._group_id = group_id
         self._offsets = offsets
         self._commit = commit
         self._taken: list[tuple[TopicRecord, TopicPartition, CommittedOffset | None]] = []
 
     def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
+        self._taken = []  # once more, if others with which they went were refused
+        group, prefix, last = offsets_of_group(self._group_id), "", None
         for record, partition, committed in self._commit.items():
+            if record is not last:
+                prefix, last = group + of_topic_offsets(record.name), record
             self._taken.append((record, partition, committed))
             value = None if committed is None else encode_offset(committed, record.topic_id)
-            yield offset_key(self._group_id, partition), value
+            yield f"{prefix}{partition.partition}", value
 
     def stored(self) -> Iterator[None]:
         """These are visible."""
@@ -56,15 +69,20 @@ class DeletionParts:
     """
 
     def __init__(self, group_id: str, offsets: GroupOffsets) -> None:
+        self.few: int | None = None
+        self.length: int = 0
         self._group_id = group_id
         self._offsets = offsets
         self._taken: list[TopicPartition] = []
         self._removed: list[TopicPartition] = []
 
     def __iter__(self) -> Iterator[tuple[str, None]]:
+        group, prefix, last = offsets_of_group(self._group_id), "", None
         for partition, _ in self._offsets.items():
+            if partition.topic != last:
+                prefix, last = group + of_topic_offsets(partition.topic), partition.topic
             self._taken.append(partition)
-            yield offset_key(self._group_id, partition), None
+            yield f"{prefix}{partition.partition}", None
         yield group_key(self._group_id), None
 
     def stored(self) -> Iterable[None]:
@@ -78,3 +96,28 @@ class DeletionParts:
         for partition in self._removed:
             self._offsets.put(partition, None)
             yield
+
+
+class RemovalParts:
+    """The rows of a group's offsets of a deleted topic.
+
+    Args:
+        group_id: The group.
+        topic: The topic.
+        numbers: Its partitions.
+    """
+
+    def __init__(self, group_id: str, topic: str, numbers: Sequence[int]) -> None:
+        self.few: int | None = len(numbers)
+        self.length: int = len(numbers) * longest_offset_key(group_id)
+        self._group_id = group_id
+        self._topic = topic
+        self._numbers = numbers
+
+    def __iter__(self) -> Iterator[tuple[str, None]]:
+        prefix = offsets_of_group(self._group_id) + of_topic_offsets(self._topic)
+        return ((f"{prefix}{number}", None) for number in self._numbers)
+
+    def stored(self) -> Iterable[None]:
+        """Whoever asked for it is told of the whole."""
+        return ()

@@ -153,7 +153,6 @@ class GroupTable:
         group_id = managed.group.group_id
         del self.groups[group_id]
         self.leaving.setdefault(group_id, deque()).append(managed)
-        managed.holding.close()
         self._clockwork.cancel(group_id)
 
     def _store(self, managed: ManagedGroup, store: StoreSnapshot) -> None:
@@ -166,7 +165,7 @@ class GroupTable:
             self.perform(managed, group.stored(store.ticket, error, self._clock.now()))
             return ()
 
-        self._writer.submit(group.group_id, {keys.group_key(group.group_id): row}, done)
+        self._writer.submit(group.group_id, {keys.group_key(group.group_id): row}, done, held=store.size)
 
     def _answer(self) -> None:
         """Answer what was parked: a few at once, the members of a large group one after the other."""

@@ -11,8 +11,8 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from kclient.concurrency import Completion, Wakeup
 from kclient.errors import ErrorCode, KafkaError
@@ -23,6 +23,7 @@ from kclient.net.fair_queue import Pace
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
     from kclient.htp.port import Manager
+    from kclient.memory_ledger import MemoryAccount
     from kclient.net.fair_queue import Flow
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -30,13 +31,22 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 MAX_ROWS = 2_000
 """Rows that go into one commit at most: the store takes some ten milliseconds for them. A larger write goes in several,
 in the order of its rows: if one of them fails those before it are stored."""
+MAX_BYTES = 1 << 20
+"""Bytes of keys and values that go into one commit, but for a row more: a group's name, in each key, may have 32 kB."""
+_WRITE: Final = 4_000
+"""About how many bytes of memory a write takes beside its rows, with the request that waits for it."""
 
 Row: TypeAlias = "bytes | Callable[[], Generator[None, None, bytes]] | None"
 """A new value, or what makes it in steps once it is to be stored; None deletes."""
 
 
 class Parts(Protocol):
-    """The rows of a large write, made one by one."""
+    """The rows of a write, made one by one when they go to the store."""
+
+    few: int | None
+    """How many there are at most; None where they go alone, whose number nobody knows or that are many."""
+    length: int
+    """About how many bytes their keys and values have."""
 
     def __iter__(self) -> Iterator[tuple[str, Row]]: ...
 
@@ -60,30 +70,59 @@ class Write(Completion[ErrorCode]):
 
     Args:
         group_id: Whose they are: nothing of a group overtakes what was written for it before.
-        rows: The new values by key; where they are very many, what gives them one by one, and is told of each part that
-            is stored.
+        rows: The new values by key; or what gives them one by one, and is told of each part that is stored.
         stored: Called in the event loop, in the order of the queue, when they are stored or have failed; what it
             returns is gone through in slices.
+        memory: Where it counts until then.
+        held: About how many bytes of memory its rows take, beside keys that are there.
     """
 
-    __slots__ = ("_stored", "group_id", "rows", "size", "steps")
+    __slots__ = ("_held", "_memory", "_stored", "group_id", "length", "rows", "size", "steps")
 
-    def __init__(self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        rows: Rows,
+        stored: Callable[[ErrorCode], Iterable[None]],
+        memory: MemoryAccount,
+        held: int,
+    ) -> None:
         super().__init__()
         self.group_id: str = group_id
         self.rows: Rows = rows
-        self.size: int | None = len(rows) if isinstance(rows, Mapping) and len(rows) <= MAX_ROWS else None
+        count: int | None
+        if isinstance(rows, Mapping):
+            count, length = len(rows), sum(map(len, rows))
+            held += length
+        else:
+            count, length = rows.few, rows.length
+        self.length: int = max(length, held)
+        """About how many bytes its rows have."""
+        self._memory = memory
+        self._held = held + _WRITE
+        memory.add(self._held)
+        large = count is None or count > MAX_ROWS or (self.length > MAX_BYTES and count > 1)
+        self.size: int | None = None if large else count
         """How many rows there are; None for a large write, which goes in parts."""
-        self.steps: Iterator[tuple[str, Row]] = iter(rows.items() if isinstance(rows, Mapping) else rows)
+        self.steps: Iterator[tuple[str, Row]] = self.all()
         """The rows of a large write that have not gone to the store."""
         self._stored = stored
+
+    def all(self) -> Iterator[tuple[str, Row]]:
+        """Its rows."""
+        return iter(self.rows.items() if isinstance(self.rows, Mapping) else self.rows)
 
     def finish(self, error: ErrorCode) -> Iterator[None]:
         """It is stored (NONE) or has failed: in steps."""
         try:
-            yield from self._stored(error)
+            if not error and self.size is not None and not isinstance(self.rows, Mapping):
+                yield from self.rows.stored()  # a large write has told of its parts
         finally:
-            self.set_result(error)  # nobody may wait for ever, whatever becomes of the rest
+            try:
+                yield from self._stored(error)
+            finally:
+                self._memory.add(-self._held)
+                self.set_result(error)  # nobody may wait for ever, whatever becomes of the rest
 
 
 class GroupWriter:
@@ -93,13 +132,17 @@ class GroupWriter:
         manager: Where they are stored.
         lease: Under which.
         flow: In whose turns large rows are made.
+        memory: Where what is on its way counts.
         claims: What else has to hold for each group; None where the lease alone has to.
     """
 
-    def __init__(self, manager: Manager, lease: HeldLease, flow: Flow, claims: Claims | None = None) -> None:
+    def __init__(
+        self, manager: Manager, lease: HeldLease, flow: Flow, memory: MemoryAccount, claims: Claims | None = None
+    ) -> None:
         self._manager = manager
         self._lease = lease
         self._flow = flow
+        self._memory = memory
         self._claims = claims
         self._queue: deque[Write] = deque()
         self._large: deque[Write] = deque()
@@ -111,9 +154,18 @@ class GroupWriter:
         self._idle: Completion[None] | None = None
         self._closed = False
 
-    def submit(self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]]) -> Write:
-        """Enqueue rows of a group; returns at once."""
-        write = Write(group_id, rows, stored)
+    def submit(
+        self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]], *, held: int = 0
+    ) -> Write:
+        """Enqueue rows of a group; returns at once. Nothing is refused: see `GroupMemory.admits_write`.
+
+        Args:
+            group_id: The group.
+            rows: The rows.
+            stored: Called when they are stored or have failed.
+            held: About how many bytes of memory they take meanwhile, beside keys that are there.
+        """
+        write = Write(group_id, rows, stored, self._memory, held)
         if self._closed:
             _exhaust(write.finish(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return write
@@ -163,7 +215,7 @@ class GroupWriter:
     def _take(self) -> list[Write]:
         """The small writes that go together; large ones, and what comes behind these, are put aside."""
         batch: list[Write] = []
-        rows = 0
+        rows = length = 0
         for _ in range(min(len(self._queue), MAX_ROWS)):
             write = self._queue[0]
             behind = self._behind.get(write.group_id)
@@ -172,11 +224,12 @@ class GroupWriter:
             elif (size := write.size) is None:
                 self._behind[write.group_id] = deque()
                 self._large.append(write)
-            elif batch and rows + size > MAX_ROWS:
+            elif batch and (rows + size > MAX_ROWS or length + write.length > MAX_BYTES):
                 break
             else:
                 batch.append(write)
                 rows += size
+                length += write.length
             self._queue.popleft()
         return batch
 
@@ -217,7 +270,8 @@ class GroupWriter:
         """Make the rows of small writes and store them; without those of groups that another gateway has taken over."""
         while batch:
             try:
-                await self._commit_rows(_merged(batch), self._claimed(batch), Pace(self._flow))
+                rows = chain.from_iterable(write.all() for write in batch)
+                await self._commit_rows(rows, self._claimed(batch), Pace(self._flow))
             except ConflictError as conflict:
                 lost = [write for write in batch if conflict.key in self._claimed([write])]
                 if not lost:
@@ -244,20 +298,21 @@ class GroupWriter:
     async def _commit_part(self, write: Write) -> bool:
         """Make rows of a large write and store them, a commit's worth; whether there are no more."""
         pace = Pace(self._flow)
-        count = await self._commit_rows(islice(write.steps, MAX_ROWS), self._claimed([write]), pace)
+        part = _Part(write.steps)
+        await self._commit_rows(part, self._claimed([write]), pace)
         if not isinstance(write.rows, Mapping):
             await to_the_end(iter(write.rows.stored()), pace)  # cancelled or not: it is stored
-        return count < MAX_ROWS
+        return part.last
 
-    async def _commit_rows(self, rows: Iterable[tuple[str, Row]], expect: Mapping[str, int], pace: Pace) -> int:
-        made: dict[str, bytes | None] = {}
+    async def _commit_rows(self, rows: Iterable[tuple[str, Row]], expect: Mapping[str, int], pace: Pace) -> None:
+        merged: dict[str, Row] = {}  # of several versions of one row the last alone is made
         for key, row in rows:
             if pace.over:
                 await pace.pause()
-            made[key] = await self._made(row, pace) if callable(row) else row
+            merged[key] = row
+        made = {key: await self._made(row, pace) if callable(row) else row for key, row in merged.items()}
         if made:
             await self._manager.commit(made, expect, lease=self._lease.current)
-        return len(made)
 
     @staticmethod
     async def _made(row: Callable[[], Generator[None, None, bytes]], pace: Pace) -> bytes:
@@ -286,10 +341,19 @@ def _exhaust(steps: Iterator[None]) -> None:
         pass
 
 
-def _merged(batch: list[Write]) -> Iterable[tuple[str, Row]]:
-    """The rows of writes that go together; of several versions of one, the last alone."""
-    merged: dict[str, Row] = {}
-    for write in batch:
-        assert isinstance(write.rows, Mapping)
-        merged.update(write.rows)
-    return merged.items()
+class _Part:
+    """What one commit may take of the rows of a large write."""
+
+    def __init__(self, rows: Iterator[tuple[str, Row]]) -> None:
+        self._rows = rows
+        self.last: bool = False
+        """Whether there are no more."""
+
+    def __iter__(self) -> Iterator[tuple[str, Row]]:
+        length = 0
+        for count, (key, row) in enumerate(self._rows, 1):
+            yield key, row
+            length += len(key) + (len(row) if isinstance(row, bytes) else 0)
+            if count >= MAX_ROWS or length >= MAX_BYTES:
+                return
+        self.last = True

@@ -40,6 +40,9 @@ LEASE: Final = "kafka/gateway"
 FIRST_LEASES: Final = "kafka/gateway/"
 """The first versions had a lease for each node.id, and let the leader epochs go backwards when that was changed."""
 
+_NAMES: Final = 100
+"""Bytes of a key beside the group: the topic, as long as most are, and the rest."""
+
 
 def topic_key(name: str) -> str:
     """The key of a topic's row."""
@@ -103,14 +106,19 @@ def parse_group_key(key: str) -> str:
     return unquote(key.removeprefix(GROUPS))
 
 
-def offset_key(group_id: str, partition: TopicPartition) -> str:
-    """The key of a committed offset's row."""
-    return f"{offset_prefix(group_id, partition.topic)}{partition.partition}"
+def offsets_of_group(group_id: str) -> str:
+    """What the keys of a group's offsets begin with; `of_topic_offsets` follows, and the number of the partition."""
+    return f"{OFFSETS}{quote(group_id, safe='')}/"
 
 
-def offset_prefix(group_id: str, topic: str) -> str:
-    """What the keys of a group's offsets of a topic begin with; the number of the partition follows."""
-    return f"{OFFSETS}{quote(group_id, safe='')}/{quote(topic, safe='')}/"
+def of_topic_offsets(topic: str) -> str:
+    """What names the topic in the keys of offsets."""
+    return f"{quote(topic, safe='')}/"
+
+
+def longest_offset_key(group_id: str) -> int:
+    """About how many bytes the key of an offset of a group has at most, for a topic whose name is not quoted."""
+    return 3 * (len(group_id) if group_id.isascii() else len(group_id.encode())) + _NAMES
 
 
 def parse_offset_key(key: str) -> tuple[str, TopicPartition]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.checkpoints import Checkpoints
+from kclient.htp import open_store
 from kclient.htp.embedded.files import Files
 from kclient.memory_ledger import CacheAccount, MemoryPart
 from kclient.net.memory_budget import ALLOWANCE
@@ -24,15 +26,20 @@ from kclient.protocol.messages import (
     DeleteGroupsRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
+    JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupRequestMember,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from tests.gateway_wire import Wire, batch_of, connect, produce_request, running
+from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
+from tests.slow_store import Gates
 
 pytestmark = pytest.mark.anyio
 
@@ -232,6 +239,119 @@ async def test_a_gateway_that_has_closed_leaves_nothing_in_the_process() -> None
         assert memory in ledger.parts()
     assert memory not in ledger.parts()
     assert not [each for each in ledger.accounts() if each.part is memory]
+
+
+@asynccontextmanager
+async def hung() -> AsyncIterator[tuple[Gateway, Wire, Gates]]:
+    """A gateway where the group `known` has offsets of `wide`, and whose store hangs from the next commit on."""
+    gates = Gates(open_store(f"memory:{next(names)}"))
+    async with (
+        gates.store,
+        running(gates.store, config=LEAST | {"group.initial.rebalance.delay.ms": 0}) as (
+            gateway,
+            wire,
+        ),
+    ):
+        await wire.create("wide", 100)
+        assert await codes(wire, commit("known", range(60))) == {0}
+        gates.hold("commit")
+        try:
+            yield gateway, wire, gates
+        finally:
+            gates.open()
+
+
+async def fill(gateway: Gateway) -> None:
+    """Clients commit until no more may wait for the store, and go."""
+    clients = [connect(gateway) for _ in range(10)]
+    for client in clients:
+        for _ in range(20):
+            await client.send(commit("known", range(60)), 8)
+    await until(lambda: held(gateway, "group writes") >= 2 * MB)
+    for client in clients:
+        await client.aclose()
+
+
+async def test_commits_that_wait_for_the_store_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Also those of partitions that the group has offsets of, which are taken however short memory is."""
+    async with hung() as (gateway, wire, gates):
+        with caplog.at_level(logging.WARNING, "kclient.gateway.groups"):
+            await fill(gateway)
+            assert await codes(wire, commit("known", range(60))) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert held(gateway, "group writes") < 3 * MB
+        assert [line for line in caplog.messages if SETTING in line and "store" in line]
+        gates.open()
+        await until(lambda: not held(gateway, "group writes"))
+        assert await codes(wire, commit("known", range(60))) == {0}
+
+
+async def test_nothing_else_of_groups_gathers_while_the_store_hangs() -> None:
+    async with hung() as (gateway, wire, gates):
+        await fill(gateway)
+        before = held(gateway)
+        wanted = [OffsetDeleteRequestPartition(partition_index=number) for number in range(60)]
+        deletion = OffsetDeleteRequest(
+            group_id="known", topics=[OffsetDeleteRequestTopic(name="wide", partitions=wanted)]
+        )
+        assert (await wire(deletion, 0)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        groups = (await wire(DeleteGroupsRequest(groups_names=["known"]), 2)).results
+        assert groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        joined = await wire(join("new", b""), 3)
+        assert joined.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert held(gateway) <= before
+        gates.open()
+        await until(lambda: not held(gateway, "group writes"))
+        assert not (await wire(DeleteGroupsRequest(groups_names=["known"]), 2)).results[0].error_code
+        assert held(gateway, "groups", "committed offsets", "group writes") == 0
+
+
+async def test_generations_that_wait_for_the_store_are_bounded() -> None:
+    """Each of them keeps what is to be stored of it, which is no longer the group's."""
+    async with hung() as (gateway, wire, gates):
+        member, generations, refused = "", 0, 0
+        for number in range(10):
+            client = connect(gateway)
+            joined = await client(join("large", bytes([number]) + bytes(200_000), member), 3)
+            member, refused = joined.member_id, joined.error_code
+            if refused:
+                break
+            generations += 1
+            before = held(gateway, "group writes")
+            await client.send(sync("large", joined, bytes([number]) + bytes(200_000)), 3)
+            await until(lambda before=before: held(gateway, "group writes") > before + 400_000)
+            await client.aclose()
+        assert refused == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert 3 <= generations <= 6
+        assert held(gateway, "group writes") < 3 * MB
+        gates.open()
+        await until(lambda: not held(gateway, "group writes"))
+        joined = await wire(join("large", bytes(200_000), member), 3)
+        assert not joined.error_code
+        assert not (await wire(sync("large", joined, b"all"), 3)).error_code
+
+
+async def test_an_assignment_is_refused_while_too_much_waits_for_the_store() -> None:
+    async with hung() as (gateway, wire, gates):
+        joined = await wire(join("g", b""), 3)
+        await fill(gateway)
+        assert (await wire(sync("g", joined, b"all"), 3)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        gates.open()
+        await until(lambda: not held(gateway, "group writes"))
+        assert not (await wire(sync("g", joined, b"all"), 3)).error_code
+
+
+def join(group: str, metadata: bytes, member_id: str = "", **fields: Any) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group, member_id=member_id, session_timeout_ms=60_000, protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)], **fields,
+    )  # fmt: skip
+
+
+def sync(group: str, joined: JoinGroupResponse, assignment: bytes, **fields: Any) -> SyncGroupRequest:
+    return SyncGroupRequest(
+        group_id=group, generation_id=joined.generation_id, member_id=joined.member_id,
+        assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment)], **fields,
+    )  # fmt: skip
 
 
 class Disk(Files):

@@ -238,6 +238,9 @@ async def test_a_group_that_could_not_be_deleted_keeps_its_offsets(store: str, m
 class Made:
     """A row that is made."""
 
+    few: int | None = None
+    length: int = 0
+
     def __init__(self, value: bytes) -> None:
         self.value = value
 
@@ -291,6 +294,29 @@ async def test_offsets_that_could_not_be_removed_are_removed_later(store: str, m
                 await box.groups.committed.forget_topic("a")
         await box.groups.committed.forget_topic("a")
         assert await stored(box) == ["g/b/0"]
+
+
+async def test_offsets_of_a_deleted_topic_count_until_they_are_removed(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_args: Any, **_kwargs: Any) -> int:
+        raise StorageError("the disk is full")
+
+    async with coordinator(store) as box:
+        await committed(box, "g" * 1000, a=1)
+        account = box.groups._memory.offsets
+        before = account.held
+        topics: Any = box.topics
+        topics.by_name.pop("a").gone = True
+        await box.groups.committed.topic_deleted("a")
+        assert account.held > before - 220 + 1000
+        with monkeypatch.context() as patch:
+            patch.setattr(type(box.manager), "commit", refuse)
+            with pytest.raises(KafkaError):
+                await box.groups.committed.forget_topic("a")
+        assert account.held > before - 220 + 1000
+        await box.groups.committed.forget_topic("a")
+        assert account.held == before - 220
 
 
 async def test_a_commit_leaves_nothing_of_a_topic_that_has_just_gone(store: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.groups.writer import GroupWriter, Row, Write
+from kclient.gateway.groups.writer import MAX_BYTES, GroupWriter, Row, Write
 from kclient.gateway.rows.groups import CommittedOffset, decode_offset
 from kclient.htp.errors import StorageFullError
+from kclient.htp.port import Manager
 from kclient.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
 from kclient.types import TopicPartition
 from tests.all_rows import scan_all
@@ -127,7 +129,7 @@ async def test_what_waits_behind_a_large_write_fails_with_it_when_the_gateway_en
     async with coordinator(store) as box:
         monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 3)
         seen = Stored(box, monkeypatch)
-        writer = GroupWriter(box.manager, box.lease, box.queue.flow())
+        writer = GroupWriter(box.manager, box.lease, box.queue.flow(), box.memory.account("writes"))
         told: list[int] = []
 
         def telling(number: int) -> Callable[[ErrorCode], tuple[()]]:
@@ -150,8 +152,61 @@ async def test_what_waits_behind_a_large_write_fails_with_it_when_the_gateway_en
         await writer.drain()
 
 
+async def test_what_goes_at_once_is_bounded_in_bytes_too(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row's key names the group, which may have 32 kB: small writes of many, and the parts of a large one."""
+    async with coordinator(store) as box:
+        seen = Stored(box, monkeypatch)
+        many = [box.store_offsets(f"{number:05}" + "g" * 32_000, offsets("a", 20)) for number in range(20)]
+        large = box.store_offsets("h" * 32_000, offsets("a", 200))
+        quiet = box.store_offsets("quiet", offsets("a", 1))
+        for write in (*many, large, quiet):
+            assert await write.wait() is ErrorCode.NONE
+        lengths = [sum(map(len, keys)) for keys in seen.commits]
+        assert max(lengths) < MAX_BYTES + 33_000
+        assert len(lengths) <= 3 * sum(lengths) // MAX_BYTES, "and they go together as far as that allows"
+        assert await large.wait() is ErrorCode.NONE
+        assert len(await stored(box)) == 20 * 20 + 200 + 1
+
+
+async def test_no_row_is_made_before_its_turn(store: str) -> None:
+    async with coordinator(store) as box:
+        hanging = Hanging(box)
+        tracemalloc.start()
+        try:
+            writes = [box.store_offsets(f"{number:05}" + "g" * 32_000, offsets("a", 60)) for number in range(20)]
+            await hanging.reached.wait()
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20, "the keys of all of them would be 36 MiB"
+        finally:
+            tracemalloc.stop()
+            hanging.open()
+        for write in writes:
+            assert await write.wait() is ErrorCode.NONE
+
+
+class Hanging:
+    """A store whose commits hang until it is opened."""
+
+    def __init__(self, box: Harness) -> None:
+        manager: Any = box.manager
+        self.reached = anyio.Event()
+        self._opened = anyio.Event()
+        self._commit = manager.commit
+        box.groups._writer._manager = cast("Manager", self)
+
+    def open(self) -> None:
+        self._opened.set()
+
+    async def commit(self, *args: Any, **options: Any) -> Any:
+        self.reached.set()
+        await self._opened.wait()
+        return await self._commit(*args, **options)
+
+
 class Numbered:
     """A large write of the keys with these numbers."""
+
+    few: int | None = None
+    length: int = 0
 
     def __init__(self, rows: dict[str, bytes]) -> None:
         self.rows = rows
@@ -323,7 +378,7 @@ async def test_a_topic_that_goes_while_offsets_are_committed_leaves_none(
         with monkeypatch.context() as patch:
             async with coordinator(store) as box:
                 patch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 4)
-                patch.setattr("kclient.gateway.groups.committed._MADE_AT_ONCE", 4)
+                patch.setattr("kclient.gateway.groups.committed._FEW", 4)
                 patch.setattr("kclient.gateway.groups.deleted_topics._PORTION", 3)
                 assert await box.store_offsets("h", offsets("a", others)).wait() is ErrorCode.NONE
                 for number in range(crowd):  # looked through before the others
