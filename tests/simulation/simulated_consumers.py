@@ -103,7 +103,7 @@ class SimulatedConsumer:
                 )
                 self._tell("lost" if step.lost else "revoked", going)
                 self.owned -= going
-                self.machine.prepared(self.owned, self.world.now)
+                self.machine.prepared(step, self.owned, self.world.now)
             else:
                 new = set(step.assigned)
                 gone = set() if self.eager else self.owned - new

@@ -174,15 +174,22 @@ class GroupMember:
             return Prepare(self._holding.lost, self._rejoin_reason or "joining")
         return self._complete if self.state is MemberState.COMPLETING else None
 
-    def prepared(self, owned: Iterable[TopicPartition], now: float) -> None:
+    def is_due(self, step: Step) -> bool:
+        """Whether a step is still to be carried out: the membership may end amid it, and then another one is."""
+        if isinstance(step, Complete):
+            return self._complete is step
+        return self.state is MemberState.PREPARING and (step.lost or not self._holding.lost)
+
+    def prepared(self, done: Prepare, owned: Iterable[TopicPartition], now: float) -> None:
         """The step `Prepare` is done.
 
         Args:
+            done: The step.
             owned: The partitions that the consumer still reads and wants to keep.
             now: Monotonic time in seconds.
         """
-        if self.state is not MemberState.PREPARING:
-            return  # it left the group meanwhile
+        if not self.is_due(done):
+            return  # it left the group meanwhile, or what it keeps is lost, and is still to be given up
         self._holding.give_up(owned)
         self._join_reason = self._rejoin_reason or "joining"
         if self._by_pattern:

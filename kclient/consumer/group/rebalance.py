@@ -109,12 +109,14 @@ class Rebalance:
             self._committer.give_up_handing_over()
         elif not (yield from self._commit_positions(owned, deadline)):
             return False
-        if subscriptions.ended != ended:
+        with self._lock:
+            due = subscriptions.ended == ended and self._member.is_due(step)
+        if not due:
             return True
         error = yield from self.give_up(sorted(going), step.lost)
         with self._lock:
             if subscriptions.ended == ended:
-                self._member.prepared(subscriptions.assignment, self._clock())
+                self._member.prepared(step, subscriptions.assignment, self._clock())
         self._wake_group()
         if error is not None:
             raise error
@@ -135,11 +137,15 @@ class Rebalance:
         if going:
             if not (yield from self._commit_positions(going, deadline)):
                 return False
-            if subscriptions.ended == ended:
-                error = yield from self.give_up(going, False)
-        if subscriptions.ended == ended:
             with self._lock:
+                due = subscriptions.ended == ended and member.is_due(step)
+            if due:
+                error = yield from self.give_up(going, False)
+        with self._lock:  # else the membership has ended: what is kept is lost, and what was assigned never taken over
+            due = subscriptions.ended == ended and member.is_due(step)
+            if due:
                 member.took_over(step)
+        if due:
             self._partitions.take_over(step.assigned)
             try:
                 member.assignor(step.protocol).on_assignment(step.assigned, step.user_data, step.generation_id)
@@ -150,7 +156,7 @@ class Rebalance:
                 error = error or failed
         with self._lock:
             self._taking = None
-            if subscriptions.ended == ended:
+            if due and subscriptions.ended == ended:
                 member.completed(step, gave_up=gave_up)
         self._wake_group()
         if error is not None:

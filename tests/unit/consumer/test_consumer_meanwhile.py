@@ -12,6 +12,7 @@ import pytest
 import kclient
 from kclient.consumer import RebalanceListener
 from kclient.errors import ClosedError
+from kclient.protocol.messages import LeaveGroupRequest, LeaveGroupRequestMember
 from kclient.testing import memory_broker
 from kclient.types import TopicPartition
 
@@ -22,7 +23,7 @@ ASSIGNORS = ["range", "cooperative-sticky"]
 
 
 @asynccontextmanager
-async def members(assignor: str) -> AsyncIterator[tuple[kclient.Consumer, kclient.Consumer]]:
+async def members(assignor: str, **more: Any) -> AsyncIterator[tuple[kclient.Consumer, kclient.Consumer]]:
     """Two consumers of one group, of which the first has both partitions, and two records."""
     with memory_broker() as address:
         async with kclient.Admin(bootstrap_servers=address) as admin:
@@ -31,7 +32,7 @@ async def members(assignor: str) -> AsyncIterator[tuple[kclient.Consumer, kclien
             for tp in T:
                 await producer.send("t", b"%d" % tp.partition, partition=tp.partition)
         settings: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "heartbeat_interval_ms": 50}
-        settings |= {"bootstrap_servers": address, "partition_assignment_strategy": assignor}
+        settings |= {"bootstrap_servers": address, "partition_assignment_strategy": assignor, **more}
         async with kclient.Consumer(**settings) as one, kclient.Consumer(**settings) as other:
             yield one, other
 
@@ -46,6 +47,34 @@ class Slow(RebalanceListener):
         if not self.inside.is_set():
             self.inside.set()
             await self.go_on.wait()
+
+
+class Told(RebalanceListener):
+    """What one is told, and what is done amid that."""
+
+    def __init__(self, revoked: Callable[[], Awaitable[None]]) -> None:
+        self.events: list[tuple[str, list[TopicPartition]]] = []
+        self.revoked = revoked
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.events.append(("assigned", sorted(partitions)))
+
+    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.events.append(("revoked", sorted(partitions)))
+        await self.revoked()
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.events.append(("lost", sorted(partitions)))
+
+
+async def expel(consumer: kclient.Consumer) -> None:
+    """End its membership, and wait until it knows."""
+    core, member = consumer._core, consumer.group_metadata().member_id
+    request = LeaveGroupRequest(group_id="g", members=[LeaveGroupRequestMember(member_id=member)])
+    await core.cluster.request(core.group().member.coordinator, request)
+    with anyio.fail_after(10):
+        while consumer.group_metadata().member_id == member:
+            await anyio.sleep(0.01)
 
 
 async def unsubscribe(consumer: kclient.Consumer) -> None:
@@ -101,6 +130,64 @@ async def test_who_unsubscribes_and_assigns_amid_a_rebalance_keeps_what_is_assig
         assert sorted(values) == [b"0", b"1"]
         assert one.assignment() == set(T)
         assert one.subscription() == set()
+
+
+@pytest.mark.parametrize(
+    ("assignor", "amid", "told"),
+    [
+        ("range", "commit 1", [("lost", T)]),
+        ("cooperative-sticky", "commit 1", [("lost", T)]),
+        ("cooperative-sticky", "commit 2", [("lost", T)]),
+        ("range", "listener", [("revoked", T)]),
+        ("cooperative-sticky", "listener", [("revoked", [T[1]]), ("lost", [T[0]])]),
+    ],
+)
+async def test_who_is_expelled_amid_a_rebalance_has_lost_what_it_kept(
+    monkeypatch: pytest.MonkeyPatch, assignor: str, amid: str, told: list[tuple[str, list[TopicPartition]]]
+) -> None:
+    """While it commits before it joins, or before it gives up what the group gave to others, or while it tells so."""
+    async with members(assignor, auto_commit_interval_ms=100_000) as (one, other):
+        happens: list[str] = []
+
+        async def reached(what: str) -> None:
+            happens.append(what)
+            if happens.count(amid) == 1 and what == amid:
+                await expel(one)
+
+        listener = Told(lambda: reached("listener"))
+        one.subscribe(["t"], listener)
+        read = 0
+        while read < 2:
+            read += len(await one.poll(0.05))
+        committer = one._core.group().committer
+        attempt = committer._attempt
+        commits: list[object] = []
+
+        async def late(commit: Any) -> None:
+            commits.append(commit)
+            await reached(f"commit {len(commits)}")
+            await attempt(commit)
+
+        monkeypatch.setattr(committer, "_attempt", late)
+        listener.events.clear()
+        other.subscribe(["t"])
+        done = anyio.Event()
+
+        async def poll(consumer: kclient.Consumer, seconds: float) -> None:
+            while not done.is_set():
+                await consumer.poll(seconds)
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(poll, one, 1.0)  # it is the same poll that waits until it is expelled, and goes on
+                tasks.start_soon(poll, other, 0.05)
+                while amid not in happens or len(one.assignment()) != 1 or len(other.assignment()) != 1:
+                    await anyio.sleep(0.01)
+                done.set()
+        count = len(told)
+        assert listener.events[:count] == told
+        assert [what for what, partitions in listener.events[count:] if partitions and what != "assigned"] == []
+        assert one.assignment() | other.assignment() == set(T)
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)

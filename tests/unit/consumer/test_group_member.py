@@ -74,9 +74,9 @@ class Bench:
 
     def poll(self) -> None:
         self.machine.polled(self.now)
-        if isinstance(self.machine.step(), Prepare):
+        if isinstance(step := self.machine.step(), Prepare):
             self.owned = ()
-            self.machine.prepared((), self.now)
+            self.machine.prepared(step, (), self.now)
 
     def join(self, generation: int = 1, leader: bool = True) -> dict[RequestKind, GroupRequest]:
         """From the request to join to the request to sync."""
@@ -130,8 +130,9 @@ def test_nothing_is_sent_before_the_first_poll() -> None:
 def test_the_way_into_the_group() -> None:
     bench = Bench()
     bench.machine.polled(bench.now)
-    assert isinstance(bench.machine.step(), Prepare)
-    bench.machine.prepared((), bench.now)
+    step = bench.machine.step()
+    assert isinstance(step, Prepare)
+    bench.machine.prepared(step, (), bench.now)
     bench.find()
     first = bench.next()[RequestKind.JOIN]
     request: Any = first.build(9)
@@ -651,7 +652,7 @@ def test_an_assignor_that_fails_when_a_member_joins_is_named(user_data: Any) -> 
     machine = GroupMember(MemberSettings("g"), [Broken(user_data)])
     machine.subscribe(["a"])
     machine.polled(0.0)
-    machine.prepared((), 0.0)
+    machine.prepared(Prepare(lost=False), (), 0.0)
     lookup = machine.next(0.0).requests[0]
     machine.received(lookup, FindCoordinatorResponse(node_id=1), 0.0)
     machine.next(0.0)
