@@ -631,6 +631,22 @@ async def test_a_transactions_first_batch_that_waits_until_the_partition_is_open
         await other.aclose()
 
 
+@on_some
+async def test_an_append_that_is_lost_after_everything_was_deleted_leaves_the_leader_epochs(url: Url) -> None:
+    async with serving(url) as (_, wire, broker):
+        await wire.create("t")
+        await wire.produce("t", batch_of(*[b"a"] * 10))
+        before = (await wire.metadata("t")).topics[0].partitions[0].leader_epoch
+        assert (await wire.delete_records("t", -1)).low_watermark == 10
+        broker.fates.append(Fate.LOST)
+        assert (await wire.produce("t", batch_of(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await end_of(wire, before) == (0, before, 10)
+        assert (await wire.produce("t", batch_of(b"b"))).base_offset == 10
+        assert await end_of(wire, before) == (0, before, 10)
+    async with serving(url) as (_, wire, _):
+        assert await end_of(wire, before) == (0, before, 10), "the history is kept"
+
+
 @asynccontextmanager
 async def hung(url: Url, gates: Gates, broker: UncertainBroker, gateway: Gateway) -> AsyncIterator[None]:
     """The store does not answer when the first partition of t is opened anew."""
