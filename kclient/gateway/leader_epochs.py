@@ -16,10 +16,12 @@ class LeaderEpochs:
         begun: The epochs with their offsets.
     """
 
-    __slots__ = ("_begun", "newest")
+    __slots__ = ("_begun", "_latest", "newest")
 
     def __init__(self, begun: Iterable[tuple[int, int]] = ()) -> None:
         self._begun: list[tuple[int, int]] = list(begun)
+        self._latest = NONE
+        """Where the newest one began, wherever the log begins; the others, and those that were there, are durable."""
         self.newest: int = NONE
         """The last one under which something was appended."""
         self._changed()
@@ -30,23 +32,32 @@ class LeaderEpochs:
     def begin(self, epoch: int, offset: int) -> None:
         """A record of a newer epoch than all before lies at an offset."""
         self._begun.append((epoch, offset))
-        self.newest = epoch
+        self._latest, self.newest = offset, epoch
 
     def cut(self, end: int) -> None:
-        """The log ends at an offset now."""
-        while self._begun and self._begun[-1][1] >= end:
+        """The log ends at an offset now, behind all that is durable: nothing is left of an epoch that began there.
+
+        One whose records were deleted, so that the log is empty, stays: it ends where the log begins.
+        """
+        if self._latest >= end:
             self._begun.pop()
-        self._changed()
+            self._latest = NONE
+            self._changed()
 
     def trim(self, start: int) -> None:
-        """The log begins at an offset now: the epoch that it lies in begins there, those before are gone."""
-        kept = self._index(start)
+        """The log begins at an offset now: the epoch that it lies in begins there, those before are gone.
+
+        If that is the newest one, which may still be cut off, the one before it stays as well.
+        """
+        kept = self._index(start - 1 if self._latest == start else start)
         if kept >= 0:
             self._begun = [(self._begun[kept][0], start), *self._begun[kept + 1 :]]
 
     def between(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """Those of the records from an offset to another, as `trim` and `cut` would leave them."""
-        found = LeaderEpochs(entry for entry in self._begun if entry[1] < end)
+        found = LeaderEpochs(self._begun)
+        found._latest = self._latest
+        found.cut(end)
         found.trim(start)
         return tuple(found)
 

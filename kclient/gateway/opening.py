@@ -13,6 +13,7 @@ _AT_ONCE: Final = 16
 _LONG_S: Final = 1.0
 """Seconds after which opening a partition takes long: its store may hang, and others are opened in its place."""
 _LEAST_S: Final = 0.01
+"""Seconds between two looks at them, at least."""
 
 
 class Openable(Protocol):

@@ -581,12 +581,12 @@ class Partition(PartitionLife):
     @property
     def busy(self) -> bool:
         """Whether it is being opened, or its checkpoint written."""
-        return self.saving.locked() or (self._opened is not None and not self._opened.is_set())
+        return self.saving.locked() or self._opening is not None
 
     async def left(self) -> None:
         """Until nothing is under way any more of a partition that has gone: its rows and places may be removed."""
-        if self._opened is not None:
-            await self._opened.wait()
+        if self._opening is not None:  # who waited for it to be open was told before
+            await self._opening.wait()
         async with self.saving:
             return
 

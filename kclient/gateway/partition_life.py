@@ -99,7 +99,9 @@ class PartitionLife(ABC):
         around: What it works with.
     """
 
-    __slots__ = ("_around", "_begun", "_opened", "_queue", "_refusal", "index", "log", "name", "state", "waiters")
+    __slots__ = (
+        "_around", "_begun", "_opened", "_opening", "_queue", "_refusal", "index", "log", "name", "state", "waiters",
+    )  # fmt: skip
 
     def __init__(self, name: str, index: int, log: PartitionLog, around: Surroundings) -> None:
         self.name: str = name
@@ -111,6 +113,8 @@ class PartitionLife(ABC):
         self._around = around
         self._opened: anyio.Event | None = None
         """Set when the last try to open it is over."""
+        self._opening: anyio.Event | None = None
+        """Set when what is done to open it is over, also where it has gone meanwhile; None while nothing is."""
         self._begun = 0.0
         """When that began."""
         self._queue: deque[_Queued] = deque()
@@ -164,7 +168,7 @@ class PartitionLife(ABC):
         Raises `KafkaStorageError` as well where opening the partition takes longer than half a second.
         """
         self.open_soon()
-        if self.state in (State.CLOSED, State.OPEN, State.STALLED, State.GONE):  # there is nothing to wait for
+        if self.state in (State.OPEN, State.STALLED, State.GONE):  # there is nothing to wait for
             await self.ready()
             return
         left = self._begun + _SOON_S - self._around.clock.now()
@@ -207,6 +211,7 @@ class PartitionLife(ABC):
         opened = self._opened
         if self.state not in _BEING_OPENED or opened is None:  # it has gone meanwhile
             return
+        over = self._opening = anyio.Event()
         try:
             if await self._try_to_open():
                 self._move(Event.READ)
@@ -221,6 +226,9 @@ class PartitionLife(ABC):
             raise
         finally:
             opened.set()
+            over.set()
+            if self._opening is over:
+                self._opening = None
         if self.state in (State.CLOSED, State.STALLED):
             self._refuse_queued()
         self.wake()

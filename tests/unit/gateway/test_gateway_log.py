@@ -205,6 +205,42 @@ def test_leader_epochs() -> None:
     assert later.end_of_epoch(3) == (3, 12)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_leader_epochs_outlive_the_deletion_of_everything(restarted: bool) -> None:
+    """What is lost afterwards takes its own epoch with it only."""
+    log = PartitionLog(leader_epoch=3)
+    produce(log, Batch(10))
+    before = log.checkpoint(start_offset=10)
+    assert log.trim(10)
+    assert before == log.checkpoint(), "it is written before the log start moves"
+    if restarted:
+        log = PartitionLog(3, before)
+    log.failed(append(log, Batch()), KafkaStorageError())
+    for epoch in (4, 5):
+        log.lead(epoch)
+        assert log.end_of_epoch(3) == (3, 10)
+        assert log.checkpoint().epochs == ((3, 10),)
+        log.failed(append(log, Batch()), KafkaStorageError())
+    produce(log, Batch(2))
+    assert log.end_of_epoch(3) == log.end_of_epoch(4) == (3, 10)
+    assert [log.epoch_of(offset) for offset in (10, 11)] == [5, 5]
+
+
+def test_an_epoch_that_begins_where_the_log_is_cut_keeps_the_one_before() -> None:
+    log = PartitionLog(leader_epoch=3)
+    produce(log, Batch(10))
+    log.lead(4)
+    first = append(log, Batch())
+    assert log.trim(10)
+    assert log.checkpoint().epochs == ((3, 10),)
+    log.failed(first, KafkaStorageError())
+    log.lead(5)
+    assert log.end_of_epoch(3) == log.end_of_epoch(4) == (3, 10)
+    nothing = PartitionLog(leader_epoch=1)
+    nothing.failed(append(nothing, Batch()), KafkaStorageError())
+    assert nothing.checkpoint().epochs == ()
+
+
 def test_trimming_stops_at_the_high_watermark() -> None:
     log = PartitionLog()
     produce(log, Batch(4))

@@ -411,6 +411,34 @@ async def test_a_topic_that_is_made_anew_meanwhile_shares_nothing(url: Url, agai
 
 
 @on_some
+async def test_what_a_deleted_topic_leaves_is_removed_when_nobody_opens_it_any_more(url: Url) -> None:
+    """Else what opening it writes would come afterwards, and stay."""
+    async with gated(url) as (gateway, wire, broker, gates), anyio.create_task_group() as group:
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"old"))
+        held, other, deleted = gates.hold("open"), connect(gateway), anyio.Event()
+        broker.fates.append(Fate.STORED)
+        await wire.send(produce_request("t", batch_of(b"old too")), 9)
+        with anyio.fail_after(20):
+            await held.reached.wait()
+
+        async def delete() -> None:
+            assert await other.delete("t") == 0
+            deleted.set()
+
+        group.start_soon(delete)
+        assert (await answer(wire)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await anyio.wait_all_tasks_blocked()
+        assert not deleted.is_set()
+        assert (await wire.metadata("t")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        held.open()
+        with anyio.fail_after(20):
+            await deleted.wait()
+        assert not gateway.parts.topics.left
+        await other.aclose()
+
+
+@on_some
 async def test_a_topic_whose_epoch_was_raised_can_be_deleted(url: Url) -> None:
     """Its places in HTP know an epoch above the gateway's."""
     async with serving(url) as (gateway, wire, broker):
@@ -629,6 +657,22 @@ async def test_a_transactions_first_batch_that_waits_until_the_partition_is_open
         await transactor.end(committed=True)
         assert await committed(wire) == [b"0", b"1", b"2"]
         await other.aclose()
+
+
+@on_some
+async def test_an_append_that_is_lost_after_everything_was_deleted_leaves_the_leader_epochs(url: Url) -> None:
+    async with serving(url) as (_, wire, broker):
+        await wire.create("t")
+        await wire.produce("t", batch_of(*[b"a"] * 10))
+        before = (await wire.metadata("t")).topics[0].partitions[0].leader_epoch
+        assert (await wire.delete_records("t", -1)).low_watermark == 10
+        broker.fates.append(Fate.LOST)
+        assert (await wire.produce("t", batch_of(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await end_of(wire, before) == (0, before, 10)
+        assert (await wire.produce("t", batch_of(b"b"))).base_offset == 10
+        assert await end_of(wire, before) == (0, before, 10)
+    async with serving(url) as (_, wire, _):
+        assert await end_of(wire, before) == (0, before, 10), "the history is kept"
 
 
 @asynccontextmanager
