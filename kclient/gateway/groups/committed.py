@@ -72,11 +72,15 @@ class CommittedOffsets:
         error = managed.group.check_commit(member_id, instance_id, generation, self._clock.now())
         return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
+    def measure(self, group_id: str, commit: OffsetCommit) -> Iterator[None]:
+        """Find out, in steps, what a commit adds to the offsets of a group: before `check_room`."""
+        managed = self._table.groups.get(group_id)
+        return commit.measure({} if managed is None else managed.offsets.topics())
+
     def check_room(self, group_id: str, commit: OffsetCommit) -> ErrorCode:
         """Whether there is memory for what a commit adds to the offsets of a group, and for itself on its way."""
-        managed = self._table.groups.get(group_id)
-        known = None if managed is None else managed.offsets
-        if self._memory.admits_write(group_id) and self._memory.admits_offsets(group_id, known, commit):
+        memory, new = self._memory, group_id not in self._table.groups
+        if memory.admits_write(group_id) and memory.admits_offsets(group_id, commit.grows, new=new):
             return ErrorCode.NONE
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
-    from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
     from kclient.memory_ledger import LimitedAccount, MemoryAccount, MemoryPart
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -68,11 +67,12 @@ class GroupMemory:
         )
         return False
 
-    def admits_offsets(self, group_id: str, known: GroupOffsets | None, commit: OffsetCommit) -> bool:
-        """Whether a commit may be stored: of partitions that the group has offsets of it always may."""
-        new = commit.size if known is None else commit.beyond(known.topics())
-        size = commit.held * new // max(commit.size, 1) + (_GROUP if known is None else 0)
-        if not new or self.offsets.has_room(size):
+    def admits_offsets(self, group_id: str, grows: int, *, new: bool) -> bool:
+        """Whether the offsets of a group, which may be new, may grow by so many bytes.
+
+        Those that are there already, with metadata as long as it was, do not grow: they always may be committed.
+        """
+        if self.offsets.has_room(grows + _GROUP if new else grows):
             return True
         self._tell(self.offsets, group_id, "all committed offsets", "a commit of new ones is told to try again")
         return False

@@ -165,6 +165,7 @@ class OffsetCommitHandler(Handler):
                 if not code and record is not None:
                     committed = _committed(partition, now_ms, request.retention_time_ms)
                     stored.add(record, partition.partition_index, committed, row)
+        yield from self._groups.measure(request.group_id, stored.commit)
         # whatever became of the group meanwhile: it is asked and told in one turn, at the end
         refused = self._refused(request, version) or self._groups.check_room(request.group_id, stored.commit)
         if refused or not stored.commit.size:

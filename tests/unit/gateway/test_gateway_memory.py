@@ -100,6 +100,21 @@ async def test_offsets_beyond_their_part_are_refused_and_those_there_are_stay(ca
         assert held(gateway, "committed offsets") <= 4000, "the group is there yet"
 
 
+async def test_metadata_of_offsets_that_are_there_does_not_grow_without_limit() -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        await wire.create("wide", 1000)
+        for start in range(0, 1000, 250):
+            assert await codes(wire, commit("g", range(start, start + 250), "position 9")) == {0}
+        for taken in range(0, 1000, 50):
+            found = await codes(wire, commit("g", range(taken, taken + 50), "\N{ROCKET}" * 4000))
+            if found != {0}:
+                break
+        assert found == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert 3 * MB < held(gateway, "committed offsets") <= 4 * MB
+        assert await codes(wire, commit("g", range(500), "position 10")) == {0}
+        assert await codes(wire, commit("g", range(taken), "\N{ROCKET}" * 4000)) == {0}, "there is room again"
+
+
 async def test_groups_and_offsets_count_until_they_are_deleted() -> None:
     async with running(config=LEAST) as (gateway, wire):
         await wire.create("wide", 100)
