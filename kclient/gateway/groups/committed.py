@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ErrorCode
+from kclient.gateway.groups.group import AskedTopics
 from kclient.gateway.groups.parts import CommitParts
 from kclient.gateway.groups.writer import Write, to_the_end
 from kclient.net.fair_queue import Pace
@@ -106,8 +107,10 @@ class CommittedOffsets:
         managed = self._table.groups.get(group_id)
         return None if managed is None else managed.offsets
 
-    def check_delete(self, group_id: str) -> Generator[None, None, tuple[ErrorCode, Iterable[str]]]:
-        """Whether offsets of a group may be deleted, and the topics whose offsets may not since members read them."""
+    def check_delete(
+        self, group_id: str, topics: Iterable[str]
+    ) -> Generator[None, None, tuple[ErrorCode, Iterable[str]]]:
+        """Whether offsets of a group may be deleted, and those of the topics that members read: theirs may not."""
         table = self._table
         if table.closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
@@ -116,7 +119,7 @@ class CommittedOffsets:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         if not self.has_room(group_id):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ()  # it tries again
-        error, in_use = yield from managed.group.offsets_in_use()
+        error, in_use = yield from managed.group.offsets_in_use(AskedTopics(topics))
         if table.groups.get(group_id) is not managed:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         return error, managed.offsets.topics() if in_use is None else in_use

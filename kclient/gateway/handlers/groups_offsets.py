@@ -417,7 +417,9 @@ class OffsetDeleteHandler(Handler):
                 else:
                     row.error_code = missing
         # from its answer on in one turn
-        refused, subscribed = yield from groups.check_delete(request.group_id)
+        refused, subscribed = yield from groups.check_delete(
+            request.group_id, (record.name for record in stored.commit.topics)
+        )
         if refused:
             return OffsetDeleteResponse(error_code=refused)
         stored.withhold(subscribed, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
