@@ -177,8 +177,7 @@ class ClassicGroup(Rebalancing):
         member = self.members[old_id]
         actions = answer_parked(member, ErrorCode.FENCED_INSTANCE_ID)
         self._forget(old_id)
-        self.members.rename(old_id, new_id)
-        member.client_id, member.client_host = join.client_id, join.client_host
+        self.members.replace(old_id, new_id, join)
         self._heard(member, now)
         changed = member.protocols != join.protocols
         actions += self._update(member, join, token)

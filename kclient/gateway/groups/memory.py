@@ -51,9 +51,9 @@ class GroupMemory:
         """What a new group takes, beside its offsets."""
         return GroupHolding(self._members, self.offsets)
 
-    def admits_member(self, group_id: str, size: int) -> bool:
-        """Whether a member may join with which a group takes so many bytes more."""
-        if self._members.has_room(size):
+    def admits_member(self, group_id: str, size: int, *, first: bool) -> bool:
+        """Whether a member, the first of its group or not, may join with which that takes so many bytes more."""
+        if self._members.has_room(size + _itself(group_id) if first else size):
             return True
         self._tell(self._members, group_id, "the members of all groups", "a member that joins is told to try again")
         return False
@@ -114,7 +114,7 @@ class GroupHolding:
 
     def count(self, group_id: str, protocol_type: str | None, size: int) -> None:
         """Something of it may have changed, as what its members take, which is so many bytes."""
-        itself = _GROUP + 2 * sys.getsizeof(group_id) + sys.getsizeof(protocol_type or "")
+        itself = _itself(group_id) + sys.getsizeof(protocol_type or "")
         self._set((itself + size, 0) if size else (0, itself))
 
     def close(self) -> None:
@@ -127,3 +127,7 @@ class GroupHolding:
             for account, size, old in zip(self._accounts, held, before, strict=True):
                 if size != old:
                     account.add(size - old)
+
+
+def _itself(group_id: str) -> int:
+    return _GROUP + 2 * sys.getsizeof(group_id)

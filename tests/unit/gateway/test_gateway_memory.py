@@ -19,6 +19,7 @@ from kclient.htp import open_store
 from kclient.htp.embedded.files import Files
 from kclient.memory_ledger import MemoryPart
 from kclient.net.memory_budget import ALLOWANCE
+from kclient.protocol.framing import encode_request
 from kclient.protocol.messages import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -366,6 +367,29 @@ def sync(group: str, joined: JoinGroupResponse, assignment: bytes, **fields: Any
         group_id=group, generation_id=joined.generation_id, member_id=joined.member_id,
         assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment)], **fields,
     )  # fmt: skip
+
+
+async def test_a_static_member_that_restarts_has_room_in_its_own_place() -> None:
+    settings = {**LEAST, "group.initial.rebalance.delay.ms": 0, "group.max.metadata.bytes": 100_000}
+    async with running(config=settings) as (gateway, wire):
+
+        async def restarts(metadata: bytes) -> int:
+            return int((await wire(join("g", metadata, group_instance_id="i"), 5)).error_code)
+
+        joined = await wire(join("g", bytes(60_000), group_instance_id="i"), 5)
+        assert not (await wire(sync("g", joined, b"all", group_instance_id="i"), 3)).error_code
+        assert await restarts(bytes(60_000)) == 0
+        assert await restarts(bytes(100_001)) == ErrorCode.GROUP_MAX_SIZE_REACHED
+        others = 0
+        for size in (90_000, 9_000, 900, 0):  # to the brim
+            while not (await wire(join(f"other-{others}", bytes(size)), 3)).error_code:
+                others += 1
+        assert await restarts(bytes(60_000)) == 0
+        assert await restarts(bytes(70_000)) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        request = join("g", bytes(60_000), group_instance_id="i")
+        await wire.stream.send(encode_request(request, 5, 1, "c" * 30_000))
+        assert (await wire.read(request, 5)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert held(gateway, "groups") <= 4 * MB
 
 
 class Disk(Files):

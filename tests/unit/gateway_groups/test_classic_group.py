@@ -602,6 +602,17 @@ def test_static_member_comes_back_while_its_join_is_parked() -> None:
     assert len(box.group.members) == 1
 
 
+def test_a_static_member_counts_with_the_ids_under_which_it_came_back() -> None:
+    box = GroupBox(group_initial_rebalance_delay_ms=0)
+    box.stable(instance_id="i")
+    before = box.group.size
+    back = box.join(instance_id="i", client_id="c" * 30_000)
+    assert box.joined(back).error is ErrorCode.NONE
+    assert before + 29_000 < box.group.size < before + 31_000
+    assert box.leave(Leave("", "i")) == [ErrorCode.NONE]
+    assert box.group.size == 0
+
+
 def test_unknown_instance_with_a_member_id() -> None:
     box, one, _ = static_pair()
     assert box.joined(box.join(one, instance_id="three")).error is UNKNOWN
