@@ -69,7 +69,7 @@ class ClassicGroup(Rebalancing):
         """About how many bytes of memory its members take, and the ids that wait for their owners."""
         members = self.members
         pending = members.pending_joins
-        held = members.size + members.assigned + members.named + MEMBER * len(members)
+        held = members.held + MEMBER * len(members)
         return held + pending.size + _PENDING * len(pending)
 
     # ---- JoinGroup ----------------------------------------------------------------------------------------

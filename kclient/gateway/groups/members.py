@@ -12,6 +12,10 @@ from kclient.gateway.groups.events import NOBODY, UNKNOWN_MEMBER, Join, Protocol
 from kclient.gateway.rows.groups import MemberSnapshot
 
 _ROUNDED: Final = 64
+_PROTOCOL: Final = 60
+"""About how many bytes of memory a protocol of a member takes, beside its name and metadata."""
+_SUPPORTED: Final = 100
+"""The same of a protocol in the count of those who support it."""
 
 
 class Member:
@@ -151,6 +155,11 @@ def memory_of_names(*names: str | None) -> int:
     return sum(-(-sys.getsizeof(name or "") // _ROUNDED) * _ROUNDED for name in names)
 
 
+def memory_of_protocols(protocols: Protocols) -> int:
+    """Bytes of memory that protocols take, which may be many with short names and no metadata."""
+    return sum(_PROTOCOL + sys.getsizeof(name) + sys.getsizeof(metadata) for name, metadata in protocols)
+
+
 def size_of(protocols: Protocols) -> int:
     """Bytes of protocols, as `group.max.metadata.bytes` counts them."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
@@ -220,6 +229,7 @@ class Roster:
         """How many members have a parked JoinGroup."""
         self.size: int = 0
         """Bytes of the members' metadata."""
+        self._protocols = 0
         self.assigned: int = 0
         """Bytes of their assignments."""
         self.named: int = 0
@@ -340,10 +350,16 @@ class Roster:
         """So many more members (or fewer) support these protocols."""
         self.changes += 1
         self.size += members * size_of(protocols)
+        self._protocols += members * memory_of_protocols(protocols)
         for name in {name for name, _ in protocols}:
             self._supporters[name] += members
             if not self._supporters[name]:
                 del self._supporters[name]
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that all of it takes, beside the members themselves."""
+        return self._protocols + _SUPPORTED * len(self._supporters) + self.assigned + self.named
 
     def candidates(self) -> set[str]:
         """The protocols that every member supports."""

@@ -17,7 +17,7 @@ from kclient.gateway.groups.events import (
     SyncResult,
     Token,
 )
-from kclient.gateway.groups.members import memory_of_names, size_of
+from kclient.gateway.groups.members import memory_of_names, memory_of_protocols, size_of
 from kclient.gateway.groups.table import Parked
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class ClassicMembership:
         if size + (0 if members is None else members.size) > self.settings.group_max_metadata_bytes:
             logger.warning("group %s: a member with %d bytes of metadata is refused", group_id[:300], size)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if not self._memory.admits_member(group_id, size + _more_names(known, join), first=not members):
+        more = memory_of_protocols(join.protocols) - (0 if known is None else memory_of_protocols(known.protocols))
+        if not self._memory.admits_member(group_id, more + _more_names(known, join), first=not members):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
         if not self._memory.admits_write(group_id):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what comes of it has to be stored

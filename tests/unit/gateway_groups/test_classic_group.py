@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
+import pytest
+
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import Leave
 from kclient.gateway.groups.states import GroupState
@@ -519,6 +524,25 @@ def test_static_member_leaves_under_a_wrong_id() -> None:
     (member,) = box.stable(instance_id="one")
     assert box.leave(Leave("other", "one"), Leave(member, "two")) == [ErrorCode.FENCED_INSTANCE_ID, UNKNOWN]
     assert box.leave(Leave(member, "one")) == [NONE]
+
+
+@pytest.mark.parametrize("metadata", [0, 50, 5000])
+@pytest.mark.parametrize("protocols", [1, 100])
+def test_members_count_what_their_protocols_take(protocols: int, metadata: int) -> None:
+    """However short their names are, and what is said of them."""
+    box = GroupBox()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for member in range(2_000 // protocols):
+            named = tuple((f"p{number:02}", bytes([member % 256]) * metadata) for number in range(protocols))
+            box.join(protocols=named)
+        del named
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.4 * box.group.size < taken < 1.2 * box.group.size
 
 
 # ---- static members (KIP-345) -------------------------------------------------------------------------------------
