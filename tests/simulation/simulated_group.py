@@ -168,7 +168,7 @@ class World:
         assert len(ids) == len(set(ids))
         assert roster.leader is None or roster.leader in ids
         assert (roster.leader is None) == (not ids)
-        assert not roster.pending_joins & set(ids)
+        assert not any(each in roster.pending_joins for each in ids)
         assert roster.pending_syncs <= set(ids)
 
     # ---- the network ----
