@@ -8,7 +8,7 @@ when `advance` must be called.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,6 @@ from kclient.gateway.groups.events import (
     UNKNOWN_MEMBER,
     Action,
     AssignmentStored,
-    GroupSettings,
     Join,
     Leave,
     ReplacementStored,
@@ -28,12 +27,12 @@ from kclient.gateway.groups.events import (
     Ticket,
     Token,
 )
-from kclient.gateway.groups.group import CLASSIC
+from kclient.gateway.groups.group import CLASSIC, AskedTopics
 from kclient.gateway.groups.members import Member, member_of
 from kclient.gateway.groups.offsets import Expiry
 from kclient.gateway.groups.rebalance import Rebalancing, answer_parked, named, refuse
 from kclient.gateway.groups.states import GroupState
-from kclient.gateway.groups.subscriptions import CONSUMER, Subscriptions
+from kclient.gateway.groups.subscriptions import CONSUMER, read_topics
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -55,10 +54,6 @@ class ClassicGroup(Rebalancing):
     type: str = CLASSIC
     protocol_type: str | None
 
-    def __init__(self, group_id: str, settings: GroupSettings, new_member_id: Callable[[str], str]) -> None:
-        super().__init__(group_id, settings, new_member_id)
-        self._subscriptions = Subscriptions()
-
     @property
     def shown_state(self) -> str:
         """The name of its state."""
@@ -74,7 +69,7 @@ class ClassicGroup(Rebalancing):
         """About how many bytes of memory its members take, and the ids that wait for their owners."""
         members = self.members
         pending = members.pending_joins
-        held = members.size + members.assigned + members.named + MEMBER * len(members)
+        held = members.held + MEMBER * len(members)
         return held + pending.size + _PENDING * len(pending)
 
     # ---- JoinGroup ----------------------------------------------------------------------------------------
@@ -182,8 +177,7 @@ class ClassicGroup(Rebalancing):
         member = self.members[old_id]
         actions = answer_parked(member, ErrorCode.FENCED_INSTANCE_ID)
         self._forget(old_id)
-        self.members.rename(old_id, new_id)
-        member.client_id, member.client_host = join.client_id, join.client_host
+        self.members.replace(old_id, new_id, join)
         self._heard(member, now)
         changed = member.protocols != join.protocols
         actions += self._update(member, join, token)
@@ -306,25 +300,27 @@ class ClassicGroup(Rebalancing):
 
     # ---- committed offsets --------------------------------------------------------------------------------
 
-    def subscribed(self) -> Generator[None, None, frozenset[str] | None]:
-        """The topics that a group of consumers reads, found out in steps.
+    def subscribed(self, asked: AskedTopics) -> Generator[None, None, frozenset[str] | None]:
+        """The topics of those asked about that a group of consumers reads, found out in steps.
 
         None for other types, and if what a member says cannot be read or changes meanwhile.
         """
         if self.protocol_type != CONSUMER:
             return None
-        return (yield from self._subscriptions.of(self.members, lambda: self.protocol_name))
+        return (yield from read_topics(self.members, lambda: self.protocol_name, asked))
 
-    def offsets_in_use(self) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
-        """Why no offset may be deleted now, or else the topics whose offsets may not; None for all."""
+    def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
+        """Why no offset may be deleted now, or else those of the topics whose offsets may not; None for all."""
         if self.state is GroupState.EMPTY:
             return ErrorCode.NONE, ()
         if self.protocol_type != CONSUMER:
             return ErrorCode.NON_EMPTY_GROUP, None
         # while it rebalances, or if its metadata cannot be read, all of it may be in use
-        return ErrorCode.NONE, (yield from self.subscribed())
+        return ErrorCode.NONE, (yield from self.subscribed(asked))
 
-    def expiry(self, since_ms: int, retention_ms: int, *, unread: bool) -> Generator[None, None, Expiry | None]:
+    def expiry(
+        self, since_ms: int, retention_ms: int, asked: AskedTopics, *, unread: bool
+    ) -> Generator[None, None, Expiry | None]:
         """When its offsets may be forgotten (KIP-211); None if they may not now."""
         if self.protocol_type is None and not unread:
             return Expiry(retention_ms, None, frozenset())
@@ -332,7 +328,7 @@ class ClassicGroup(Rebalancing):
             return Expiry(retention_ms, since_ms, frozenset())
         topics = None
         if self.state is GroupState.STABLE:
-            topics = yield from self.subscribed()
+            topics = yield from self.subscribed(asked)
         return None if topics is None else Expiry(retention_ms, None, topics)
 
     # ---- leaving ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ErrorCode
+from kclient.gateway.groups.group import AskedTopics
 from kclient.gateway.groups.parts import CommitParts
 from kclient.gateway.groups.writer import Write, to_the_end
 from kclient.net.fair_queue import Pace
@@ -72,11 +73,15 @@ class CommittedOffsets:
         error = managed.group.check_commit(member_id, instance_id, generation, self._clock.now())
         return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
+    def measure(self, group_id: str, commit: OffsetCommit) -> Iterator[None]:
+        """Find out, in steps, what a commit adds to the offsets of a group: before `check_room`."""
+        managed = self._table.groups.get(group_id)
+        return commit.measure({} if managed is None else managed.offsets.topics())
+
     def check_room(self, group_id: str, commit: OffsetCommit) -> ErrorCode:
         """Whether there is memory for what a commit adds to the offsets of a group, and for itself on its way."""
-        managed = self._table.groups.get(group_id)
-        known = None if managed is None else managed.offsets
-        if self._memory.admits_write(group_id) and self._memory.admits_offsets(group_id, known, commit):
+        memory, new = self._memory, group_id not in self._table.groups
+        if memory.admits_write(group_id) and memory.admits_offsets(group_id, commit.grows, new=new):
             return ErrorCode.NONE
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
 
@@ -102,8 +107,10 @@ class CommittedOffsets:
         managed = self._table.groups.get(group_id)
         return None if managed is None else managed.offsets
 
-    def check_delete(self, group_id: str) -> Generator[None, None, tuple[ErrorCode, Iterable[str]]]:
-        """Whether offsets of a group may be deleted, and the topics whose offsets may not since members read them."""
+    def check_delete(
+        self, group_id: str, topics: Iterable[str]
+    ) -> Generator[None, None, tuple[ErrorCode, Iterable[str]]]:
+        """Whether offsets of a group may be deleted, and those of the topics that members read: theirs may not."""
         table = self._table
         if table.closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
@@ -112,7 +119,7 @@ class CommittedOffsets:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         if not self.has_room(group_id):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ()  # it tries again
-        error, in_use = yield from managed.group.offsets_in_use()
+        error, in_use = yield from managed.group.offsets_in_use(AskedTopics(topics))
         if table.groups.get(group_id) is not managed:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         return error, managed.offsets.topics() if in_use is None else in_use

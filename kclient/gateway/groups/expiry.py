@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kclient.gateway.discarding import in_slices
+from kclient.gateway.groups.group import AskedTopics
 from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.table import groups_of
 from kclient.net.fair_queue import SLICE
@@ -83,8 +84,9 @@ class OffsetExpiry:
         groups, group_id, offsets = self._table.groups, managed.group.group_id, managed.offsets
         retention_ms = self._table.settings.offsets_retention_minutes * 60_000
         commits, gone, kept = offsets.commits, 0, False
+        asked = AskedTopics(offsets.topics())
         for topic in list(offsets.topics()):
-            rule = yield from managed.group.expiry(managed.since_ms, retention_ms, unread=managed.unread)
+            rule = yield from managed.group.expiry(managed.since_ms, retention_ms, asked, unread=managed.unread)
             if groups.get(group_id) is not managed:
                 return
             expired = OffsetCommit()

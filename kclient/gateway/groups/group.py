@@ -18,6 +18,23 @@ CLASSIC: Final = "classic"
 (KIP-932) and `streams` (KIP-1071)."""
 
 
+class AskedTopics:
+    """Topics that a group is asked about, and what it has said: kept by who asks, for as long as that takes.
+
+    Args:
+        names: Their names.
+    """
+
+    __slots__ = ("names", "read", "read_of")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names: frozenset[str] = frozenset(names)
+        self.read_of: object = None
+        """Of which members `read` was found out."""
+        self.read: frozenset[str] | None = None
+        """Those of them that members read; None if nobody knows."""
+
+
 class Group(Protocol):
     """One group as a state machine: it is told what happened and the time, and returns what is to be done.
 
@@ -94,16 +111,22 @@ class Group(Protocol):
         """Whether a member may commit offsets now; GROUP_ID_NOT_FOUND where groups of this type commit none."""
         ...
 
-    def offsets_in_use(self) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
-        """Why no offset may be deleted now, or else the topics whose offsets may not; None for all. In steps."""
+    def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
+        """Why no offset may be deleted now, or else those of the topics whose offsets may not; None for all.
+
+        In steps.
+        """
         ...
 
-    def expiry(self, since_ms: int, retention_ms: int, *, unread: bool) -> Generator[None, None, Expiry | None]:
+    def expiry(
+        self, since_ms: int, retention_ms: int, asked: AskedTopics, *, unread: bool
+    ) -> Generator[None, None, Expiry | None]:
         """When its offsets may be forgotten; None if they may not now. In steps.
 
         Args:
             since_ms: Since when it has been in this state, by the wall clock.
             retention_ms: How long offsets are kept.
+            asked: The topics that this is about.
             unread: Whether its row could not be read: nobody knows since when it has been without members.
         """
         ...

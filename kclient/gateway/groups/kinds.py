@@ -9,7 +9,7 @@ from typing import Any, Final
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.events import Action, GroupSettings, Ticket
-from kclient.gateway.groups.group import CLASSIC, GroupKind
+from kclient.gateway.groups.group import CLASSIC, AskedTopics, GroupKind
 from kclient.gateway.groups.offsets import Expiry
 from kclient.gateway.rows.groups import decode_group, encode_group_steps
 
@@ -95,12 +95,14 @@ class ForeignGroup:
         """Nobody may."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
-    def offsets_in_use(self) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
+    def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
         """It may have members, that read any topic."""
         yield from ()
         return ErrorCode.NON_EMPTY_GROUP, None
 
-    def expiry(self, since_ms: int, retention_ms: int, *, unread: bool) -> Generator[None, None, Expiry | None]:
+    def expiry(
+        self, since_ms: int, retention_ms: int, asked: AskedTopics, *, unread: bool
+    ) -> Generator[None, None, Expiry | None]:
         """They may be in use."""
         yield from ()
         return None

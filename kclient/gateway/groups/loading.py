@@ -11,6 +11,7 @@ from kclient.gateway.groups.kinds import ForeignGroup
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.groups import decode_offset, type_of_group
 from kclient.htp.rows import scan_pages
+from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
@@ -142,7 +143,10 @@ class GroupLoader:
             if topics.deleted(name, topic_id):
                 self._deleted_topics.add(name)
                 self._deleted_topics.note(name, group_id, (partition.partition,))
-            elif name in topics.damaged or (record is not None and record.topic_id == topic_id):
+            elif record is not None and record.topic_id == topic_id:
+                # by the record's name, of which there is one
+                self._owner(group_id, unread).offsets.put(TopicPartition(record.name, partition.partition), committed)
+            elif name in topics.damaged:
                 self._owner(group_id, unread).offsets.put(partition, committed)
             elif topic_id == _NO_TOPIC or self._outlived(committed):
                 outlived.setdefault(group_id, {})[key] = None

@@ -5,10 +5,17 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from kclient.errors import ErrorCode
-from kclient.gateway.groups.events import NOBODY, Join, Protocols, Token
+from kclient.gateway.groups.events import NOBODY, UNKNOWN_MEMBER, Join, Protocols, Token
 from kclient.gateway.rows.groups import MemberSnapshot
+
+_ROUNDED: Final = 64
+_PROTOCOL: Final = 60
+"""About how many bytes of memory a protocol of a member takes, beside its name and metadata."""
+_SUPPORTED: Final = 100
+"""The same of a protocol in the count of those who support it."""
 
 
 class Member:
@@ -117,15 +124,9 @@ class Member:
         since its connection may be gone without notice."""
         return not self.is_new and (_waits(self.join_token) or _waits(self.sync_token))
 
-    @property
-    def size(self) -> int:
-        """Bytes of its metadata and assignment."""
-        return sum(len(name) + len(metadata) for name, metadata in self._protocols) + len(self.assignment)
-
     def count_names(self) -> int:
         """Bytes of memory that its ids take: they are as long as clients like."""
-        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
-        return sum(map(sys.getsizeof, names))
+        return memory_of_names(self.member_id, self.instance_id, self.client_id, self.client_host)
 
     def metadata(self, protocol: str) -> bytes:
         """Its metadata for a protocol; empty when it does not support it."""
@@ -147,6 +148,21 @@ class Member:
             self.protocols,
             self.assignment if assignment is None else assignment,
         )
+
+
+def memory_of_names(*names: str | None) -> int:
+    """Bytes of memory that names take, in steps: one in which a number gets another digit mostly takes no more."""
+    return sum(-(-sys.getsizeof(name or "") // _ROUNDED) * _ROUNDED for name in names)
+
+
+def memory_of_protocols(protocols: Protocols) -> int:
+    """Bytes of memory that protocols take, which may be many with short names and no metadata."""
+    return sum(_PROTOCOL + sys.getsizeof(name) + sys.getsizeof(metadata) for name, metadata in protocols)
+
+
+def size_of(protocols: Protocols) -> int:
+    """Bytes of protocols, as `group.max.metadata.bytes` counts them."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 def _waits(token: Token | None) -> bool:
@@ -213,6 +229,7 @@ class Roster:
         """How many members have a parked JoinGroup."""
         self.size: int = 0
         """Bytes of the members' metadata."""
+        self._protocols = 0
         self.assigned: int = 0
         """Bytes of their assignments."""
         self.named: int = 0
@@ -241,6 +258,12 @@ class Roster:
     def get(self, member_id: str) -> Member | None:
         """The member with this id, or None."""
         return self._members.get(member_id)
+
+    def place_of(self, member_id: str, instance_id: str | None) -> Member | None:
+        """The member whose place somebody takes who joins: its own, or that of its instance id if it has none yet."""
+        if member_id == UNKNOWN_MEMBER:
+            member_id = self.static_id(instance_id) or UNKNOWN_MEMBER
+        return self.get(member_id)
 
     def static_id(self, instance_id: str | None) -> str | None:
         """The member id of a static member, or None."""
@@ -282,10 +305,11 @@ class Roster:
             self.leader = next(iter(self._members), None)
         return member
 
-    def rename(self, old_id: str, new_id: str) -> Member:
-        """Give a static member a new id; it keeps its assignment and the lead, and comes last."""
+    def replace(self, old_id: str, new_id: str, join: Join) -> Member:
+        """Give a static member the ids of who came back; it keeps its assignment and the lead, and comes last."""
         member = self._members.pop(old_id)
         member.member_id = new_id
+        member.client_id, member.client_host = join.client_id, join.client_host
         self._count_names(member)
         self._members[new_id] = member
         if member.instance_id is not None:
@@ -325,11 +349,17 @@ class Roster:
     def count_protocols(self, protocols: Protocols, members: int) -> None:
         """So many more members (or fewer) support these protocols."""
         self.changes += 1
-        self.size += members * sum(len(name) + len(metadata) for name, metadata in protocols)
+        self.size += members * size_of(protocols)
+        self._protocols += members * memory_of_protocols(protocols)
         for name in {name for name, _ in protocols}:
             self._supporters[name] += members
             if not self._supporters[name]:
                 del self._supporters[name]
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that all of it takes, beside the members themselves."""
+        return self._protocols + _SUPPORTED * len(self._supporters) + self.assigned + self.named
 
     def candidates(self) -> set[str]:
         """The protocols that every member supports."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.classic import MEMBER, ClassicGroup
@@ -17,13 +17,18 @@ from kclient.gateway.groups.events import (
     SyncResult,
     Token,
 )
+from kclient.gateway.groups.members import memory_of_names, memory_of_protocols, size_of
 from kclient.gateway.groups.table import Parked
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
     from kclient.gateway.groups.group import ManagedGroup
+    from kclient.gateway.groups.members import Member
     from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.table import GroupTable
+
+_ID: Final = "-" + "0" * 36
+"""As long as what follows the prefix in a member's id."""
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -83,14 +88,14 @@ class ClassicMembership:
 
     def _check_room(self, group_id: str, group: ClassicGroup | None, join: Join) -> ErrorCode:
         """Whether there is memory for what a member brings along."""
-        size = sum(len(name) + len(metadata) for name, metadata in join.protocols)
         members = None if group is None else group.members
-        known = None if members is None else members.get(join.member_id)
-        size -= 0 if known is None else known.size
+        known = None if members is None else members.place_of(join.member_id, join.instance_id)
+        size = size_of(join.protocols) - (0 if known is None else size_of(known.protocols))
         if size + (0 if members is None else members.size) > self.settings.group_max_metadata_bytes:
             logger.warning("group %s: a member with %d bytes of metadata is refused", group_id[:300], size)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if not self._memory.admits_member(group_id, size if known is not None else size + MEMBER):
+        more = memory_of_protocols(join.protocols) - (0 if known is None else memory_of_protocols(known.protocols))
+        if not self._memory.admits_member(group_id, more + _more_names(known, join), first=not members):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
         if not self._memory.admits_write(group_id):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what comes of it has to be stored
@@ -149,6 +154,15 @@ class ClassicMembership:
         error, managed = self._table.find(group_id)
         group = None if managed is None else managed.group
         return error, managed, group if isinstance(group, ClassicGroup) else None
+
+
+def _more_names(known: Member | None, join: Join) -> int:
+    """By how many bytes the ids of a group grow, with what a new member takes itself."""
+    if known is not None and join.member_id != UNKNOWN_MEMBER:
+        return 0  # it keeps those that it has
+    prefix = join.instance_id or join.client_id
+    names = memory_of_names(prefix + _ID, join.instance_id, join.client_id, join.client_host)
+    return names + MEMBER if known is None else names - known.named
 
 
 def _more(group: ClassicGroup, sync: Sync) -> int:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
-    from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
     from kclient.memory_ledger import LimitedAccount, MemoryAccount, MemoryPart
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -52,9 +51,9 @@ class GroupMemory:
         """What a new group takes, beside its offsets."""
         return GroupHolding(self._members, self.offsets)
 
-    def admits_member(self, group_id: str, size: int) -> bool:
-        """Whether a member may join with which a group takes so many bytes more."""
-        if self._members.has_room(size):
+    def admits_member(self, group_id: str, size: int, *, first: bool) -> bool:
+        """Whether a member, the first of its group or not, may join with which that takes so many bytes more."""
+        if self._members.has_room(size + _itself(group_id) if first else size):
             return True
         self._tell(self._members, group_id, "the members of all groups", "a member that joins is told to try again")
         return False
@@ -68,11 +67,12 @@ class GroupMemory:
         )
         return False
 
-    def admits_offsets(self, group_id: str, known: GroupOffsets | None, commit: OffsetCommit) -> bool:
-        """Whether a commit may be stored: of partitions that the group has offsets of it always may."""
-        new = commit.size if known is None else commit.beyond(known.topics())
-        size = commit.held * new // max(commit.size, 1) + (_GROUP if known is None else 0)
-        if not new or self.offsets.has_room(size):
+    def admits_offsets(self, group_id: str, grows: int, *, new: bool) -> bool:
+        """Whether the offsets of a group, which may be new, may grow by so many bytes.
+
+        Those that are there already, with metadata as long as it was, do not grow: they always may be committed.
+        """
+        if self.offsets.has_room(grows + _GROUP if new else grows):
             return True
         self._tell(self.offsets, group_id, "all committed offsets", "a commit of new ones is told to try again")
         return False
@@ -114,7 +114,7 @@ class GroupHolding:
 
     def count(self, group_id: str, protocol_type: str | None, size: int) -> None:
         """Something of it may have changed, as what its members take, which is so many bytes."""
-        itself = _GROUP + 2 * sys.getsizeof(group_id) + sys.getsizeof(protocol_type or "")
+        itself = _itself(group_id) + sys.getsizeof(protocol_type or "")
         self._set((itself + size, 0) if size else (0, itself))
 
     def close(self) -> None:
@@ -127,3 +127,7 @@ class GroupHolding:
             for account, size, old in zip(self._accounts, held, before, strict=True):
                 if size != old:
                     account.add(size - old)
+
+
+def _itself(group_id: str) -> int:
+    return _GROUP + 2 * sys.getsizeof(group_id)

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 _OFFSET: Final = 220
 """About how many bytes of memory an offset takes, beside its metadata."""
+_ROUNDED: Final = 128
+"""Metadata counts in steps of so many bytes: a number in it that gets another digit mostly takes no more."""
+_TOPIC: Final = 230
+"""About how many bytes of memory a topic takes in a group, beside its offsets."""
+_AT_ONCE: Final = 256
+"""Offsets that are measured in one go."""
 _DELETION: Final = 150
 """The same of the deletion of one, until it is stored."""
 
@@ -22,7 +28,7 @@ _DELETION: Final = 150
 class OffsetCommit:
     """What one request commits, or deletes, by topic and partition: it is taken as a whole, or not at all."""
 
-    __slots__ = ("held", "size", "topics")
+    __slots__ = ("annotated", "grows", "held", "size", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[TopicRecord, dict[int, CommittedOffset | None]] = {}
@@ -31,13 +37,24 @@ class OffsetCommit:
         """How many partitions."""
         self.held: int = 0
         """About how many bytes of memory they take, those that are given anew counted twice."""
+        self.annotated: bool = False
+        """Whether one of them has metadata."""
+        self.grows: int = 0
+        """By about how many bytes the offsets of the group grow, as far as it was measured."""
 
     def add(self, record: TopicRecord, number: int, committed: CommittedOffset | None) -> None:
         """One more partition; None deletes its offset. Of several for one, the last counts."""
-        offsets = self.topics.setdefault(record, {})
+        offsets = self.topics.get(record)
+        if offsets is None:
+            offsets = self.topics[record] = {}
+            self.held += _TOPIC
         self.size += number not in offsets
         offsets[number] = committed
-        self.held += _size(committed) or _DELETION
+        if committed is None:
+            self.held += _DELETION
+        else:
+            self.held += _size(committed)
+            self.annotated = self.annotated or bool(committed.metadata)
 
     def drop(self, topics: Container[str]) -> None:
         """Leave out the topics of these names."""
@@ -52,12 +69,26 @@ class OffsetCommit:
                     break
                 yield record, TopicPartition(record.name, number), committed
 
-    def beyond(self, known: Mapping[str, Mapping[int, CommittedOffset]]) -> int:
-        """How many of the partitions are not among these."""
-        return sum(
-            len(offsets.keys() - known[record.name].keys()) if record.name in known else len(offsets)
-            for record, offsets in self.topics.items()
-        )
+    def measure(self, known: Mapping[str, Mapping[int, CommittedOffset]]) -> Iterator[None]:
+        """Find out in steps by how much the offsets of a group grow; what becomes of them meanwhile matters little."""
+        grows = count = 0
+        for record, offsets in self.topics.items():
+            there = known.get(record.name)
+            if there is None:
+                grows += _TOPIC
+                there = {}
+            if self.annotated:
+                for number, committed in offsets.items():
+                    grows += _size(committed) - _size(there.get(number))
+                    count += 1
+                    if count % _AT_ONCE == 0:
+                        yield
+            else:
+                grows += _OFFSET * len(offsets.keys() - there.keys())
+                count += 1
+                if count % _AT_ONCE == 0:
+                    yield
+        self.grows = grows
 
     def partitions(self, topic: str) -> Iterator[int]:
         """The partitions of a topic of that name."""
@@ -112,19 +143,24 @@ class GroupOffsets:
                 yield TopicPartition(topic, partition), committed
 
     def begin(self, commit: OffsetCommit) -> None:
-        """A commit is on its way to the store; it counts there."""
+        """A commit is on its way to the store, where it counts; here counts what it will add."""
         self.commits += 1
         self._pending[commit] = None
+        self._count(max(commit.grows, 0))
 
     def end(self, commit: OffsetCommit) -> None:
         """It is stored, or failed."""
         del self._pending[commit]
+        self._count(-max(commit.grows, 0))
 
     def put(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
         """Make a stored offset visible; None for one that was deleted."""
         topic, number = partition
         if committed is not None:
-            partitions = self._committed.setdefault(topic, {})
+            partitions = self._committed.get(topic)
+            if partitions is None:
+                partitions = self._committed[topic] = {}
+                self._count(_TOPIC)
             change = _size(committed) - _size(partitions.get(number))
             partitions[number] = committed
             if change:
@@ -133,10 +169,13 @@ class GroupOffsets:
             self._count(-_size(found.pop(number, None)))
             if not found:
                 del self._committed[topic]
+                self._count(-_TOPIC)
 
     def drop_topic(self, topic: str) -> None:
         """Forget a topic's offsets."""
-        self._count(-sum(map(_size, self._committed.pop(topic, {}).values())))
+        partitions = self._committed.pop(topic, None)
+        if partitions is not None:
+            self._count(-_TOPIC - sum(map(_size, partitions.values())))
 
     def close(self) -> None:
         """They are not used any more."""
@@ -174,4 +213,6 @@ def _size(committed: CommittedOffset | None) -> int:
     """About how many bytes of memory an offset takes."""
     if committed is None:
         return 0
-    return _OFFSET if not committed.metadata else _OFFSET + sys.getsizeof(committed.metadata)
+    if not committed.metadata:
+        return _OFFSET
+    return _OFFSET + -(-sys.getsizeof(committed.metadata) // _ROUNDED) * _ROUNDED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ProtocolError
@@ -11,6 +12,7 @@ from kclient.protocol.embedded import decode_embedded
 from kclient.protocol.messages import ConsumerProtocolSubscription
 
 if TYPE_CHECKING:
+    from kclient.gateway.groups.group import AskedTopics
     from kclient.gateway.groups.members import Roster
 
 CONSUMER = "consumer"
@@ -22,63 +24,60 @@ _LONG: Final = 16 * 1024
 _AT_ONCE: Final = 500
 
 
-class Subscriptions:
-    """The topics that the members of a group of consumers read, found out anew when these change."""
+def read_topics(
+    members: Roster, protocol: Callable[[], str | None], asked: AskedTopics
+) -> Generator[None, None, frozenset[str] | None]:
+    """The topics of those asked about that members read, in steps; None if what one says cannot be read, or changes.
 
-    __slots__ = ("_read", "_topics")
+    Nothing else of what they name is kept: that may be a million of short names.
 
-    def __init__(self) -> None:
-        self._topics: frozenset[str] | None = None
-        self._read: tuple[int, str | None] | None = None
-        """Of which members `_topics` was found out."""
-
-    def of(self, members: Roster, protocol: Callable[[], str | None]) -> Generator[None, None, frozenset[str] | None]:
-        """The topics of these members, in steps; None if what one says cannot be read, or changes meanwhile.
-
-        Args:
-            members: The members.
-            protocol: Tells the group's protocol, as it is then.
-        """
-        name = protocol()
-        now = members.changes, name
-        if self._read != now:
-            topics: set[str] | None = set()
-            for member in members:
-                found = yield from subscribed_topics(member.metadata(name or member.protocols[0][0]))
-                if topics is None or found is None:
-                    topics = None
-                else:
-                    topics |= found
-                yield
-            if now != (members.changes, protocol()):
-                return None
-            self._read = now
-            self._topics = None if topics is None else frozenset(topics)
-        return self._topics
+    Args:
+        members: The members.
+        protocol: Tells the group's protocol, as it is then.
+        asked: The topics; keeps the answer as long as the members are the same.
+    """
+    name = protocol()
+    now = members.changes, name
+    if asked.read_of != now:
+        topics: set[str] | None = set()
+        for member in members:
+            found = yield from subscribed_topics(member.metadata(name or member.protocols[0][0]), asked.names)
+            if topics is None or found is None:
+                topics = None
+            else:
+                topics |= found
+            yield
+        if now != (members.changes, protocol()):
+            return None
+        asked.read_of = now
+        asked.read = None if topics is None else frozenset(topics)
+    return asked.read
 
 
-def subscribed_topics(metadata: bytes) -> Generator[None, None, set[str] | None]:
-    """The topics of a ConsumerProtocolSubscription, read in steps; None when it cannot be read."""
+def subscribed_topics(metadata: bytes, names: frozenset[str]) -> Generator[None, None, AbstractSet[str] | None]:
+    """Those topics of a ConsumerProtocolSubscription that have these names, in steps; None when it cannot be read."""
     try:
         if len(metadata) <= _LONG:
-            return set(decode_embedded(ConsumerProtocolSubscription, metadata).topics)
-        return (yield from _long(metadata))
+            return names.intersection(decode_embedded(ConsumerProtocolSubscription, metadata).topics)
+        return (yield from _long(metadata, names))
     except (ProtocolError, struct.error, UnicodeDecodeError):
         return None
 
 
-def _long(metadata: bytes) -> Generator[None, None, set[str] | None]:
+def _long(metadata: bytes, names: frozenset[str]) -> Generator[None, None, AbstractSet[str] | None]:
     """Version, then the array of topics; what follows them is for the members."""
     version, count = struct.unpack_from(">hi", metadata)
     if version < 0 or count < 0:
         return None
-    place, topics = 6, set()
+    place, topics = 6, set[str]()
     for number in range(count):
         (length,) = struct.unpack_from(">h", metadata, place)
         place += 2
         if not 0 <= length <= len(metadata) - place:
             return None
-        topics.add(metadata[place : place + length].decode())
+        name = metadata[place : place + length].decode()
+        if name in names:
+            topics.add(name)
         place += length
         if number % _AT_ONCE == 0:
             yield

@@ -165,6 +165,7 @@ class OffsetCommitHandler(Handler):
                 if not code and record is not None:
                     committed = _committed(partition, now_ms, request.retention_time_ms)
                     stored.add(record, partition.partition_index, committed, row)
+        yield from self._groups.measure(request.group_id, stored.commit)
         # whatever became of the group meanwhile: it is asked and told in one turn, at the end
         refused = self._refused(request, version) or self._groups.check_room(request.group_id, stored.commit)
         if refused or not stored.commit.size:
@@ -416,7 +417,9 @@ class OffsetDeleteHandler(Handler):
                 else:
                     row.error_code = missing
         # from its answer on in one turn
-        refused, subscribed = yield from groups.check_delete(request.group_id)
+        refused, subscribed = yield from groups.check_delete(
+            request.group_id, (record.name for record in stored.commit.topics)
+        )
         if refused:
             return OffsetDeleteResponse(error_code=refused)
         stored.withhold(subscribed, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)

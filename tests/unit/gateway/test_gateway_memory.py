@@ -20,6 +20,7 @@ from kclient.htp import open_store
 from kclient.htp.embedded.files import Files
 from kclient.memory_ledger import CacheAccount, MemoryPart
 from kclient.net.memory_budget import ALLOWANCE
+from kclient.protocol.framing import encode_request
 from kclient.protocol.messages import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -99,6 +100,21 @@ async def test_offsets_beyond_their_part_are_refused_and_those_there_are_stay(ca
         assert await codes(wire, commit("first", range(900, 1000), long)) == {0}
         await wire.delete("wide")
         assert held(gateway, "committed offsets") <= 4000, "the group is there yet"
+
+
+async def test_metadata_of_offsets_that_are_there_does_not_grow_without_limit() -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        await wire.create("wide", 1000)
+        for start in range(0, 1000, 250):
+            assert await codes(wire, commit("g", range(start, start + 250), "position 9")) == {0}
+        for taken in range(0, 1000, 50):
+            found = await codes(wire, commit("g", range(taken, taken + 50), "\N{ROCKET}" * 4000))
+            if found != {0}:
+                break
+        assert found == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert 3 * MB < held(gateway, "committed offsets") <= 4 * MB
+        assert await codes(wire, commit("g", range(500), "position 10")) == {0}
+        assert await codes(wire, commit("g", range(taken), "\N{ROCKET}" * 4000)) == {0}, "there is room again"
 
 
 async def test_groups_and_offsets_count_until_they_are_deleted() -> None:
@@ -352,6 +368,29 @@ def sync(group: str, joined: JoinGroupResponse, assignment: bytes, **fields: Any
         group_id=group, generation_id=joined.generation_id, member_id=joined.member_id,
         assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment)], **fields,
     )  # fmt: skip
+
+
+async def test_a_static_member_that_restarts_has_room_in_its_own_place() -> None:
+    settings = {**LEAST, "group.initial.rebalance.delay.ms": 0, "group.max.metadata.bytes": 100_000}
+    async with running(config=settings) as (gateway, wire):
+
+        async def restarts(metadata: bytes) -> int:
+            return int((await wire(join("g", metadata, group_instance_id="i"), 5)).error_code)
+
+        joined = await wire(join("g", bytes(60_000), group_instance_id="i"), 5)
+        assert not (await wire(sync("g", joined, b"all", group_instance_id="i"), 3)).error_code
+        assert await restarts(bytes(60_000)) == 0
+        assert await restarts(bytes(100_001)) == ErrorCode.GROUP_MAX_SIZE_REACHED
+        others = 0
+        for size in (90_000, 9_000, 900, 0):  # to the brim
+            while not (await wire(join(f"other-{others}", bytes(size)), 3)).error_code:
+                others += 1
+        assert await restarts(bytes(60_000)) == 0
+        assert await restarts(bytes(70_000)) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        request = join("g", bytes(60_000), group_instance_id="i")
+        await wire.stream.send(encode_request(request, 5, 1, "c" * 30_000))
+        assert (await wire.read(request, 5)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert held(gateway, "groups") <= 4 * MB
 
 
 class Disk(Files):

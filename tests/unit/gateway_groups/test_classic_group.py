@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
+import pytest
+
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import Leave
 from kclient.gateway.groups.states import GroupState
@@ -521,6 +526,25 @@ def test_static_member_leaves_under_a_wrong_id() -> None:
     assert box.leave(Leave(member, "one")) == [NONE]
 
 
+@pytest.mark.parametrize("metadata", [0, 50, 5000])
+@pytest.mark.parametrize("protocols", [1, 100])
+def test_members_count_what_their_protocols_take(protocols: int, metadata: int) -> None:
+    """However short their names are, and what is said of them."""
+    box = GroupBox()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for member in range(2_000 // protocols):
+            named = tuple((f"p{number:02}", bytes([member % 256]) * metadata) for number in range(protocols))
+            box.join(protocols=named)
+        del named
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.4 * box.group.size < taken < 1.2 * box.group.size
+
+
 # ---- static members (KIP-345) -------------------------------------------------------------------------------------
 
 
@@ -600,6 +624,17 @@ def test_static_member_comes_back_while_its_join_is_parked() -> None:
     box.sleep(3.1)
     assert box.joined(second).error is NONE
     assert len(box.group.members) == 1
+
+
+def test_a_static_member_counts_with_the_ids_under_which_it_came_back() -> None:
+    box = GroupBox(group_initial_rebalance_delay_ms=0)
+    box.stable(instance_id="i")
+    before = box.group.size
+    back = box.join(instance_id="i", client_id="c" * 30_000)
+    assert box.joined(back).error is ErrorCode.NONE
+    assert before + 29_000 < box.group.size < before + 31_000
+    assert box.leave(Leave("", "i")) == [ErrorCode.NONE]
+    assert box.group.size == 0
 
 
 def test_unknown_instance_with_a_member_id() -> None:

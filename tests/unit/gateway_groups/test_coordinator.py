@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import logging
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,10 +16,12 @@ from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.clock import Clock
 from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.groups.events import Leave
+from kclient.gateway.groups.offsets import GroupOffsets
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.writer import Write
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.htp.errors import FencedError, StorageError
+from kclient.memory_ledger import MemoryLedger
 from kclient.protocol.messages import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -305,18 +310,18 @@ async def test_offsets_of_a_deleted_topic_count_until_they_are_removed(
     async with coordinator(store) as box:
         await committed(box, "g" * 1000, a=1)
         account = box.groups._memory.offsets
-        before = account.held
+        before, size = account.held, 220 + 230  # of an offset and its topic
         topics: Any = box.topics
         topics.by_name.pop("a").gone = True
         await box.groups.committed.topic_deleted("a")
-        assert account.held > before - 220 + 1000
+        assert account.held > before - size + 1000
         with monkeypatch.context() as patch:
             patch.setattr(type(box.manager), "commit", refuse)
             with pytest.raises(KafkaError):
                 await box.groups.committed.forget_topic("a")
-        assert account.held > before - 220 + 1000
+        assert account.held > before - size + 1000
         await box.groups.committed.forget_topic("a")
-        assert account.held == before - 220
+        assert account.held == before - size
 
 
 async def test_a_commit_leaves_nothing_of_a_topic_that_has_just_gone(store: str) -> None:
@@ -479,6 +484,28 @@ async def test_groups_that_nothing_is_left_of_are_removed(store: str) -> None:
         box.groups.table.groups["g"].group.members.pending_joins.clear()
         box.groups.expiry.expire()
         assert list(box.groups.table.groups) == ["h"]
+
+
+@pytest.mark.parametrize("partitions", [1, 10_000])
+def test_offsets_count_what_they_take(partitions: int) -> None:
+    """Also those of topics of one partition each."""
+    names = [f"topic-{number}" for number in range(10_000 // partitions)]
+    account = MemoryLedger().part(1 << 30).account("offsets")
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = GroupOffsets(account)
+        for at, (name, number) in enumerate(itertools.product(names, range(partitions)), 1 << 40):
+            kept.put(TopicPartition(name, number), CommittedOffset(at, at % 9973, commit_ms=at))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.75 * account.held < taken < 1.15 * account.held
+    for name in names[::2]:
+        kept.drop_topic(name)
+    for name, number in itertools.product(names[1::2], range(partitions)):
+        kept.put(TopicPartition(name, number), None)
+    assert account.held == 0
 
 
 async def test_full_groups_are_told_to_the_log_once_a_minute(

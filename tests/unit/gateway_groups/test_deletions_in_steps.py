@@ -147,7 +147,7 @@ async def test_offsets_are_not_deleted_of_a_group_that_goes_while_its_members_ar
     """Nor of another one of its name."""
     async with coordinator(store) as box:
         member = await box.member()
-        steps = box.groups.committed.check_delete("g")
+        steps = box.groups.committed.check_delete("g", "a")
         next(steps)
         box.groups.membership.leave("g", [Leave(member.member_id, None)])
         assert await deleted(box).wait() is ErrorCode.NONE

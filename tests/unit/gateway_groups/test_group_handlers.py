@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
 import anyio
@@ -370,6 +371,23 @@ async def test_offset_delete_spares_topics_that_are_read(store: str) -> None:
         assert answer.error_code == 0
         codes = [topic.partitions[0].error_code for topic in answer.topics]
         assert codes == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, 0]
+
+
+async def test_of_a_subscription_to_many_topics_only_those_asked_about_are_kept(store: str) -> None:
+    async with coordinator(store) as box:
+        metadata = subscription(*(f"{number:05x}" for number in range(40_000)), "a")
+        joined = await box.join(protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)])
+        assert (await box.sync(joined)).error_code == 0
+        await box.ask(delete_offsets_request("b"))  # compiles what there is to compile
+        tracemalloc.start()
+        try:
+            answer = await box.ask(delete_offsets_request("a", "b"))
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        codes = [topic.partitions[0].error_code for topic in answer.topics]
+        assert codes == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, 0]
+        assert most < 1 << 20, "all of their names take 4 MiB"
 
 
 async def test_offset_delete_with_metadata_that_cannot_be_read(store: str) -> None:

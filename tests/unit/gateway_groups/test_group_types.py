@@ -11,7 +11,7 @@ import pytest
 from kclient.errors import ErrorCode
 from kclient.gateway.clock import Clock
 from kclient.gateway.groups.events import Action, EmptyStored, GroupSettings, StoreSnapshot, Ticket
-from kclient.gateway.groups.group import GroupKind
+from kclient.gateway.groups.group import AskedTopics, GroupKind
 from kclient.gateway.groups.kinds import KINDS
 from kclient.gateway.groups.offsets import Expiry
 from kclient.gateway.groups.writer import Write
@@ -90,11 +90,13 @@ class Club:
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
         return ErrorCode.GROUP_ID_NOT_FOUND
 
-    def offsets_in_use(self) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
+    def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
         yield
         return ErrorCode.NONE, ("b",) if self.members else ()
 
-    def expiry(self, since_ms: int, retention_ms: int, *, unread: bool) -> Generator[None, None, Expiry | None]:
+    def expiry(
+        self, since_ms: int, retention_ms: int, asked: AskedTopics, *, unread: bool
+    ) -> Generator[None, None, Expiry | None]:
         yield
         return None if self.members else Expiry(retention_ms, since_ms, frozenset())
 
