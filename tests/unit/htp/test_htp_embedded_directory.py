@@ -333,6 +333,20 @@ async def test_messages_of_no_topic_are_set_aside(data: Path, caplog: pytest.Log
     assert kept.exists()
 
 
+@pytest.mark.parametrize("count", [0, 3])
+async def test_a_deletion_that_was_cut_off_leaves_no_checkpoint(data: Path, count: int) -> None:
+    """The manager's part was done, and the process killed."""
+    async with opening(data) as store:
+        await prepare(store)
+        if count:
+            await send(store, 0, count)
+        assert await scan_all(store.manager, "brk/")
+        await store.manager.delete_topic(TOPIC)
+        await store.manager.delete_topic(OTHER)
+    async with opening(data) as store:
+        assert not await scan_all(store.manager, "brk/")
+
+
 @pytest.mark.parametrize("killed", [True, False])
 @pytest.mark.parametrize("segments", [1, 2])
 async def test_a_missing_file_is_no_empty_topic(data: Path, killed: bool, segments: int) -> None:
