@@ -137,6 +137,9 @@ async def take_store(manager: Manager, node_id: int, ttl: float) -> Lease:
     except LeaseHeldError as error:
         raise _refused(node_id, error) from error
     try:
+        above = await _recorded_epoch(manager)
+        if above >= lease.epoch:  # the gateway before has given more meanwhile; now it gives none
+            lease = await manager.acquire(LEASE, holder, ttl, above=above)
         await manager.commit({LEADER_EPOCH: numbers.LEADER_EPOCH.encode(lease.epoch)}, lease=lease)
     except BaseException:
         await _give_store_back(manager, lease)

@@ -6,7 +6,7 @@ and of a prefix from the revision on at which somebody began to follow it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kclient.arguments import shown
@@ -57,6 +57,18 @@ def check_prefixes(prefixes: Iterable[str]) -> tuple[str, ...]:
     if not found:
         raise ValueError("there is no prefix to follow")
     return found
+
+
+def check_limit(limit: int) -> int:
+    """How many changes a page may hold. Raises `ValueError` for less than one: nothing would ever be told."""
+    if limit < 1:
+        raise ValueError(f"a page of changes holds at least one, not {limit}")
+    return limit
+
+
+def touched_by(keys: Sequence[str], prefixes: tuple[str, ...]) -> bool:
+    """Whether one of the keys is below one of the prefixes."""
+    return any(key.startswith(prefixes) for key in keys)
 
 
 def to_be_followed(prefixes: Iterable[str], followed: Mapping[str, int]) -> list[str]:

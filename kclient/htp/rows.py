@@ -82,6 +82,12 @@ def whole(value: Any, least: int = 0, greatest: int = _GREATEST) -> int:
     return value
 
 
+def check_opening(epoch: int, next_position: int) -> None:
+    """Raise `ValueError` for what a topic cannot be opened with: a row that told it would be taken for damaged."""
+    whole(epoch, 0, GREATEST_EPOCH)
+    whole(next_position)
+
+
 def string(value: Any) -> str:
     """A field that is text. Raises `ValueError` if it is none, or none that could be sent."""
     if type(value) is not str:

@@ -33,6 +33,7 @@ from kclient.htp.port import (
     Topic,
     TopicSettings,
 )
+from kclient.htp.rows import check_opening
 from kclient.memory_ledger import process_memory
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class EmbeddedBroker:
         next_position: int = 0,
     ) -> EmbeddedTopic:
         """Take a topic over under an epoch; recovers it if need be."""
+        check_opening(epoch, next_position)
         self._check()
         if not self._keeps(place):
             raise UnknownTopicError(f"There is no topic {place}: this is {self._directory.shard}")

@@ -27,11 +27,12 @@ class ChangeLog:
     """Records and tells changes; only for the thread that writes the database.
 
     Args:
-        recorded: Called when a change is recorded, before it is committed.
+        recorded: Called when changes are recorded, before they are committed: with the keys, now and then with None,
+            for everybody to look.
         exclusive: Whether nobody else has the database open: then nobody else begins to follow a prefix.
     """
 
-    def __init__(self, recorded: Callable[[], object], *, exclusive: bool) -> None:
+    def __init__(self, recorded: Callable[[Sequence[str] | None], object], *, exclusive: bool) -> None:
         self._recorded = recorded
         self._exclusive = exclusive
         self._spare = 0
@@ -56,9 +57,11 @@ class ChangeLog:
             connection.execute(delete(changes).where(changes.c.key.in_(some), changes.c.deleted.is_(False)))
             self._add(connection, revision, some, deleted=False)
         self._spare -= len(touched)
-        if self._spare < 0:
-            self._forget(connection)
-        self._recorded()
+        if self._spare >= 0:
+            self._recorded(touched)
+            return
+        self._forget(connection)
+        self._recorded(None)  # who waits for what never changes would fall behind
 
     @staticmethod
     def _add(connection: Connection, revision: int, keys: Iterable[str], *, deleted: bool) -> None:

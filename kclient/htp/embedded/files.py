@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import sys
+import threading
 from collections.abc import Sequence
 from enum import Enum
 from functools import cache
@@ -232,7 +233,8 @@ class Files:
 
         Its content is made durable first, if a `point` is given; its entry is the caller's affair.
         """
-        temporary = f"{path}.{os.getpid()}.tmp"
+        # two threads may store the same file: the index of a segment, when it is closed and when the topic is
+        temporary = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
         self.remove(temporary)
         fd = self.open(temporary, create=True)
         try:

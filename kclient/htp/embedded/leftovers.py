@@ -60,7 +60,9 @@ class Leftovers:
                     f"{path} holds messages of a topic that {self._directory.manager_path} has never heard of: "
                     "was it replaced by an older one? Restore both from one backup"
                 )
-        await self._set_aside([path for path, number in found.items() if number is not None and number not in known])
+        unknown = {path: number for path, number in found.items() if number is not None and number not in known}
+        await self._forget(unknown.values())  # first: later nobody would find them
+        await self._set_aside(list(unknown))
         await self._finish_deletions([path for path, number in found.items() if number is None], set(found.values()))
 
     async def _set_aside(self, paths: Sequence[str]) -> None:
@@ -88,10 +90,13 @@ class Leftovers:
     async def _finish_deletions(self, paths: Sequence[str], present: Container[int | None]) -> None:
         """Remove what is marked as deleted, first the checkpoints: without, there would be topics of no directory."""
         incarnations = map(self._directory.incarnation_of, paths)
-        gone = [number for number in incarnations if number not in present]
-        if rows := await self._checkpoints.there_are(gone):
-            await self._checkpoints.remove(rows)
+        await self._forget(number for number in incarnations if number not in present)
         self.remove_later(paths)
+
+    async def _forget(self, incarnations: Iterable[int]) -> None:
+        """Remove the checkpoints of topics that are not there any more."""
+        if rows := await self._checkpoints.there_are(incarnations):
+            await self._checkpoints.remove(rows)
 
     def remove_later(self, paths: Iterable[str]) -> None:
         """Remove directories whose names say that they were deleted; at the next start, if not by then."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -13,7 +14,7 @@ import anyio
 from sqlalchemy import Connection, Row, delete, insert, select
 
 from kclient.concurrency import Completion, thread_to_the_end
-from kclient.htp.change_tokens import check_prefixes, parse_token
+from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token, touched_by
 from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import LeaseTable, check_epoch
 from kclient.htp.embedded.tables import counter, domains, next_number, topics
@@ -35,6 +36,22 @@ T = TypeVar("T")
 
 _LOOK_AGAIN_S: Final = 0.5
 """Who waits for changes looks so often whether another process has made some."""
+
+
+class _Followers:
+    """Those who wait for changes below the same prefixes."""
+
+    __slots__ = ("count", "news")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.news = anyio.Event()
+        """Is set when there are some, or will be none any more."""
+
+    def tell(self) -> None:
+        """Have them look again."""
+        news, self.news = self.news, anyio.Event()
+        news.set()
 
 
 class SqliteManager:
@@ -60,11 +77,14 @@ class SqliteManager:
         self._writer = DatabaseWriter(path, post, self._fail)
         self._exclusive = exclusive
         self._leases = LeaseTable(exclusive=exclusive)
-        self._log = ChangeLog(Signal(self._tell, post).fire, exclusive=exclusive)
+        self._log = ChangeLog(self._recorded, exclusive=exclusive)
         self._values = ValueTable(self._log)
         self._clock = clock or time.monotonic
-        self._news = anyio.Event()
-        """Is set when a change is recorded, or there will be none any more."""
+        self._touched: deque[Sequence[str] | None] = deque()
+        """Keys of changes that were recorded, and that nobody was told of yet; None: all are to be told."""
+        self._news = Signal(self._tell, post)
+        self._waiting: dict[tuple[str, ...], _Followers] = {}
+        """Who waits for changes, by the prefixes that they follow."""
 
     async def start(self) -> None:
         """Open the database; whoever calls this calls `aclose` too, even if it raises."""
@@ -75,10 +95,10 @@ class SqliteManager:
         try:
             await thread_to_the_end(self._writer.stop)
         finally:
-            self._tell()
+            self._tell_all()
 
     def _fail(self, error: StorageError) -> None:
-        self._tell()
+        self._tell_all()
         self._failed(error)
 
     @property
@@ -217,23 +237,53 @@ class SqliteManager:
         self, prefixes: Iterable[str], since: str | None = None, *, limit: int = 1000, wait: float = 0.0
     ) -> ChangePage:
         """A page of what has changed below some prefixes since a token was given."""
-        prefixes = check_prefixes(prefixes)
+        prefixes, limit = check_prefixes(prefixes), check_limit(limit)
         place = None if since is None else parse_token(since)
         until = anyio.current_time() + wait
-        while True:
-            news = self._news  # of what comes from now on
-            page = await self._do(partial(self._log.page, prefixes=prefixes, place=place, limit=limit))
-            left = until - anyio.current_time()
-            if place is None or page.changes or left <= 0:
-                return page
-            place = parse_token(page.token)
-            with anyio.move_on_after(left if self._exclusive else min(left, _LOOK_AGAIN_S)):
-                await news.wait()
+        with self._follower(prefixes) as follower:
+            while True:
+                news = follower.news  # of what comes from now on
+                page = await self._do(partial(self._log.page, prefixes=prefixes, place=place, limit=limit))
+                left = until - anyio.current_time()
+                if place is None or page.changes or left <= 0:
+                    return page
+                place = parse_token(page.token)
+                with anyio.move_on_after(left if self._exclusive else min(left, _LOOK_AGAIN_S)):
+                    await news.wait()
+
+    @contextmanager
+    def _follower(self, prefixes: tuple[str, ...]) -> Iterator[_Followers]:
+        followers = self._waiting.setdefault(prefixes, _Followers())
+        followers.count += 1
+        try:
+            yield followers
+        finally:
+            followers.count -= 1
+            if not followers.count:
+                del self._waiting[prefixes]
+
+    def _recorded(self, keys: Sequence[str] | None) -> None:
+        """In the writer's thread: something changes."""
+        self._touched.append(keys)
+        self._news.fire()
 
     def _tell(self) -> None:
-        """Whoever waits for changes looks again."""
-        news, self._news = self._news, anyio.Event()
-        news.set()
+        """Whoever waits for what has changed looks again."""
+        touched: list[str] = []
+        while self._touched:
+            keys = self._touched.popleft()
+            if keys is None:
+                self._tell_all()
+            else:
+                touched += keys
+        for prefixes, followers in self._waiting.items():
+            if touched_by(touched, prefixes):
+                followers.tell()
+
+    def _tell_all(self) -> None:
+        """All who wait look again: there will be no changes any more, or there have been many."""
+        for followers in self._waiting.values():
+            followers.tell()
 
     # --- leases ---
 

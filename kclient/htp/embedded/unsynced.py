@@ -25,6 +25,7 @@ class Unsynced:
 
     __slots__ = (
         "_abandoned",
+        "_all",
         "_entries",
         "_generation",
         "_open_files",
@@ -49,6 +50,8 @@ class Unsynced:
         """The newest plan, until it is carried out."""
         self._wanted = False
         """Whether a plan is about to be asked for."""
+        self._all = False
+        """Whether everything is to be synced, also what was written since the plan was made that is on its way."""
         self._plans = 0
         """That were made."""
         self._abandoned = False
@@ -72,13 +75,17 @@ class Unsynced:
             return True
         if not segment.exists:
             self._open_files.files.remove(segment.path)  # if it was given up, and could not be removed then
-        if not self._open_files.hold(segment.handle, self.sync, create=not segment.exists):
-            return False
-        if not segment.exists:
+        self._segments.append(segment)  # first: it may have to be synced at once to make room
+        held = False
+        try:
+            held = self._open_files.hold(segment.handle, self.sync, create=not segment.exists)
+        finally:
+            if not held:
+                self._segments.pop()
+        if held and not segment.exists:
             segment.exists = True
             self._entries += 1
-        self._segments.append(segment)
-        return True
+        return held
 
     def let_go(self) -> None:
         """Keep none of the files open any more."""
@@ -99,8 +106,10 @@ class Unsynced:
 
     def sync(self) -> None:
         """Have everything synced that is not, also where nobody waits for it."""
-        if self._segments and self._requested is None:
-            self.request()
+        if self._segments:
+            self._all = True
+            if self._requested is None:
+                self.request()
 
     def plan(self, owner: PlanOwner, directory: str, active: Segment, end: int) -> SyncPlan | None:
         """What has to be done for everything to be synced; None if there is nothing.
@@ -147,12 +156,16 @@ class Unsynced:
                 break
             self._release(segment)
             whole.append(segment)
+        self._all = self._all and bool(self._segments)
+        if self._all:
+            self.request()
         return whole
 
     def give_up(self) -> None:
         """A sync has failed, or there will be none: no plan counts any more."""
         self._generation += 1
         self._requested = None
+        self._all = False
 
     def entry_has_changed(self) -> None:
         """Another file has gone from the directory, which has to be synced with what is written next."""

@@ -20,6 +20,7 @@ from kclient.htp.port import (
     Place,
     TopicSettings,
 )
+from kclient.htp.rows import check_opening
 
 if TYPE_CHECKING:
     from kclient.htp.memory.state import MemoryState
@@ -56,6 +57,7 @@ class MemoryBroker:
         next_position: int = 0,
     ) -> MemoryTopic:
         """Take a topic over under an epoch."""
+        check_opening(epoch, next_position)
         await anyio.lowlevel.checkpoint()
         self._check()
         with self._state.lock:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from kclient.htp.change_tokens import CHANGES_KEPT, ChangePlace, check_place, to_be_followed
+from kclient.htp.change_tokens import CHANGES_KEPT, ChangePlace, check_place, to_be_followed, touched_by
 from kclient.htp.port import Change, ChangePage
 
 if TYPE_CHECKING:
@@ -25,10 +25,12 @@ class MemoryChanges:
         self._prefixes: tuple[str, ...] = ()
         self._rows: dict[tuple[str, bool], int] = {}
         """The revision of the last write, and of the last deletion (True), of each key; the last one last."""
+        self._spare = 0
+        """Changes that may be recorded until all who wait look again."""
         self._floor = 0
         """Of changes up to this revision some are forgotten."""
-        self.waiting: set[Wakeup] = set()
-        """Set when a change is recorded, or the store has gone."""
+        self._waiting: dict[tuple[str, ...], set[Wakeup]] = {}
+        """By the prefixes that they follow: set when a change below one is recorded, or the store has gone."""
 
     def record(self, revision: int, writes: Mapping[str, bytes | None], values: Mapping[str, Versioned]) -> None:
         """Note what a commit is about to write, as far as it is followed."""
@@ -47,7 +49,15 @@ class MemoryChanges:
             self._rows[key, deleted] = revision
         if len(self._rows) > CHANGES_KEPT * 1.1:
             self._forget()
-        self.tell()
+        self._spare -= len(touched)
+        if self._spare < 0:  # who waits for what never changes would fall behind
+            self._spare = CHANGES_KEPT // 10
+            self.tell()
+            return
+        for prefixes, waiting in self._waiting.items():
+            if touched_by(touched, prefixes):
+                for each in waiting:
+                    each.set()
 
     def _forget(self) -> None:
         """Let the oldest go, of each commit all or none."""
@@ -59,9 +69,20 @@ class MemoryChanges:
             self._floor = oldest - 1
 
     def tell(self) -> None:
-        """Have whoever waits look again."""
-        for each in self.waiting:
-            each.set()
+        """Have all who wait look again."""
+        for waiting in self._waiting.values():
+            for each in waiting:
+                each.set()
+
+    def wait(self, news: Wakeup, prefixes: tuple[str, ...]) -> None:
+        """Have this one set when something changes below one of the prefixes."""
+        self._waiting.setdefault(prefixes, set()).add(news)
+
+    def wait_no_more(self, news: Wakeup, prefixes: tuple[str, ...]) -> None:
+        """Have it set no more."""
+        self._waiting[prefixes].discard(news)
+        if not self._waiting[prefixes]:
+            del self._waiting[prefixes]
 
     def page(
         self,

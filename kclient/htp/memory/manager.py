@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from kclient.concurrency import Wakeup
-from kclient.htp.change_tokens import check_prefixes, parse_token
+from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token
 from kclient.htp.errors import (
     ConflictError,
     DomainExistsError,
@@ -159,10 +159,10 @@ class MemoryManager:
         self, prefixes: Iterable[str], since: str | None = None, *, limit: int = 1000, wait: float = 0.0
     ) -> ChangePage:
         """A page of what has changed below some prefixes since a token was given."""
-        prefixes = check_prefixes(prefixes)
+        prefixes, limit = check_prefixes(prefixes), check_limit(limit)
         place = None if since is None else parse_token(since)
         state, until = self._state, anyio.current_time() + wait
-        with self._waiter() as news:
+        with self._waiter(prefixes) as news:
             while True:
                 with state.lock:
                     self._check()
@@ -174,15 +174,15 @@ class MemoryManager:
                 await news.wait(left)
 
     @contextmanager
-    def _waiter(self) -> Iterator[Wakeup]:
+    def _waiter(self, prefixes: tuple[str, ...]) -> Iterator[Wakeup]:
         news, changes = Wakeup(), self._state.changes
         with self._state.lock:
-            changes.waiting.add(news)
+            changes.wait(news, prefixes)
         try:
             yield news
         finally:
             with self._state.lock:
-                changes.waiting.discard(news)
+                changes.wait_no_more(news, prefixes)
 
     async def acquire(
         self, name: str, holder: str, ttl: float, *, above: int = 0, over: LeaseInfo | None = None

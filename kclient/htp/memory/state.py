@@ -164,6 +164,8 @@ class MemoryLog:
         self.gone: bool = False
         """Whether the topic was deleted."""
         self._segments = [_Segment(0, time.monotonic())]
+        self._gap_from = self._gap_to = -1
+        """Between these there are no messages, and the end is before them while nothing follows."""
 
     def seal(self, epoch: int) -> None:
         """Refuse older epochs from now on. Raises `FencedError` if this one is older itself."""
@@ -182,15 +184,23 @@ class MemoryLog:
         """The first position that can be read."""
         return self._segments[0].base
 
+    @property
+    def end(self) -> int:
+        """The position after the last message: who reads up to here waits for nothing that never comes."""
+        return self.next if self.next != self._gap_to else max(self._gap_from, self.start)
+
     def status(self) -> TopicStatus:
         """Start, end, next ordinal and size."""
-        return TopicStatus(self.start, self.next, self.next, sum(segment.size for segment in self._segments))
+        return TopicStatus(self.start, self.end, self.next, sum(segment.size for segment in self._segments))
 
     def raise_next(self, next_position: int) -> None:
         """Give no ordinal below `next_position` from now on."""
         if next_position > self.next:
+            self._gap_from, self._gap_to = self.end, next_position
             self.next = next_position
-            if not self._segments[-1].messages:
+            if self._segments[-1].messages:
+                self.roll()
+            else:
                 self._segments[-1].base = next_position
 
     def discard(self) -> None:

@@ -90,6 +90,7 @@ class Broker(Protocol):
             FencedError: If it was opened under a newer epoch before.
             FramingMismatchError: If it was opened with a framing of another name before, as far as the backend knows.
             StorageError: If what is stored cannot be read.
+            ValueError: If the epoch or the position is negative, or too large to be recorded (31 and 62 bits).
         """
         ...
 

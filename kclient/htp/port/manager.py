@@ -203,7 +203,7 @@ class Manager(Protocol):
         Args:
             prefixes: Of the keys; the empty one for all.
             since: The token; None for one that stands for now, and no changes.
-            limit: At most so many changes.
+            limit: At most so many changes, and at least one.
             wait: Seconds that the call may take if there are none, until there are: then it returns at once if the
                 commit came from this process, and soon if another process made it. It may be cancelled.
 
@@ -211,7 +211,7 @@ class Manager(Protocol):
             TokenTooOldError: If some of the changes have been forgotten, the prefixes were not followed when the token
                 was given, or it is another store's: take a new token and scan again.
             StoreClosedError: If the store is closed meanwhile.
-            ValueError: If `since` is no token.
+            ValueError: If `since` is no token, or `limit` below one.
         """
         ...
 

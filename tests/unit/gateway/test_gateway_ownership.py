@@ -17,6 +17,8 @@ import pytest
 from kclient.errors import ClosedError, ErrorCode
 from kclient.gateway import Gateway, ownership
 from kclient.gateway.ownership import take_store
+from kclient.gateway.rows import numbers
+from kclient.gateway.rows.keys import LEADER_EPOCH, LEASE
 from kclient.htp import LeaseHeldError, open_store
 from kclient.htp.embedded.files import Files
 from kclient.htp.errors import StorageFullError
@@ -113,6 +115,31 @@ async def test_one_that_waits_has_the_store_when_the_first_closes(url: str) -> N
         assert (await wire.produce("t", batch_of(b"a"))).base_offset == 0
         await wire.aclose()
         await second.close()
+
+
+async def test_what_the_first_has_given_while_another_waits_is_exceeded(url: str) -> None:
+    """Leader epochs, told in a row of their own: the second has read it before it waits."""
+    async with open_store(url) as store, anyio.create_task_group() as group:
+        first = await store.manager.acquire(LEASE, "node-5", 60)
+        gates = Gates(store)
+        looking = gates.hold("leases", 2)  # the first look is for the epochs of the first versions
+        taken: list[Lease] = []
+
+        async def take() -> None:
+            taken.append(await take_store(gates.store.manager, 2, 60))
+
+        group.start_soon(take)
+        with anyio.fail_after(20):
+            await looking.reached.wait()
+            await store.manager.commit({LEADER_EPOCH: numbers.LEADER_EPOCH.encode(40)}, lease=first)
+            await store.manager.release(first)
+            looking.open()
+            while not taken:
+                await anyio.lowlevel.checkpoint()
+        assert taken[0].epoch == 41
+        row = (await store.manager.get([LEADER_EPOCH]))[LEADER_EPOCH]
+        assert numbers.LEADER_EPOCH.decode(row.value) == 41
+        assert (await store.manager.renew(taken[0])).epoch == 41
 
 
 async def test_one_that_gives_up_waiting_takes_nothing(url: str) -> None:

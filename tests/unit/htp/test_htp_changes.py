@@ -209,6 +209,51 @@ async def test_who_waits_is_told_at_once(manager: Manager) -> None:
     assert page.changes == [Change("a/1", b"1", version)]
 
 
+async def test_what_concerns_others_wakes_nobody(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each commit would have all who follow anything look, one after the other."""
+    looks = 0
+    kind = embedded_changes.ChangeLog if isinstance(manager, SqliteManager) else memory_changes.MemoryChanges
+    page = kind.page
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return page(*args, **options)
+
+    token = await begin(manager, "a/", "b/")
+    await manager.commit({"b/0": b""})  # the first has all look
+    monkeypatch.setattr(kind, "page", counted)
+
+    async def wait() -> None:
+        assert (await manager.changes(A, token, wait=300)).changes
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            await manager.get([])
+            await anyio.wait_all_tasks_blocked()
+            before = looks
+            for number in range(5):
+                await manager.commit({f"b/{number}": b""})
+                await manager.get([])
+                await anyio.wait_all_tasks_blocked()
+            assert (before, looks) == (10, 10)
+            await manager.commit({"a/1": b"1"})
+    assert looks == 20
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+async def test_a_page_without_changes_is_refused(manager: Manager, limit: int) -> None:
+    """Its token would stand for what it did not tell."""
+    token = await begin(manager, "a/")
+    await manager.commit({"a/1": b"1"})
+    for since in (token, None):
+        with pytest.raises(ValueError, match="at least one"):
+            await manager.changes(A, since, limit=limit)
+
+
 async def test_what_is_there_already_is_not_waited_for(manager: Manager) -> None:
     token = await begin(manager, "a/")
     await manager.commit({"a/1": b"1"})

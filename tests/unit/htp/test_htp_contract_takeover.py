@@ -361,6 +361,30 @@ async def test_an_older_epoch_is_refused_whatever_becomes_of_the_checkpoint(stor
     assert await content(topic) == [b"a"]
 
 
+async def test_a_topic_that_goes_on_further_on_ends_where_its_messages_end(store: Store) -> None:
+    place = await created(store)
+    topic = await store.broker.open(place, FRAMING, epoch=1)
+    await send(topic, b"a", b"b", b"c")
+    topic = await store.broker.open(place, FRAMING, epoch=2, next_position=100)
+    assert (await topic.status())[:3] == (0, 3, 100)
+    assert not (await topic.pull(3)).data
+    await send(topic, b"d")
+    assert (await topic.status())[:3] == (0, 101, 101)
+    assert await content(topic) == [b"a", b"b", b"c", b"d"]
+    assert [each.first for each in await topic.segments()][-1] == 100
+    assert await topic.trim(100) == 100
+    assert await content(topic) == [b"d"]
+
+
+@pytest.mark.parametrize(("epoch", "position"), [(-1, 0), (1 << 31, 0), (1, -1), (1, 1 << 62)])
+async def test_what_could_not_be_recorded_is_refused(store: Store, epoch: int, position: int) -> None:
+    place = await created(store)
+    with pytest.raises(ValueError, match="is no integer from 0"):
+        await store.broker.open(place, FRAMING, epoch=epoch, next_position=position)
+    topic = await store.broker.open(place, FRAMING, epoch=1, next_position=(1 << 62) - 1)
+    assert (await topic.status()).next == (1 << 62) - 1
+
+
 async def test_an_older_epoch_deletes_nothing(store: Store) -> None:
     place, other = await created(store), await created(store, OTHER)
     topic = await store.broker.open(place, FRAMING, epoch=5)

@@ -11,7 +11,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,6 +38,7 @@ from kclient.htp.embedded.directory import FORMAT, DataDirectory
 from kclient.htp.embedded.files import Files
 from kclient.htp.errors import StorageFullError
 from kclient.htp.rows import unsealed
+from kclient.types import Buffer
 from tests.all_rows import scan_all
 from tests.sweeps import mostly_slow
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -331,6 +334,20 @@ async def test_messages_of_no_topic_are_set_aside(data: Path, caplog: pytest.Log
         pass
     assert not caplog.records
     assert kept.exists()
+
+
+@pytest.mark.parametrize("count", [0, 3])
+async def test_a_deletion_that_was_cut_off_leaves_no_checkpoint(data: Path, count: int) -> None:
+    """The manager's part was done, and the process killed."""
+    async with opening(data) as store:
+        await prepare(store)
+        if count:
+            await send(store, 0, count)
+        assert await scan_all(store.manager, "brk/")
+        await store.manager.delete_topic(TOPIC)
+        await store.manager.delete_topic(OTHER)
+    async with opening(data) as store:
+        assert not await scan_all(store.manager, "brk/")
 
 
 @pytest.mark.parametrize("killed", [True, False])
@@ -721,3 +738,25 @@ def test_memory_needs_no_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+class MetFiles(Files):
+    """Two threads meet while they write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._barrier = threading.Barrier(2)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        self._barrier.wait(10)
+        super().write(fd, buffers, position)
+        self._barrier.wait(10)
+
+
+def test_two_threads_store_the_same_file(tmp_path: Path) -> None:
+    """The index of a segment: when it is closed, and when its topic is."""
+    path, files = tmp_path / "index", MetFiles()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(partial(files.store, str(path)), [b"a" * 10, b"b" * 10]))
+    assert path.read_bytes() in (b"a" * 10, b"b" * 10)
+    assert list(tmp_path.iterdir()) == [path]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
-from kclient.htp import StorageError, Topic, UnknownTopicError
-from kclient.htp.embedded.files import Files
+from kclient.htp import StorageError, StorageFullError, Topic, UnknownTopicError
+from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.handles import Handle, OpenFiles
 from tests.unit.htp.by_name import NamedStore, named_store
+from tests.unit.htp.disks import FailingFiles
 from tests.unit.htp.plain_messages import FRAMING, TOPIC, message, payloads
 
 pytestmark = [
@@ -107,6 +110,44 @@ async def test_the_process_has_none_left(tmp_path: Path, durability: str) -> Non
             await (await store.broker.send(named(number), [message(1, b"again")])).synced()
             assert payloads((await store.broker.pull(named(number), 0)).data) == [b"%d" % number, b"again"]
         assert files.most == 5
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 8])
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_a_write_that_fails_keeps_no_room(tmp_path: Path, durability: str, limit: int) -> None:
+    files = FailingFiles()
+    async with many(tmp_path / "data", limit + 1, files, durability=durability, max_open_files=limit) as store:
+        files.space = 0
+        for number in range(limit):
+            with pytest.raises(StorageFullError):
+                await store.broker.send(named(number), [message(0, b"x")])
+        files.space = None
+        with anyio.fail_after(10):
+            await (await store.broker.send(named(limit), [message(0, b"x")])).synced()
+
+
+async def test_what_is_written_during_a_sync_that_makes_room_keeps_none(tmp_path: Path) -> None:
+    """With durability=written nobody else has it synced."""
+    files = FailingFiles()
+    options = {"durability": "written", "max_open_files": 1, "group_sync": "each"}
+    async with many(tmp_path / "data", 2, files, **options) as store:
+        begun, free = threading.Event(), threading.Event()
+
+        def on_sync(point: SyncPoint) -> None:
+            if point is SyncPoint.MESSAGES:
+                begun.set()
+                free.wait(10)
+
+        files.on_sync = on_sync
+        await store.broker.send(named(0), [message(0, b"x")])
+        await anyio.to_thread.run_sync(begun.wait, 10)
+        await store.broker.send(named(0), [message(1, b"x")])
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.broker.send, named(1), [message(0, b"x")])
+                await anyio.wait_all_tasks_blocked()
+                files.on_sync = None
+                free.set()
 
 
 async def test_none_at_all_is_an_error(tmp_path: Path) -> None:
