@@ -27,6 +27,7 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.htp import StorageError, memory, open_store
 from kclient.htp.port import CAP_NOWAIT
+from kclient.memory_ledger import process_memory
 from kclient.records import decode_records
 from tests.gateway_wire import connect
 from tests.simulation.inline_threads import START_S, Loop, run
@@ -162,6 +163,7 @@ class World:
     async def live(self, *, final: bool = False) -> None:
         """One life: start, work, and close in good order, or have the power cut."""
         self.cut = False
+        process_memory.cache_clear()  # it is another process: what the last one held has gone with it
         inner = self._open_store()
         await inner.__aenter__()
         try:
