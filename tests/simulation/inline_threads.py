@@ -7,6 +7,8 @@ turn first is decided by the seed.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,6 +21,8 @@ import anyio.to_thread
 import trio
 from trio.testing import MockClock
 
+import kclient.gateway
+import kclient.htp
 from kclient.htp.embedded import group_commit as group_commit_module
 from kclient.htp.embedded import manager as manager_module
 from kclient.htp.embedded.syncer import Syncer
@@ -188,6 +192,9 @@ def _in_place(loop: Loop) -> Iterator[None]:
 @contextmanager
 def _simulated_time() -> Iterator[None]:
     simulated = SimulatedTime()
+    for package in (kclient.gateway, kclient.htp):  # also what is imported once it is needed: each life is the same
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
     modules = [
         module
         for name, module in list(sys.modules.items())
