@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 
 import anyio
 
+from kclient.concurrency import LoopHandle
 from kclient.htp.errors import DamagedError, PositionError, StorageError
-from kclient.htp.loop import current_poster
 from kclient.htp.memory import MemoryStore, open_memory
 from kclient.htp.port import (
     CAP_FENCED_SENDS,
@@ -100,7 +100,7 @@ class PlainTopic:
         self._framing = framing
         self._random = Random(inner.place.incarnation)
         self._next = self._visible = status.next
-        self._post = current_poster()
+        self._post = LoopHandle().post
         self._under_way: list[tuple[PlainSent, int]] = []
         self.failing: Callable[[], bool] = lambda: False
         """Whether the next sync fails."""

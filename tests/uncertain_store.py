@@ -10,9 +10,9 @@ from typing import Any, Self
 
 import anyio
 
+from kclient.concurrency import LoopHandle
 from kclient.errors import KafkaError
 from kclient.htp.errors import OutcomeUnknownError, StorageError
-from kclient.htp.loop import current_poster
 from kclient.htp.port import Place, SyncedCallback
 from kclient.types import Buffer
 
@@ -110,7 +110,7 @@ class UncertainBroker:
 
     def __init__(self, inner: Any, without: frozenset[str]) -> None:
         self._inner = inner
-        self.soon: Callable[[Callable[[], object]], object] = current_poster()
+        self.soon: Callable[[Callable[[], object]], object] = LoopHandle().post
         """Calls a function soon: with it, what was written is told not to be known."""
         self.capabilities: frozenset[str] = inner.capabilities - without
         self.fates: deque[Fate] = deque()

@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from kclient.concurrency import LoopHandle
 from kclient.htp.embedded.syncer import Syncer, SyncOutcome
 from kclient.htp.errors import StorageError
-from kclient.htp.loop import Signal, current_poster
+from kclient.htp.loop import Signal
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.files import Files
@@ -39,7 +40,7 @@ class GroupCommit:
     def __init__(self, files: Files, root: str, failed: Callable[[StorageError], object], *, mode: str) -> None:
         self._root = root
         self._failed = failed
-        self._post = current_poster()
+        self._post = LoopHandle().post
         self._unsynced: deque[SyncedLog] = deque()
         self._turn_over = Signal(self._request, self._post)
         self._outcomes: deque[SyncOutcome] = deque()

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import anyio
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from kclient.concurrency import Completion, thread_to_the_end
+from kclient.concurrency import Completion, LoopHandle, thread_to_the_end
 from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token, touched_by
 from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import LeaseTable, check_epoch
@@ -29,7 +29,7 @@ from kclient.htp.errors import (
     UnknownTopicError,
 )
 from kclient.htp.leases import check_ttl
-from kclient.htp.loop import Signal, current_poster
+from kclient.htp.loop import Signal
 from kclient.htp.port import ChangePage, Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class SqliteManager:
         exclusive: bool,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        post = current_poster()
+        post = LoopHandle().post
         self._failed = failed
         self._writer = DatabaseWriter(path, post, self._fail)
         self._exclusive = exclusive

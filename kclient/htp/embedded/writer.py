@@ -76,7 +76,7 @@ class DatabaseWriter:
     def __init__(
         self,
         path: str,
-        post: Callable[[Callable[[], object]], None],
+        post: Callable[[Callable[[], object]], object],
         failed: Callable[[StorageError], object],
     ) -> None:
         self._path = path

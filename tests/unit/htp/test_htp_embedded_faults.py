@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from kclient.concurrency import LoopHandle
 from kclient.htp import OrderError, StorageError, StorageFullError, TopicSettings
 from kclient.htp.embedded.files import SyncPoint
-from kclient.htp.loop import current_poster
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import FailingFiles, broken, no_space
@@ -107,7 +107,7 @@ class SlowFailure:
         self.inode = 0
         self._leave = threading.Event()
         self._files = files
-        self._post = current_poster()
+        self._post = LoopHandle().post
         files.on_sync = self._on_sync
 
     def _on_sync(self, point: SyncPoint) -> None:
