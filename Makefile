@@ -49,7 +49,7 @@ TROUBLE = $(patsubst %,tests/simulation/test_%_in_trouble.py,clusters readers ad
 unit: $(STAMP)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit $(TROUBLE) -m "not slow and not long" -q -n 3
 
-## make check        lint and unit tests, side by side: the fast part, under two minutes
+## make check        lint and unit tests, side by side: the fast part, about four minutes on two cores
 check: $(STAMP)
 	$(MAKE) --no-print-directory -j2 --output-sync=target unit types layers style
 

@@ -122,6 +122,6 @@ def longest_offset_key(group_id: str) -> int:
 
 
 def parse_offset_key(key: str) -> tuple[str, TopicPartition]:
-    """The group and the partition that a key of `offset_key` names. Raises `ValueError` if it is not such a key."""
+    """The group and the partition whose committed offset a key is for. Raises `ValueError` if it is not such a key."""
     group_id, topic, partition = key.removeprefix(OFFSETS).split("/")
     return unquote(group_id), TopicPartition(unquote(topic), parse_number(partition.encode(), 0, INT32_MAX))
