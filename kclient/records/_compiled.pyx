@@ -122,9 +122,6 @@ cdef extern from *:
 cdef enum:
     HEADER_BYTES = 61
     FIRST_CAPACITY = 1024
-    # A builder that needs more than the first is given its limit at once, or so much.
-    MODEST_CAPACITY = 8192
-    MOST_AT_ONCE = 1048576
     MIN_RECORD_BYTES = 7
     # What is read in front of a key without looking, at most: four numbers of three bytes, and the attributes.
     PLAIN_BYTES = 13

@@ -268,7 +268,7 @@ def milliseconds_column(column: Any) -> Any:
         if pa.types.is_timestamp(kind):
             finer = _FINER.get(kind.unit)
             if finer is not None:
-                return _floored(column.cast(pa.int64()), finer)
+                return _floored(column.view(pa.int64()), finer)
             column = column.cast(pa.timestamp("ms", kind.tz))  # seconds may be too many for milliseconds
         return column.cast(pa.int64())
     except pa.ArrowException as error:

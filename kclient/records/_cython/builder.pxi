@@ -310,22 +310,31 @@ cdef class BatchBuilder:
         """
         cdef int64_t first = check_start(start)
         cdef RecordSource source = RecordSource(columns)
+        # In local names, since a call for each row would read them from the source again.
+        cdef ColumnSource keys = source._keys
+        cdef ColumnSource values = source._values
+        cdef StampSource stamps = source._stamps
+        cdef HeaderSource headers = source._headers
+        cdef int64_t rows = source.rows
         cdef int64_t row
         cdef int64_t timestamp
         cdef Field key
         cdef Field value
-        cdef Field headers
+        cdef Field encoded
+        cdef Field* given = NULL if headers is None else &encoded
         if self._buffer is None:
             raise builder_closed()
-        for row in range(first, source.rows):
-            if not source.look(row, &key, &value, &headers):
+        for row in range(first, rows):
+            if not keys.look(row, &key) or not values.look(row, &value):
                 raise bad_column(row)
-            timestamp = source._stamps.look(row)
+            if given is not NULL and not headers.look(row, given):
+                raise bad_column(row)
+            timestamp = stamps.look(row)
             if timestamp < -1:
                 raise bad_timestamp(timestamp)
-            if self._put(timestamp, &key, &value, NULL if source._headers is None else &headers) < 0:
+            if self._put(timestamp, &key, &value, given) < 0:
                 return row - first
-        return max(source.rows - first, 0)
+        return max(rows - first, 0)
 
     cdef int32_t _append(self, int64_t timestamp, object key, object value, object headers) except? -1:
         cdef Field key_field
@@ -425,12 +434,10 @@ cdef class BatchBuilder:
         return 0
 
     cdef int _grow(self, int64_t needed) except -1:
-        cdef int64_t capacity = PyByteArray_GET_SIZE(self._buffer) * 2
+        # In steps that copy little in all, and not so much at once that a small batch's memory goes back to the system.
+        cdef int64_t capacity = PyByteArray_GET_SIZE(self._buffer) * 4
         if capacity < FIRST_CAPACITY:
             capacity = FIRST_CAPACITY
-        elif capacity > MODEST_CAPACITY:
-            # more would be copied than memory is saved
-            capacity = max(capacity, min(self._limit, MOST_AT_ONCE))
         if capacity > self._limit:
             capacity = self._limit
         if capacity < needed:
