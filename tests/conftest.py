@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,3 +172,17 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=20, help="how often the test of kill -9 kills the gateway")
+    parser.addoption("--one-loop", action="store_true", help="run each test of both event loops on one, half on each")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--one-loop` the names of tests decide on which loop they run, so that it is always the same one."""
+    if not config.getoption("one_loop"):
+        return
+    by_name: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        by_name.setdefault(re.sub(r"(?<=[\[-])(asyncio|trio)(?=[\]-])", "", item.nodeid), []).append(item)
+    chosen = {id(alike[zlib.crc32(name.encode()) % len(alike)]) for name, alike in by_name.items()}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
+    items[:] = [item for item in items if id(item) in chosen]

@@ -18,10 +18,3 @@ def mostly_slow(cases: Mapping[str, Any], at_once: Collection[str]) -> list[Any]
     return [
         pytest.param(value, id=name, marks=() if name in at_once else pytest.mark.slow) for name, value in cases.items()
     ]
-
-
-@pytest.fixture(params=["asyncio", *slow("trio")])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """For modules that import it, since their tests take long, or are many of a kind: one loop in `make check`, both in
-    `make test`."""
-    return str(request.param)

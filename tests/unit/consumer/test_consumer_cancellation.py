@@ -13,7 +13,6 @@ from kclient.consumer import RebalanceListener
 from kclient.testing import memory_broker
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from kclient.types import OffsetAndMetadata, TopicPartition
-from tests.sweeps import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,6 @@ from kclient.protocol import messages as m
 from kclient.protocol.message import ApiMessage, Message
 from kclient.protocol.registry import ApiKey
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, produce_request, running
-from tests.sweeps import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

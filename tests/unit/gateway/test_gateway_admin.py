@@ -53,7 +53,6 @@ from kclient.protocol.messages.topics import (
 )
 from kclient.protocol.registry import ApiKey, request_class
 from tests.gateway_wire import Wire, batch_of, names, running
-from tests.sweeps import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

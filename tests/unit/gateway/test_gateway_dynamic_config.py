@@ -31,7 +31,6 @@ from kclient.protocol.messages.configs import (
 )
 from kclient.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
-from tests.sweeps import anyio_backend as anyio_backend
 from tests.sweeps import slow
 
 pytestmark = pytest.mark.anyio

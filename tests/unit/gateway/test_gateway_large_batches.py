@@ -16,7 +16,6 @@ from kclient.protocol.messages.fetch import FetchRequest, FetchRequestPartition,
 from kclient.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kclient.records import CompressionType
 from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
-from tests.sweeps import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

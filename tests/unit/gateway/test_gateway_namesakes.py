@@ -16,7 +16,6 @@ from kclient.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicSta
 from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request
 from tests.slow_store import Gates
-from tests.sweeps import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

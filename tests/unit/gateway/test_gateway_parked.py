@@ -24,7 +24,6 @@ from kclient.protocol.messages.groups import (
 )
 from kclient.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.gateway_wire import batch_of, connect, fetch_request, running
-from tests.sweeps import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

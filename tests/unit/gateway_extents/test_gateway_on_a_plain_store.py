@@ -7,7 +7,6 @@ import pytest
 from tests.all_rows import scan_all
 from tests.gateway_wire import batch_of, names, running
 from tests.plain_store import PlainStore, PlainTopic
-from tests.sweeps import anyio_backend as anyio_backend
 from tests.unit.gateway.test_gateway_admin import *  # noqa: F403
 from tests.unit.gateway.test_gateway_fetch_sessions import *  # noqa: F403
 from tests.unit.gateway.test_gateway_leadership import *  # noqa: F403

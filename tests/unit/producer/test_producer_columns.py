@@ -43,7 +43,6 @@ from kclient.records import decode_records, partition_for_key
 from kclient.types import TopicPartition
 from tests.example_budget import examples
 from tests.fake_kafka import FakeKafka, Fault
-from tests.sweeps import anyio_backend as anyio_backend
 from tests.unit.producer.parts import cluster_of, producing
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
