@@ -107,6 +107,9 @@ def gateway(
     durability: Annotated[
         str, typer.Option("--durability", metavar="synced|written", help="When an append is acknowledged.")
     ] = "synced",
+    mapping: Annotated[
+        str, typer.Option("--mapping", metavar="domain|multilevel", help="How new topics lie in HTP.")
+    ] = "domain",
     config: Config = None,
     log_level: Annotated[
         str,
@@ -120,7 +123,7 @@ def gateway(
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
     from kclient.cli.gateway import serve
 
-    return serve(data, listen, advertise, durability, parse_config(config), log_level)
+    return serve(data, listen, advertise, durability, mapping, parse_config(config), log_level)
 
 
 @app.command(cls=_Command)

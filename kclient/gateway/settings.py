@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Text
+from kclient.gateway.mapping import MAPPINGS
 from kclient.gateway.setting import INT_MAX, LONG_MAX, BrokerSetting, HostLimits, RetentionTime
 from kclient.records.bounds import INT16_MAX
 
@@ -386,6 +387,14 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     BrokerSetting("unclean.leader.election.enable", _B, "false", "Default of the topic setting."),
 )
 """The broker settings that the gateway obeys or reports."""
+
+HTP_MAPPING: Final = BrokerSetting(
+    "htp.mapping",
+    Choice(MAPPINGS),
+    None,
+    "How the topic's partitions lie in HTP: what the gateway's option `mapping` was when the topic was created.",
+)
+"""What a topic tells of itself beside its settings; it cannot be set."""
 
 WITHOUT_EFFECT: Final = (
     "auto.leader.rebalance.enable",
