@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Text
-from kclient.gateway.mapping import MAPPINGS
 from kclient.gateway.setting import INT_MAX, LONG_MAX, BrokerSetting, HostLimits, RetentionTime
 from kclient.records.bounds import INT16_MAX
 
@@ -390,7 +389,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
 
 HTP_MAPPING: Final = BrokerSetting(
     "htp.mapping",
-    Choice(MAPPINGS),
+    _S,
     None,
     "How the topic's partitions lie in HTP: what the gateway's option `mapping` was when the topic was created.",
 )
