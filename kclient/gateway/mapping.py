@@ -222,9 +222,7 @@ _LATER: Final = {
     "virtual": "all partitions of a topic in one HTP topic",
     "broker": "one partition per HTP broker",
 }
-MAPPINGS: Final = tuple(_THERE)
-"""The names of the strategies that there are."""
-_CHOICE: Final = "use one of " + ", ".join(f"mapping={name!r}" for name in MAPPINGS)
+_CHOICE: Final = "use one of " + ", ".join(f"mapping={name!r}" for name in _THERE)
 
 
 def mapping_for(name: str) -> Mapping:
@@ -253,7 +251,7 @@ async def mapping_of_what_lies(manager: Manager, topic: str, otherwise: Mapping)
         otherwise: The strategy if there is nothing.
     """
     # a domain may be somebody else's, so it comes last
-    for name in reversed(MAPPINGS):
+    for name in reversed(_THERE):
         mapping = mapping_for(name)
         if await mapping.taken(manager, topic) is not None:
             return mapping

@@ -11,7 +11,7 @@ from tests.domains import domains_among
 from tests.gateway_wire import Wire, batch_of, running
 from tests.unit.gateway.test_gateway_admin import describe
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.domains]
 
 SHARED = "kafka~multilevel"
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import kclient.gateway.gateway
-from kclient.gateway.mapping import Mapping, mapping_for
+from tests.mappings import have_topics_lie
 
 
 @pytest.fixture(autouse=True)
 def _two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    def given(name: str) -> Mapping:
-        return mapping_for("multilevel" if name == "domain" else name)
-
-    monkeypatch.setattr(kclient.gateway.gateway, "mapping_for", given)
+    have_topics_lie(monkeypatch, "multilevel")
