@@ -172,6 +172,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=20, help="how often the test of kill -9 kills the gateway")
+    parser.addoption("--mapping", default="domain", help="how topics of the gateway's tests lie in HTP")
     parser.addoption("--one-loop", action="store_true", help="run each test of both event loops on one, half on each")
 
 

@@ -59,6 +59,8 @@ from kclient.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
@@ -165,6 +167,12 @@ class Wire:
         wanted = [DeleteTopicState(name=name) for name in topics]
         response = await self(DeleteTopicsRequest(topics=wanted, timeout_ms=30_000), 6)
         return max((row.error_code for row in response.responses), key=bool)
+
+    async def grow(self, topic: str, partitions: int, *, validate_only: bool = False) -> int:
+        """Give a topic more partitions; the error code."""
+        wanted = CreatePartitionsTopic(name=topic, count=partitions, assignments=None)
+        response = await self(CreatePartitionsRequest(topics=[wanted], validate_only=validate_only), 3)
+        return response.results[0].error_code
 
     async def delete_records(self, topic: str, before: int, partition: int = 0) -> DeleteRecordsPartitionResult:
         wanted = DeleteRecordsPartition(partition_index=partition, offset=before)

@@ -42,7 +42,9 @@ groups_app: typer.Typer = typer.Typer(help="List, describe, reset and delete gro
 pipeline_app: typer.Typer = typer.Typer(help="Jobs that run on Spark.", no_args_is_help=True)
 app.add_typer(topics_app, name="topics")
 app.add_typer(groups_app, name="groups")
+store_app: typer.Typer = typer.Typer(help="Look after a data directory that no gateway uses.", no_args_is_help=True)
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(store_app, name="store")
 
 
 def run(arguments: list[str]) -> int:
@@ -107,6 +109,9 @@ def gateway(
     durability: Annotated[
         str, typer.Option("--durability", metavar="synced|written", help="When an append is acknowledged.")
     ] = "synced",
+    mapping: Annotated[
+        str, typer.Option("--mapping", metavar="domain|multilevel", help="How new topics lie in HTP.")
+    ] = "domain",
     config: Config = None,
     log_level: Annotated[
         str,
@@ -120,7 +125,7 @@ def gateway(
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
     from kclient.cli.gateway import serve
 
-    return serve(data, listen, advertise, durability, parse_config(config), log_level)
+    return serve(data, listen, advertise, durability, mapping, parse_config(config), log_level)
 
 
 @app.command(cls=_Command)
@@ -190,6 +195,24 @@ def info(
     if bootstrap is None and config:
         raise UsageError("--config is for asking a cluster: name it with --bootstrap")
     return work(None if bootstrap is None else _admin(bootstrap, config))
+
+
+# ---- stores ------------------------------------------------------------------------------------------------
+
+
+@store_app.callback()
+def _stores() -> None:
+    """Look after a data directory that no gateway uses."""
+
+
+@store_app.command("verify", cls=_Command)
+def store_verify(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory; nothing in it is changed.")],
+) -> int:
+    """Read every message, index and row of DIR; 1 if something is damaged or missing."""
+    from kclient.cli.store import verify
+
+    return verify(directory)
 
 
 # ---- topics -------------------------------------------------------------------------------------------------

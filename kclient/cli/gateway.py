@@ -23,7 +23,13 @@ _LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def serve(
-    data: str, listen: str, advertise: str | None, durability: str, config: dict[str, str], log_level: str
+    data: str,
+    listen: str,
+    advertise: str | None,
+    durability: str,
+    mapping: str,
+    config: dict[str, str],
+    log_level: str,
 ) -> int:
     """Run the gateway; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C."""
     if log_level.lower() not in _LEVELS:
@@ -32,7 +38,7 @@ def serve(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     directory = _directory(data)
-    gateway = Gateway(f"embedded:{directory}", listen, advertise, durability=durability, config=config)
+    gateway = Gateway(f"embedded:{directory}", listen, advertise, durability=durability, mapping=mapping, config=config)
     options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
     return anyio.run(_serve, gateway, directory, backend="asyncio", backend_options=options)
 

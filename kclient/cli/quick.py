@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-OPTIONS = ("--data", "--listen", "--advertise", "--durability", "--config", "-c", "--log-level")
+OPTIONS = ("--data", "--listen", "--advertise", "--durability", "--mapping", "--config", "-c", "--log-level")
 """Those of the command, all with a value."""
 
 
@@ -43,6 +43,7 @@ def _serve(found: dict[str, list[str]]) -> int:
         one("--listen", LISTEN),
         found.get("--advertise", [None])[0],
         one("--durability", "synced"),
+        one("--mapping", "domain"),
         parse_config(found.get("--config")),
         one("--log-level", "warning"),
     )

@@ -40,7 +40,7 @@ def delete(names: list[str], settings: dict[str, object]) -> int:
 
 
 def describe(names: list[str], settings: dict[str, object]) -> int:
-    """Print partitions, and the settings that somebody made."""
+    """Print partitions, the settings that somebody made, and how they lie in HTP."""
     names = list(dict.fromkeys(names))
     with Admin(settings) as admin:
         described = admin.describe_topics(names)
@@ -62,7 +62,7 @@ def describe(names: list[str], settings: dict[str, object]) -> int:
             (resource.name, entry.name, entry.value)
             for resource, entries in configs.items()
             for entry in entries.values()
-            if entry.source.name == "DYNAMIC_TOPIC_CONFIG"
+            if entry.source.name == "DYNAMIC_TOPIC_CONFIG" or entry.name == "htp.mapping"
         ]
         if settings_rows:
             output.line("")

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean
-from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, TOPIC_SETTINGS, WITHOUT_EFFECT
+from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, HTP_MAPPING, TOPIC_SETTINGS, WITHOUT_EFFECT
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
@@ -261,6 +261,8 @@ def check_topic_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]
     checked: dict[str, str] = {}
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
+        if name == HTP_MAPPING.name:
+            raise ConfigError(f"{name} cannot be set: new topics get it from the gateway's option mapping (--mapping)")
         if setting is None:
             raise ConfigError(f"Unknown topic config name: {name}{did_you_mean(name, TOPIC_SETTINGS)}")
         if text is None:

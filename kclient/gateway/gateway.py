@@ -67,7 +67,9 @@ class Gateway:
         advertise: The address that clients are told, if it is another: `host:port`.
         durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
             `"written"` (the operating system has it: Kafka's own default). A `Store` has its own already.
-        mapping: How Kafka's topics lie in HTP; `"domain"` is the one there is.
+        mapping: How new topics lie in HTP: `"domain"` (a topic is a domain, a partition a topic in it) or
+            `"multilevel"` (a partition is a topic `NAME/PARTITION` in one domain for all). Topics that are there stay
+            as they were created.
         config: Kafka's broker settings by their names, for instance `{"num.partitions": 4}`.
 
     Raises:

@@ -1,12 +1,14 @@
 """How Kafka topics and partitions lie in HTP: the mapping strategies.
 
-`domain` (the default): a Kafka topic is an HTP domain, a partition is a topic in it, named by its number. The
-strategy is chosen per gateway and recorded per topic, so that a topic stays readable when the default changes.
+`domain` (the default): a Kafka topic is an HTP domain, a partition is a topic in it, named by its number.
+`multilevel`: all are in one domain, and a partition is a topic of two levels, `NAME/PARTITION`. The strategy is chosen
+per gateway and recorded per topic, so that a topic stays readable when the default changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -20,6 +22,9 @@ from kclient.htp.port import Broker, Lease, Manager, Place, Topic
 BROKER: Final = "brk-0"
 """The HTP broker that topics are bound to; several come with several shards."""
 _DOMAIN: Final = "domain"
+_MULTILEVEL: Final = "multilevel"
+_SHARED_DOMAIN: Final = "kafka~multilevel"
+"""Where the topics of two levels are: no Kafka topic can be called so, and hence no domain that is one."""
 _AT_ONCE: Final = 64
 """Creations in flight at a time: enough for the manager to merge them into few commits."""
 
@@ -40,8 +45,8 @@ class Mapping(Protocol):
         """Where a partition lies whose HTP topic has this incarnation."""
         ...
 
-    async def taken(self, manager: Manager, topic: str) -> bool:
-        """Whether there is something in HTP where a topic of this name would lie."""
+    async def taken(self, manager: Manager, topic: str) -> str | None:
+        """What lies in HTP where a topic of this name would, as a complaint names it; None if there is nothing."""
         ...
 
     async def create(
@@ -69,36 +74,43 @@ class Mapping(Protocol):
         """
 
 
-class DomainMapping:
-    """A Kafka topic is an HTP domain, a partition is a topic in it."""
+class _TopicPerPartition(ABC):
+    """What strategies have in common by which a partition is an HTP topic of its own.
+
+    Args:
+        name: The strategy's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     @property
     def name(self) -> str:
-        """`domain`."""
-        return _DOMAIN
+        """The strategy's name, as it is recorded with a topic."""
+        return self._name
 
+    @abstractmethod
     def topic(self, topic: str, partition: int) -> Topic:
         """The HTP topic that holds a partition."""
-        return Topic(topic, str(partition))
+
+    @abstractmethod
+    async def taken(self, manager: Manager, topic: str) -> str | None:
+        """What lies in HTP where a topic of this name would, as a complaint names it; None if there is nothing."""
+
+    @abstractmethod
+    async def _existing(self, manager: Manager, topic: str) -> list[Place]:
+        """The places of a topic's partitions. Raises `UnknownDomainError` if there is no domain for them."""
 
     def place(self, topic: str, partition: int, incarnation: int) -> Place:
         """Where a partition lies whose HTP topic has this incarnation."""
         return Place(self.topic(topic, partition), BROKER, incarnation)
-
-    async def taken(self, manager: Manager, topic: str) -> bool:
-        """Whether there is something in HTP where a topic of this name would lie."""
-        try:
-            await manager.list_topics(topic)
-        except UnknownDomainError:
-            return False
-        return True
 
     async def create(
         self, manager: Manager, broker: Broker, topic: str, partitions: range, *, lease: Lease
     ) -> list[Place]:
         """Make the places of these partitions; what lay there before is removed."""
         with suppress(DomainExistsError):
-            await manager.create_domain(topic)
+            await manager.create_domain(self.topic(topic, 0).domain)
         places: dict[int, Place] = {}
 
         async def create(number: int) -> None:
@@ -109,7 +121,7 @@ class DomainMapping:
 
     async def find(self, manager: Manager, topic: str, partitions: int) -> list[Place]:
         """The places of a topic of which only the name is known."""
-        found = {info.topic: info.place for info in await manager.list_topics(topic)}
+        found = {place.topic: place for place in await self._existing(manager, topic)}
         topics = [self.topic(topic, number) for number in range(partitions)]
         missing = [name for name in topics if name not in found]
         if missing:
@@ -119,10 +131,57 @@ class DomainMapping:
     async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease, epoch: int) -> None:
         """Remove a topic's places and all messages in them; what is not there any more is no error."""
         with suppress(UnknownDomainError):
-            places = [info.place for info in await manager.list_topics(topic)]
+            places = await self._existing(manager, topic)
             await manager.commit({}, lease=lease)  # still held, so none of these places is a successor's
             await broker.delete(places, epoch=epoch)
-            await manager.delete_domain(topic, lease=lease)
+            await self._forget(manager, topic, places, lease)
+
+    @abstractmethod
+    async def _forget(self, manager: Manager, topic: str, places: Sequence[Place], lease: Lease) -> None:
+        """The manager's part of a deletion."""
+
+
+class _DomainPerTopic(_TopicPerPartition):
+    """A Kafka topic is an HTP domain, a partition is a topic in it."""
+
+    def topic(self, topic: str, partition: int) -> Topic:
+        """The HTP topic that holds a partition."""
+        return Topic(topic, str(partition))
+
+    async def taken(self, manager: Manager, topic: str) -> str | None:
+        """The domain, if there is one of this name."""
+        try:
+            await self._existing(manager, topic)
+        except UnknownDomainError:
+            return None
+        return f"a domain {topic!r}"
+
+    async def _existing(self, manager: Manager, topic: str) -> list[Place]:
+        return [info.place for info in await manager.list_topics(topic)]
+
+    async def _forget(self, manager: Manager, topic: str, places: Sequence[Place], lease: Lease) -> None:
+        await manager.delete_domain(topic, lease=lease)
+
+
+class _TwoLevels(_TopicPerPartition):
+    """A partition is an HTP topic of two levels, in a domain that all Kafka topics share."""
+
+    def topic(self, topic: str, partition: int) -> Topic:
+        """The HTP topic that holds a partition."""
+        return Topic(_SHARED_DOMAIN, f"{topic}/{partition}")
+
+    async def taken(self, manager: Manager, topic: str) -> str | None:
+        """One of the topics below this name, if there are any."""
+        with suppress(UnknownDomainError):
+            for place in await self._existing(manager, topic):
+                return f"a topic {place.topic}"
+        return None
+
+    async def _existing(self, manager: Manager, topic: str) -> list[Place]:
+        return [info.place for info in await manager.list_topics(_SHARED_DOMAIN, f"{topic}/")]
+
+    async def _forget(self, manager: Manager, topic: str, places: Sequence[Place], lease: Lease) -> None:
+        await manager.delete_topics([place.topic for place in places], lease=lease)
 
 
 async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) -> Place:
@@ -134,7 +193,7 @@ async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) 
             place = (await manager.describe_topic(topic)).place
             await manager.commit({}, lease=lease)  # still held, so it is not a successor's
             await broker.delete([place], epoch=lease.epoch)
-            await manager.delete_topic(topic, lease=lease)
+            await manager.delete_topics([topic], lease=lease)
         return (await manager.create_topic(topic, broker=BROKER)).place
 
 
@@ -158,11 +217,12 @@ async def _each(numbers: Iterable[int], action: Callable[[int], Awaitable[None]]
         raise failures[0]
 
 
+_THERE: Final = {_DOMAIN: _DomainPerTopic, _MULTILEVEL: _TwoLevels}
 _LATER: Final = {
-    "multilevel": "topics with two levels in one domain",
     "virtual": "all partitions of a topic in one HTP topic",
     "broker": "one partition per HTP broker",
 }
+_CHOICE: Final = "use one of " + ", ".join(f"mapping={name!r}" for name in _THERE)
 
 
 def mapping_for(name: str) -> Mapping:
@@ -174,11 +234,25 @@ def mapping_for(name: str) -> Mapping:
     """
     given: object = name
     if not isinstance(given, str):
-        raise ConfigError(f"expected the name of a mapping strategy, got {shown(name)}; use mapping='domain'")
-    if name == _DOMAIN:
-        return DomainMapping()
+        raise ConfigError(f"expected the name of a mapping strategy, got {shown(name)}; {_CHOICE}")
+    if name in _THERE:
+        return _THERE[name](name)
     if name in _LATER:
-        raise NotYetSupportedError(
-            f"the mapping strategy {name!r} ({_LATER[name]}) is not supported yet; use mapping='domain'"
-        )
-    raise ConfigError(f"unknown mapping strategy {shown(name)}; use mapping='domain'")
+        raise NotYetSupportedError(f"the mapping strategy {name!r} ({_LATER[name]}) is not supported yet; {_CHOICE}")
+    raise ConfigError(f"unknown mapping strategy {shown(name)}; {_CHOICE}")
+
+
+async def mapping_of_what_lies(manager: Manager, topic: str, otherwise: Mapping) -> Mapping:
+    """The strategy by which something lies in HTP under a topic's name, where no row tells it any more.
+
+    Args:
+        manager: Knows the places.
+        topic: Its name.
+        otherwise: The strategy if there is nothing.
+    """
+    # a domain may be somebody else's, so it comes last
+    for name in reversed(_THERE):
+        mapping = mapping_for(name)
+        if await mapping.taken(manager, topic) is not None:
+            return mapping
+    return otherwise

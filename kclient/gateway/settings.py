@@ -387,6 +387,14 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
 )
 """The broker settings that the gateway obeys or reports."""
 
+HTP_MAPPING: Final = BrokerSetting(
+    "htp.mapping",
+    _S,
+    None,
+    "How the topic's partitions lie in HTP: what the gateway's option `mapping` was when the topic was created.",
+)
+"""What a topic tells of itself beside its settings; it cannot be set."""
+
 WITHOUT_EFFECT: Final = (
     "auto.leader.rebalance.enable",
     "background.threads",

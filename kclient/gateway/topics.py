@@ -31,7 +31,7 @@ from kclient.errors import (
 )
 from kclient.gateway.config import Live, TopicConfig, check_topic_overrides
 from kclient.gateway.mapping import Mapping as PartitionMapping
-from kclient.gateway.mapping import mapping_for
+from kclient.gateway.mapping import mapping_for, mapping_of_what_lies
 from kclient.gateway.rows.keys import INTENTS, TOPICS, intent_key, of_topic, topic_key
 from kclient.gateway.rows.topics import TopicRow
 from kclient.gateway.settings import MOST_PARTITIONS
@@ -255,8 +255,8 @@ class TopicCatalogue:
         await self._remove_left(name)
         if name in self._topics:
             raise TopicExistsError(f"Topic '{name}' already exists.")
-        if await record.mapping.taken(self._manager, name):
-            raise TopicExistsError(f"HTP has a domain {name!r} that this gateway did not make")
+        if (taken := await record.mapping.taken(self._manager, name)) is not None:
+            raise TopicExistsError(f"HTP has {taken} that this gateway did not make")
         begun = Intent(record.mapping, record.topic_id)
         self._topics.left[name] = begun  # until the topic's row says otherwise
         await self._manager.commit({intent: begun.row()}, {key: 0}, lease=self._lease.current)
@@ -340,8 +340,9 @@ class TopicCatalogue:
                 await partition.left()
 
     async def _delete_damaged(self, name: str) -> None:
-        """A topic whose row cannot be read: it goes with all that lies where its mapping would have put it."""
-        key, intent = topic_key(name), Intent(self._mapping, None)
+        """A topic whose row cannot be read: it goes with all that lies where a mapping would have put it."""
+        mapping = await mapping_of_what_lies(self._manager, name, self._mapping)
+        key, intent = topic_key(name), Intent(mapping, None)
         await self._manager.commit({key: None, intent_key(name): intent.row()}, lease=self._lease.current)
         del self._topics.damaged[name]
         self._topics.left[name] = intent

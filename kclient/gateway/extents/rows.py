@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from kclient.gateway.rows.extents import (
     encode_extents,
 )
 from kclient.gateway.rows.keys import chunks_key, extents_key
-from kclient.htp.errors import StorageError, UnknownTopicError
+from kclient.htp.errors import StorageError
 from kclient.htp.port import Place, Topic
 
 if TYPE_CHECKING:
@@ -119,8 +118,7 @@ class ExtentRows:
     async def drop(self, place: Place, epoch: int) -> None:
         """Remove a topic that holds nothing of the partition any more."""
         await self._broker.delete([place], epoch=epoch)
-        with suppress(UnknownTopicError):
-            await self._manager.delete_topic(place.topic, lease=self._lease.current)
+        await self._manager.delete_topics([place.topic], lease=self._lease.current)
 
 
 def _row(extent: Extent) -> ExtentRow:

@@ -25,6 +25,11 @@ _PREFIX: Final = "brk/"
 """Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
 
 
+def checkpoint_key(shard: str, incarnation: int) -> str:
+    """The key of a topic's checkpoint."""
+    return f"{_PREFIX}{shard}/{incarnation}"
+
+
 class SyncCheckpoints:
     """Reads and writes the checkpoints of one shard.
 
@@ -43,7 +48,7 @@ class SyncCheckpoints:
 
     def key(self, incarnation: int) -> str:
         """Of a topic's checkpoint."""
-        return f"{_PREFIX}{self._shard}/{incarnation}"
+        return checkpoint_key(self._shard, incarnation)
 
     async def seal(self, place: Place, epoch: int, framing: Framing, *, new: bool = False) -> SyncCheckpoint | None:
         """Refuse older epochs and other framings from now on, durably.

@@ -45,13 +45,20 @@ MIGRATIONS: Final[dict[int, Callable[[Files, str], None]]] = {1: _read_as_it_is,
 """From each older version, the function that makes of it the next one."""
 
 _LOCK_FILE: Final = "lock"
-_SHARD: Final = re.compile(r"brk-\d+")
+SHARD: Final = re.compile(r"brk-\d+")
+"""What the directories of shards are called."""
 _FORMAT_FILE: Final = "format.json"
 _DELETED: Final = ".deleted"
 _SET_ASIDE: Final = ".orphan"
 """The end of the name of a directory that belongs to no topic, though nobody has deleted it."""
 _READABLE: Final = 180
 """Characters of a topic's name in its directory's; what is cut off is only missed by people."""
+
+
+def topic_directory(place: Place) -> str:
+    """The name of the directory of a topic's segments."""
+    readable = re.sub(r"[^A-Za-z0-9._~-]", "_", f"{place.topic.domain}~{place.topic.name}")[:_READABLE]
+    return f"{readable}.{place.incarnation}"
 
 
 def is_data_directory(path: str) -> bool:
@@ -147,7 +154,7 @@ class DataDirectory:
         if _FORMAT_FILE in names:
             return
         for name in names:
-            if name != "mgr" and not name.endswith(".tmp") and not _SHARD.fullmatch(name):
+            if name != "mgr" and not name.endswith(".tmp") and not SHARD.fullmatch(name):
                 raise FormatVersionError(
                     f"{self.path} is no data directory of kclient (it holds {name}): name one that is empty, or new"
                 )
@@ -172,7 +179,7 @@ class DataDirectory:
 
     def _create_format(self, path: str) -> None:
         # an opening that was broken off leaves a shard with its lock, and nothing else
-        others = [name for name in self._files.list_directory(self.path) if name == "mgr" or _SHARD.fullmatch(name)]
+        others = [name for name in self._files.list_directory(self.path) if name == "mgr" or SHARD.fullmatch(name)]
         if others != [self.shard] or self._files.list_directory(f"{self.path}/{self.shard}") != [_LOCK_FILE]:
             raise FormatVersionError(
                 f"{self.path} holds messages, but {_FORMAT_FILE}, which tells their format, is missing: "
@@ -219,8 +226,7 @@ class DataDirectory:
 
     def topic_path(self, place: Place) -> str:
         """The directory of a topic's segments."""
-        readable = re.sub(r"[^A-Za-z0-9._~-]", "_", f"{place.topic.domain}~{place.topic.name}")[:_READABLE]
-        return f"{self.topics_path}/{readable}.{place.incarnation}"
+        return f"{self.topics_path}/{topic_directory(place)}"
 
     def make_topic(self, path: str) -> None:
         """Make a topic's directory, durably, if there is none."""

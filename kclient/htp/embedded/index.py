@@ -21,6 +21,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -72,6 +73,10 @@ class SegmentIndex:
             stamps[-1] = timestamp
         self.covered = place + length
         self.next = last + 1
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """First ordinal and place of each block."""
+        return zip(self._columns[0], self._columns[1], strict=True)
 
     def thin(self, most: int) -> None:
         """Keep no more than so many entries: blocks become larger."""

@@ -17,7 +17,7 @@ from kclient.concurrency import Completion, LoopHandle, thread_to_the_end
 from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token, touched_by
 from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import LeaseTable, check_epoch
-from kclient.htp.embedded.tables import counter, domains, next_number, topics
+from kclient.htp.embedded.tables import chunks, counter, domains, next_number, topics
 from kclient.htp.embedded.values import ValueTable
 from kclient.htp.embedded.writer import DatabaseWriter, Job
 from kclient.htp.errors import (
@@ -31,6 +31,7 @@ from kclient.htp.errors import (
 from kclient.htp.leases import check_ttl
 from kclient.htp.loop import Signal
 from kclient.htp.port import ChangePage, Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
+from kclient.htp.rows import prefix_end
 
 T = TypeVar("T")
 
@@ -150,13 +151,15 @@ class SqliteManager:
 
         return await self._do(work)
 
-    async def list_topics(self, domain: str) -> list[TopicInfo]:
+    async def list_topics(self, domain: str, prefix: str = "") -> list[TopicInfo]:
         """The topics of a domain, sorted by name."""
 
         def work(connection: Connection) -> list[TopicInfo]:
             _check_domain(connection, domain)
-            rows = connection.execute(select(topics).where(topics.c.domain == domain).order_by(topics.c.name))
-            return [_topic_info(row) for row in rows]
+            query = select(topics).where(topics.c.domain == domain, topics.c.name >= prefix).order_by(topics.c.name)
+            if (after_all := prefix_end(prefix)) is not None:
+                query = query.where(topics.c.name < after_all)
+            return [_topic_info(row) for row in connection.execute(query)]
 
         return await self._do(work)
 
@@ -164,14 +167,18 @@ class SqliteManager:
         """What is known of a topic."""
         return await self._do(partial(_check_topic, topic=topic))
 
-    async def delete_topic(self, topic: Topic, *, lease: Lease | None = None) -> None:
-        """Delete a topic."""
+    async def delete_topics(self, names: Iterable[Topic], *, lease: Lease | None = None) -> None:
+        """Delete topics; what is not there is no error."""
+        by_domain: dict[str, list[str]] = {}
+        for topic in names:
+            by_domain.setdefault(topic.domain, []).append(topic.name)
 
         def work(connection: Connection) -> None:
             if lease is not None:
                 check_epoch(connection, lease)
-            _check_topic(connection, topic)
-            connection.execute(delete(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name))
+            for domain, among in by_domain.items():
+                for some in chunks(among):
+                    connection.execute(delete(topics).where(topics.c.domain == domain, topics.c.name.in_(some)))
 
         await self._do(work)
 

@@ -24,7 +24,7 @@ from kclient.htp.errors import (
     UnknownTopicError,
 )
 from kclient.htp.leases import check_ttl, next_epoch
-from kclient.htp.memory.state import LeaseRow
+from kclient.htp.memory.state import DomainTopics, LeaseRow
 from kclient.htp.port import ChangePage, Lease, LeaseInfo, Topic, TopicInfo, Versioned
 from kclient.htp.rows import prefix_end
 
@@ -62,7 +62,7 @@ class MemoryManager:
             self._check()
             if domain in self._state.domains:
                 raise DomainExistsError(f"Domain {domain!r} exists already")
-            self._state.domains[domain] = {}
+            self._state.domains[domain] = DomainTopics()
 
     async def delete_domain(self, domain: str, *, lease: Lease | None = None) -> None:
         """Delete a domain and its topics."""
@@ -76,36 +76,38 @@ class MemoryManager:
         """Create a topic, bound to a broker if one is named."""
         with self._state.lock:
             topics = self._topics(topic.domain)
-            if topic.name in topics:
+            if topics.get(topic.name) is not None:
                 raise TopicExistsError(f"Topic {topic} exists already")
             self._state.incarnations += 1
-            info = topics[topic.name] = TopicInfo(topic, broker, self._state.incarnations)
+            info = TopicInfo(topic, broker, self._state.incarnations)
+            topics.add(info)
             return info
 
-    async def list_topics(self, domain: str) -> list[TopicInfo]:
+    async def list_topics(self, domain: str, prefix: str = "") -> list[TopicInfo]:
         """The topics of a domain, sorted by name."""
         with self._state.lock:
-            topics = self._topics(domain)
-            return [topics[name] for name in sorted(topics)]
+            return self._topics(domain).below(prefix)
 
     async def describe_topic(self, topic: Topic) -> TopicInfo:
         """What is known of a topic."""
         with self._state.lock:
             self._check()
-            info = self._state.domains.get(topic.domain, {}).get(topic.name)
+            info = self._state.topic(topic)
             if info is None:
                 raise UnknownTopicError(f"There is no topic {topic}")
             return info
 
-    async def delete_topic(self, topic: Topic, *, lease: Lease | None = None) -> None:
-        """Delete a topic."""
+    async def delete_topics(self, names: Iterable[Topic], *, lease: Lease | None = None) -> None:
+        """Delete topics; what is not there is no error."""
         with self._state.lock:
             if lease is not None:
                 self._check_epoch(lease)
-            await self.describe_topic(topic)
-            del self._state.domains[topic.domain][topic.name]
+            self._check()
+            for topic in names:
+                if self._state.topic(topic) is not None:
+                    self._state.domains[topic.domain].remove(topic.name)
 
-    def _topics(self, domain: str) -> dict[str, TopicInfo]:
+    def _topics(self, domain: str) -> DomainTopics:
         self._check()
         topics = self._state.domains.get(domain)
         if topics is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from kclient.htp.port import (
     TopicSettings,
     TopicStatus,
 )
+from kclient.htp.rows import prefix_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,35 @@ class LeaseRow:
         return LeaseInfo(name, self.holder, self.epoch, self.ttl, self.held, self.version)
 
 
+class DomainTopics:
+    """The topics of one domain, which may be very many."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TopicInfo] = {}
+        self._names: list[str] = []
+        """Sorted."""
+
+    def get(self, name: str) -> TopicInfo | None:
+        """The topic of that name, if there is one."""
+        return self._topics.get(name)
+
+    def add(self, info: TopicInfo) -> None:
+        """A new topic."""
+        self._topics[info.topic.name] = info
+        insort(self._names, info.topic.name)
+
+    def remove(self, name: str) -> None:
+        """A topic has been deleted."""
+        del self._topics[name]
+        del self._names[bisect_left(self._names, name)]
+
+    def below(self, prefix: str) -> list[TopicInfo]:
+        """Those whose names begin with a prefix, sorted."""
+        after_all = prefix_end(prefix)
+        end = None if after_all is None else bisect_left(self._names, after_all)
+        return [self._topics[name] for name in self._names[bisect_left(self._names, prefix) : end]]
+
+
 class MemoryState:
     """Domains, topics, values, leases and logs of one name."""
 
@@ -55,7 +85,7 @@ class MemoryState:
         self.lock: threading.RLock = threading.RLock()
         self.revision = 0
         self.incarnations = 0
-        self.domains: dict[str, dict[str, TopicInfo]] = {}
+        self.domains: dict[str, DomainTopics] = {}
         self.values: dict[str, Versioned] = {}
         self.changes: MemoryChanges = MemoryChanges()
         """Of the values."""
@@ -84,6 +114,11 @@ class MemoryState:
         for log in self.logs.values():
             log.gone = True
 
+    def topic(self, topic: Topic) -> TopicInfo | None:
+        """What is known of a topic, if there is one."""
+        domain = self.domains.get(topic.domain)
+        return None if domain is None else domain.get(topic.name)
+
     def keys(self) -> list[str]:
         """The keys of all values, sorted; not to be changed."""
         if self._sorted_at != self.revision:
@@ -98,7 +133,7 @@ class MemoryState:
             FencedError: If a newer epoch has opened it.
             FramingMismatchError: If it was opened with another framing before.
         """
-        info = self.domains.get(place.topic.domain, {}).get(place.topic.name)
+        info = self.topic(place.topic)
         if info is None or info.place != place:
             raise UnknownTopicError(f"There is no topic {place}")
         log = self.logs.get(place.incarnation)

@@ -119,8 +119,12 @@ class Manager(Protocol):
         """
         ...
 
-    async def list_topics(self, domain: str) -> list[TopicInfo]:
+    async def list_topics(self, domain: str, prefix: str = "") -> list[TopicInfo]:
         """The topics of a domain, sorted by name.
+
+        Args:
+            domain: Its name.
+            prefix: Only topics whose names begin with it; empty for all.
 
         Raises:
             UnknownDomainError: If the domain does not exist.
@@ -135,16 +139,17 @@ class Manager(Protocol):
         """
         ...
 
-    async def delete_topic(self, topic: Topic, *, lease: Lease | None = None) -> None:
-        """Delete a topic. A topic created later under that name does not see the old messages.
+    async def delete_topics(self, names: Iterable[Topic], *, lease: Lease | None = None) -> None:
+        """Delete topics, also thousands; what is not there is no error. If it fails, some may have been deleted.
+
+        A topic created later under such a name does not see the old messages.
 
         Args:
-            topic: Its name.
-            lease: Must be held, under its epoch, in the moment of the deletion.
+            names: Which.
+            lease: Must be held, under its epoch, in the moment of each deletion.
 
         Raises:
             FencedError: If somebody else has taken the lease.
-            UnknownTopicError: If there is no such topic.
         """
         ...
 

@@ -126,6 +126,8 @@ def test_the_line_at_the_start_tells_both_addresses(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--durability", "maybe"], "'synced' or 'written'"),
+        (["--mapping", "pile"], "mapping='multilevel'"),
+        (["--mapping", "virtual"], "not supported yet"),
         (["--config", "num.partition=3"], "num.partitions"),
         (["--config", "num.partitions"], "--config takes NAME=VALUE"),
         (["--log-level", "loud"], "--log-level is one of"),
@@ -157,7 +159,7 @@ def test_the_quick_way_knows_the_options_of_the_command() -> None:
     ("words", "quick"),
     [
         ("gateway --data x", True),
-        ("gateway --data=x --listen h:1 --config a=b -c c=d --durability written", True),
+        ("gateway --data=x --listen h:1 --config a=b -c c=d --durability written --mapping multilevel", True),
         ("gateway", False),
         ("gateway --help", False),
         ("gateway --data", False),

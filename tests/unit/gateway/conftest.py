@@ -7,6 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.gateway_wire import names
+from tests.mappings import have_topics_lie
+
+
+@pytest.fixture(autouse=True)
+def _mapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--mapping`: the gateway's tests with another one; those marked `domains` are about the usual one."""
+    mapping: str = request.config.getoption("mapping")
+    if mapping == "domain":
+        return
+    if request.node.get_closest_marker("domains"):
+        pytest.skip("is about the mapping domain")
+    have_topics_lie(monkeypatch, mapping)
 
 
 @pytest.fixture(params=["memory", "embedded"])

@@ -412,20 +412,15 @@ async def test_deleting_can_be_turned_off() -> None:
 
 
 async def test_growing() -> None:
-    async def grow(wire: Wire, name: str, count: int, *, validate_only: bool = False) -> int:
-        topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
-        request = CreatePartitionsRequest(topics=[topic], validate_only=validate_only)
-        return (await wire(request, 3)).results[0].error_code
-
     async with running() as (_, wire):
         await wire.create("t", 2)
-        assert await grow(wire, "t", 4, validate_only=True) == 0
+        assert await wire.grow("t", 4, validate_only=True) == 0
         assert len((await wire.metadata("t")).topics[0].partitions) == 2
-        assert await grow(wire, "t", 4) == 0
+        assert await wire.grow("t", 4) == 0
         assert (await wire.produce("t", batch_of(b"a"), 3)).error_code == 0
-        assert await grow(wire, "t", 4) == ErrorCode.INVALID_PARTITIONS
-        assert await grow(wire, "t", 3) == ErrorCode.INVALID_PARTITIONS
-        assert await grow(wire, "u", 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await wire.grow("t", 4) == ErrorCode.INVALID_PARTITIONS
+        assert await wire.grow("t", 3) == ErrorCode.INVALID_PARTITIONS
+        assert await wire.grow("u", 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # Settings
@@ -441,7 +436,7 @@ async def test_a_topics_settings_show_where_they_come_from() -> None:
     async with running(config={"log.retention.hours": 1}) as (_, wire):
         await wire.create("t", max_message_bytes="5000")
         found = {row.name: row for row in (await describe(wire, 2, "t")).configs}
-        assert set(found) == set(TOPIC_SETTINGS)
+        assert set(found) == {*TOPIC_SETTINGS, "htp.mapping"}
         assert (found["max.message.bytes"].value, found["max.message.bytes"].config_source) == ("5000", 1)
         assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("3600000", 4)
         assert (found["cleanup.policy"].value, found["cleanup.policy"].config_source) == ("delete", 5)

@@ -156,6 +156,7 @@ async def test_a_checkpoint_of_a_log_that_was_trimmed_to_nothing(url: str) -> No
 
 
 @every_way
+@pytest.mark.domains
 async def test_a_topic(url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture) -> None:
     """It is not served and not touched, until it is deleted."""
     await fill(url)
@@ -259,6 +260,7 @@ async def test_a_topic_that_cannot_be_opened_is_tried_once_a_second(
         assert await wire.values("t") == [b"a"]
 
 
+@pytest.mark.domains
 async def test_a_topic_whose_places_are_not_there(url: str, caplog: pytest.LogCaptureFixture) -> None:
     await fill(url)
     async with open_store(url) as store:

@@ -359,6 +359,7 @@ async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.Mon
         assert (await wire.create("t")).error_code == 0
 
 
+@pytest.mark.domains
 async def test_deleting_topics_does_not_hold_up_others(url: str) -> None:
     """While one is being removed, others are made, and that one's name waits."""
     gates = Gates(open_store(url))

@@ -68,6 +68,7 @@ async def close(url: str) -> None:
         await wire.aclose()
 
 
+@pytest.mark.domains
 async def test_what_comes_back_to_a_deleted_topic_opens_nothing(url: str) -> None:
     """While the places of the old topic are being removed, a pass of retention goes on with its stale record."""
     await fill(url, 3, retention_ms="-1")
@@ -208,6 +209,7 @@ async def test_a_commit_for_the_old_one_is_none_for_the_new_one(url: str) -> Non
         await wire.aclose()
 
 
+@pytest.mark.domains
 async def test_deleting_by_id_does_not_delete_the_namesake(url: str) -> None:
     await fill(url, 1)
     async with gated(url) as (gateway, wire, gates), anyio.create_task_group() as group:

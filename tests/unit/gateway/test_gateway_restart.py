@@ -58,6 +58,7 @@ async def test_producers_are_known_again(store: str, checkpointed: bool, monkeyp
         assert (await wire.produce("t", old)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+@pytest.mark.domains
 async def test_a_creation_that_was_cut_off_leaves_nothing(store: str) -> None:
     async with running(store) as (gateway, wire):
         parts = gateway.parts
@@ -71,6 +72,7 @@ async def test_a_creation_that_was_cut_off_leaves_nothing(store: str) -> None:
         assert (await wire.produce("half", batch_of(b"a"))).base_offset == 0
 
 
+@pytest.mark.domains
 async def test_a_domain_of_others_is_left_alone(store: str) -> None:
     async with running(store) as (gateway, wire):
         await gateway.parts.manager.create_domain("theirs")
@@ -79,7 +81,7 @@ async def test_a_domain_of_others_is_left_alone(store: str) -> None:
         assert await domains_among(gateway.parts.manager, ["theirs"])
 
 
-@pytest.mark.parametrize("mapping", ["multilevel", "virtual", "broker"])
+@pytest.mark.parametrize("mapping", ["virtual", "broker"])
 async def test_other_mappings_say_that_they_come_later(mapping: str) -> None:
     with pytest.raises(NotYetSupportedError, match=mapping):
         Gateway("memory:x", listen=None, mapping=mapping)

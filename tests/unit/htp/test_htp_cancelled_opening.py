@@ -96,7 +96,7 @@ async def test_the_directory_is_free_afterwards(
         async with open_store(f"embedded:{data}") as store:
             await store.manager.create_domain("d")
             info = await store.manager.create_topic(Topic("d", "t"))
-            await store.manager.delete_topic(info.topic)
+            await store.manager.delete_topics([info.topic])
         orphan.mkdir()
         (orphan / "x").touch()
     with monkeypatch.context() as patch:

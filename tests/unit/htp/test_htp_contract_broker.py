@@ -227,7 +227,7 @@ async def test_the_next_position_may_be_raised(reopen: OpenStore) -> None:
 async def test_deleting_drops_the_messages(store: NamedStore) -> None:
     await send(store, 0, b"a")
     await store.broker.delete(TOPIC)
-    await store.manager.delete_topic(TOPIC)
+    await store.manager.delete_topics([TOPIC])
     await store.broker.delete(TOPIC)
     await store.manager.create_topic(TOPIC)
     assert await store.broker.open(TOPIC, FRAMING) == (0, 0, 0, 0)

@@ -70,10 +70,12 @@ async def test_topics(manager: Manager) -> None:
         ("a", "brk-0"),
         ("x/y", None),
     ]
-    await manager.delete_topic(topic)
-    for call in (manager.describe_topic(topic), manager.delete_topic(topic)):
-        with pytest.raises(UnknownTopicError):
-            await call
+    assert [each.topic.name for each in await manager.list_topics("a", "x/")] == ["x/y"]
+    assert await manager.list_topics("a", "x/y/") == []
+    await manager.delete_topics([topic])
+    with pytest.raises(UnknownTopicError):
+        await manager.describe_topic(topic)
+    await manager.delete_topics([topic, Topic("c", "x")])
     assert (await manager.create_topic(topic)).incarnation > info.incarnation
 
 
@@ -314,11 +316,11 @@ async def test_a_deletion_under_an_older_epoch_is_refused(manager: Manager) -> N
     await manager.create_domain("a")
     await manager.create_topic(topic)
     with pytest.raises(FencedError):
-        await manager.delete_topic(topic, lease=lease)
+        await manager.delete_topics([topic], lease=lease)
     with pytest.raises(FencedError):
         await manager.delete_domain("a", lease=lease)
     assert (await manager.describe_topic(topic)).topic == topic
-    await manager.delete_topic(topic, lease=taken)
+    await manager.delete_topics([topic], lease=taken)
     await manager.delete_domain("a", lease=taken)
     assert await domains_among(manager, ["a"]) == []
 

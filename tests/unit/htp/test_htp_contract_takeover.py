@@ -103,7 +103,7 @@ async def refuses(topic: OpenTopic, error: type[KafkaError]) -> None:
 async def test_a_topic_that_is_made_anew_is_empty_at_once(store: Store) -> None:
     old = await store.broker.open(await created(store), FRAMING, epoch=3, next_position=500)
     await send(old, b"a", b"b", b"c")
-    await store.manager.delete_topic(TOPIC)
+    await store.manager.delete_topics([TOPIC])
     place = await created(store)
     new = await store.broker.open(place, FRAMING, epoch=1)
     assert await new.status() == (0, 0, 0, 0)
@@ -122,7 +122,7 @@ async def test_only_the_present_incarnation_can_be_opened(store: Store, again: O
             with pytest.raises(UnknownTopicError):
                 await store.broker.open(old._replace(incarnation=wrong), FRAMING, epoch=1)
     await store.broker.open(old, FRAMING, epoch=1)
-    await store.manager.delete_topic(TOPIC)
+    await store.manager.delete_topics([TOPIC])
     with pytest.raises(UnknownTopicError):
         await store.broker.open(old, FRAMING, epoch=2)
     new = await created(store)
@@ -154,7 +154,7 @@ async def test_a_topic_is_opened_only_at_the_broker_that_keeps_it(store: Store) 
 async def test_deleting_the_old_one_leaves_the_new_one_alone(store: Store, again: OpenPlain) -> None:
     old = await store.broker.open(await created(store), FRAMING, epoch=1)
     await send(old, b"old")
-    await store.manager.delete_topic(TOPIC)
+    await store.manager.delete_topics([TOPIC])
     place = await created(store)
     new = await store.broker.open(place, FRAMING, epoch=1)
     await send(new, b"new")
@@ -176,7 +176,7 @@ async def test_deleting_ends_whoever_has_it_open(store: Store) -> None:
     await store.broker.delete([place], epoch=1)
     await refuses(topic, UnknownTopicError)
     await unsynced.synced()
-    await store.manager.delete_topic(TOPIC)
+    await store.manager.delete_topics([TOPIC])
     await store.broker.delete([place], epoch=1)
     assert not await scan_all(store.manager, "brk/")
 
@@ -192,7 +192,7 @@ async def test_deleting_many(store: Store, again: OpenPlain) -> None:
         await refuses(topic, UnknownTopicError)
     assert await content(topics[-1]) == [b"a", b"b", b"c"]
     for place in places:
-        await store.manager.delete_topic(place.topic)
+        await store.manager.delete_topics([place.topic])
     await store.aclose()
     async with again() as store:
         assert await content(await store.broker.open(kept, FRAMING, epoch=1)) == [b"a", b"b", b"c"]
@@ -216,7 +216,7 @@ async def test_nothing_comes_back_when_a_trim_and_a_delete_meet(store: Store) ->
             group.start_soon(trim)
             await anyio.lowlevel.checkpoint()
             await store.broker.delete([place], epoch=1)
-            await store.manager.delete_topic(TOPIC)
+            await store.manager.delete_topics([TOPIC])
         assert not await scan_all(store.manager, "brk/")
 
 
@@ -404,7 +404,7 @@ async def test_an_older_epoch_deletes_nothing(store: Store) -> None:
 
 async def test_an_epoch_begins_anew_with_an_incarnation(store: Store) -> None:
     await store.broker.open(await created(store), FRAMING, epoch=50)
-    await store.manager.delete_topic(TOPIC)
+    await store.manager.delete_topics([TOPIC])
     await send(await store.broker.open(await created(store), FRAMING, epoch=2), b"a")
 
 
@@ -507,7 +507,7 @@ async def test_a_take_over_cancelled_at_any_point(store_url: str, tmp_path: Path
             await cancelled(store.broker.delete([place], epoch=2))
             await store.broker.delete([place], epoch=2)
             await refuses(new, UnknownTopicError)
-            await store.manager.delete_topic(TOPIC)
+            await store.manager.delete_topics([TOPIC])
             assert not await scan_all(store.manager, "brk/")
 
     assert await at_every_checkpoint(scenario) > 3

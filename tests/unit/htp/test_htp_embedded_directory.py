@@ -344,8 +344,8 @@ async def test_a_deletion_that_was_cut_off_leaves_no_checkpoint(data: Path, coun
         if count:
             await send(store, 0, count)
         assert await scan_all(store.manager, "brk/")
-        await store.manager.delete_topic(TOPIC)
-        await store.manager.delete_topic(OTHER)
+        await store.manager.delete_topics([TOPIC])
+        await store.manager.delete_topics([OTHER])
     async with opening(data) as store:
         assert not await scan_all(store.manager, "brk/")
 
@@ -373,7 +373,7 @@ async def test_a_missing_file_is_no_empty_topic(data: Path, killed: bool, segmen
                 await store.broker.open(TOPIC, FRAMING)
     async with opening(data) as store:
         await store.broker.delete(TOPIC)
-        await store.manager.delete_topic(TOPIC)
+        await store.manager.delete_topics([TOPIC])
         await store.manager.create_topic(TOPIC)
         assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 0, 0)
 
@@ -416,7 +416,7 @@ async def test_a_missing_directory_is_no_empty_topic(data: Path) -> None:
     assert not folder.exists()
     async with opening(data) as store:
         await store.broker.delete(TOPIC)
-        await store.manager.delete_topic(TOPIC)
+        await store.manager.delete_topics([TOPIC])
         await store.manager.create_topic(TOPIC)
         assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 0, 0)
 
@@ -650,7 +650,7 @@ async def test_the_files_of_deleted_topics_are_swept_away(data: Path) -> None:
     await fill(data)
     folder = topic_folder(data)
     async with opening(data) as store:
-        await store.manager.delete_topic(TOPIC)
+        await store.manager.delete_topics([TOPIC])
     marked = folder.rename(f"{folder}.deleted")  # and then the process was killed
     async with opening(data) as store:
         await anyio.to_thread.run_sync(chores_done(store).wait)

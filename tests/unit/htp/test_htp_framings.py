@@ -141,7 +141,7 @@ async def test_a_topic_is_opened_with_the_framing_it_was_written_with(again: Cal
         with pytest.raises(FencedError):
             await store.broker.open(place, OtherFraming(), epoch=5)
         await store.broker.delete([place], epoch=9)
-        await store.manager.delete_topic(TOPIC)
+        await store.manager.delete_topics([TOPIC])
         made_anew = (await store.manager.create_topic(TOPIC)).place
         await store.broker.open(made_anew, OtherFraming(), epoch=9)
 

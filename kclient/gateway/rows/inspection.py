@@ -1,0 +1,141 @@
+"""Looks through the rows of a store: whether each can be read, and whether what it names is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from kclient.errors import KafkaError
+from kclient.gateway.mapping import mapping_for
+from kclient.gateway.rows import keys
+from kclient.gateway.rows.aborted import decode_chunk
+from kclient.gateway.rows.broker import decode_cluster_id, decode_settings
+from kclient.gateway.rows.extents import decode_chunks, decode_extents
+from kclient.gateway.rows.groups import decode_group, decode_offset, type_of_group
+from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
+from kclient.gateway.rows.partitions import decode_checkpoint
+from kclient.gateway.rows.topics import IntentRow, TopicRow
+from kclient.gateway.rows.units import UnitRow
+from kclient.htp.findings import Finding, error, note
+from kclient.htp.port import Place, Topic
+
+_OTHERS: Final = "brk/"
+"""Rows of the store itself, which come with the topics' messages."""
+
+
+def _extents(key: str, row: bytes) -> object:
+    return decode_chunks(row) if key.endswith("/chunks") else decode_extents(row)
+
+
+def _group(key: str, row: bytes) -> object:
+    return decode_group(row, keys.parse_group_key(key)) if type_of_group(row) == "classic" else None
+
+
+def _offset(key: str, row: bytes) -> object:
+    keys.parse_offset_key(key)
+    return decode_offset(row)
+
+
+def _by(decode: Callable[[bytes], Any]) -> Callable[[str, bytes], object]:
+    return lambda _, row: decode(row)
+
+
+_READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
+    keys.TOPICS: _by(TopicRow.decode),
+    keys.INTENTS: _by(IntentRow.decode),
+    keys.CHECKPOINTS: _by(decode_checkpoint),
+    keys.LOG_STARTS: _by(LOG_START.decode),
+    keys.EXTENTS: _extents,
+    keys.ABORTED: _by(decode_chunk),
+    keys.UNITS: _by(UnitRow.decode),
+    keys.SETTINGS: _by(decode_settings),
+    keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
+    keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
+    keys.CLUSTER_ID: _by(decode_cluster_id),
+    keys.GROUPS: _group,
+    keys.OFFSETS: _offset,
+}
+_OF_PARTITIONS: Final = (keys.CHECKPOINTS, keys.LOG_STARTS, keys.EXTENTS, keys.ABORTED, keys.UNITS)
+
+
+class RowInspection:
+    """Is given every row of a store, then says what is wrong.
+
+    Args:
+        places: Where there are messages, or may be.
+    """
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self._places = {(place.topic, place.incarnation) for place in places}
+        self._used: set[tuple[Topic, int]] = set()
+        self._unsure = False
+        """Whether a row does not say where its topic lies: one that cannot be read, or one of the first versions."""
+        self._ids: dict[str, bytes] = {}
+        """Of topics, by name."""
+        self._ending: set[bytes] = set()
+        """Of topics that are being made or removed."""
+        self._of_partitions: list[tuple[str, bytes]] = []
+        self._offsets: list[tuple[str, str, bytes]] = []
+        self.rows = 0
+        """How many there are."""
+
+    def look(self, key: str, row: bytes) -> Iterator[Finding]:
+        """One row, by itself."""
+        self.rows += 1
+        if key.startswith(_OTHERS):
+            return
+        prefix = max((each for each in _READERS if key.startswith(each)), key=len, default=None)
+        if prefix is None:
+            yield note(key, "is a row that this version does not know")
+            return
+        try:
+            found = _READERS[prefix](key, row)
+        except (ValueError, KafkaError) as raised:
+            self._unsure = self._unsure or prefix == keys.TOPICS
+            yield error(key, f"cannot be read: {raised}")
+            return
+        yield from self._remember(prefix, key, found)
+
+    def _remember(self, prefix: str, key: str, found: Any) -> Iterator[Finding]:
+        if prefix == keys.TOPICS:
+            yield from self._topic(key, key.removeprefix(prefix), found)
+        elif prefix == keys.INTENTS:
+            if found.topic_id is not None:
+                self._ending.add(found.topic_id)
+            yield note(key, "tells of a creation or deletion that was cut off: the next start finishes it")
+        elif prefix in _OF_PARTITIONS:
+            self._of_partitions.append((key, bytes.fromhex(key.removeprefix(prefix).partition("/")[0])))
+            if prefix == keys.EXTENTS and not key.endswith("/chunks"):
+                for extent in found:
+                    yield from self._place(key, "an extent", Topic(extent.domain, extent.name), extent.incarnation)
+        elif prefix == keys.OFFSETS:
+            self._offsets.append((key, keys.parse_offset_key(key)[1].topic, found[1]))
+
+    def _topic(self, key: str, name: str, row: TopicRow) -> Iterator[Finding]:
+        self._ids[name] = row.topic_id
+        self._unsure = self._unsure or not row.incarnations
+        try:
+            mapping = mapping_for(row.mapping)
+        except KafkaError as raised:
+            yield error(key, str(raised))
+            return
+        for number, incarnation in enumerate(row.incarnations):
+            yield from self._place(key, f"partition {number}", mapping.topic(name, number), incarnation)
+
+    def _place(self, key: str, what: str, topic: Topic, incarnation: int) -> Iterator[Finding]:
+        self._used.add((topic, incarnation))
+        if (topic, incarnation) not in self._places:
+            yield error(key, f"{what} lies at {topic} (incarnation {incarnation}), which does not exist")
+
+    def compare(self) -> Iterator[Finding]:
+        """What the rows say of one another, after all of them."""
+        known = {*self._ids.values(), *self._ending}
+        for key, topic_id in self._of_partitions:
+            if topic_id not in known:
+                yield note(key, "belongs to no topic")
+        for key, topic, topic_id in self._offsets:
+            if self._ids.get(topic) != topic_id and topic_id not in self._ending:
+                yield note(key, "was committed for a topic that is not there any more")
+        if not self._ending and not self._unsure:
+            for place, incarnation in sorted(self._places - self._used):
+                yield note(str(place), f"belongs to no topic of Kafka (incarnation {incarnation})")

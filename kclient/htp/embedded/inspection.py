@@ -1,0 +1,330 @@
+"""Looks through a data directory that nobody uses: what the manager says against what is on the disk.
+
+Nothing is changed, so it serves for copies on media that cannot be written to as well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from sqlalchemy import Connection, create_engine, select, text
+from sqlalchemy.exc import DatabaseError
+
+from kclient.htp.embedded.checkpoints import checkpoint_key
+from kclient.htp.embedded.directory import FORMAT, SHARD, DataDirectory, is_data_directory, topic_directory
+from kclient.htp.embedded.index import SegmentIndex
+from kclient.htp.embedded.reading import scan
+from kclient.htp.embedded.recovery import SET_ASIDE, SyncCheckpoint
+from kclient.htp.embedded.segment import Segment, base_of
+from kclient.htp.embedded.tables import counter, entries, topics
+from kclient.htp.errors import FormatVersionError, LockedError, StorageError, UnknownFramingError
+from kclient.htp.findings import Finding, error, note
+from kclient.htp.framings import find_framing
+from kclient.htp.port import Framing, Place, Topic, TopicInfo
+from kclient.htp.rows import parse_object, whole
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_FIRST_SHARD: Final = "brk-0"
+_INTERVAL: Final = 1 << 14
+
+
+class TopicReport(NamedTuple):
+    """What is there of one topic."""
+
+    place: Place
+    segments: int
+    messages: int
+    size: int
+    """Bytes of whole messages."""
+    findings: list[Finding]
+
+
+class Inspection:
+    """A data directory that is looked at: `with Inspection(path, framing) as inspection: ...`.
+
+    Args:
+        path: The directory.
+        framing: The name of the framing of topics of which nothing says it, as of those that the first versions wrote.
+
+    Raises:
+        FormatVersionError: It is not a data directory, or one of a newer version.
+        LockedError: Somebody uses it.
+        StorageError: What the manager knows cannot be read at all.
+        OSError: The file system refuses.
+    """
+
+    def __init__(self, path: str, framing: str) -> None:
+        self.path: str = str(Path(path).absolute())
+        self._framing = framing
+        self.topics: dict[int, TopicInfo] = {}
+        """What the manager knows, by incarnation."""
+        self.findings: list[Finding] = []
+        """What is wrong with the manager's database."""
+        self._last = 0
+        self._opened = ExitStack()
+        self._manager: Connection | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._check_format()
+            for shard in self._shards():
+                self._lock(shard)
+            self._open_manager()
+        except BaseException:
+            self._opened.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def _check_format(self) -> None:
+        if not is_data_directory(self.path):
+            raise FormatVersionError(f"{self.path} is not a data directory of kclient: it has no format.json")
+        try:
+            version = whole(parse_object(Path(self.path, "format.json").read_bytes())["format"], 1)
+        except (ValueError, KeyError) as raised:
+            raise FormatVersionError(
+                f"{self.path}/format.json is damaged: restore it from a backup ({raised})"
+            ) from raised
+        if version > FORMAT:
+            raise FormatVersionError(
+                f"{self.path} is written in format {version}; this version of kclient knows formats up to {FORMAT}"
+            )
+
+    def _shards(self) -> list[str]:
+        return [name for name in _names(self.path) if SHARD.fullmatch(name)]
+
+    def _lock(self, shard: str) -> None:
+        """Share the lock with others that only look: whoever would write waits for us, or has it already."""
+        try:
+            fd = os.open(f"{self.path}/{shard}/lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # a copy may lack it
+            return
+        self._opened.callback(os.close, fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            text = os.read(fd, 100).decode(errors="replace").strip()
+            owner = int(text) if text.isdigit() else None
+            who = "another process" if owner is None else f"process {owner}"
+            raise LockedError(
+                f"{self.path}/{shard} is in use by {who}: stop it there, or look at a backup", owner=owner
+            ) from None
+
+    # What the manager says
+
+    def _open_manager(self) -> None:
+        """Of a copy: opening the database itself may write, as when it takes over what a crash has left in its log."""
+        folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="kclient-verify-"))
+        for name in ("mgr.db", "mgr.db-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(f"{self.path}/mgr/{name}", f"{folder}/{name}")
+        if not Path(folder, "mgr.db").exists():
+            raise StorageError(f"{self.path}/mgr/mgr.db is missing: restore it from a backup")
+        engine = create_engine(f"sqlite:///{folder}/mgr.db")
+        self._opened.callback(engine.dispose)
+        try:
+            self._manager = self._opened.enter_context(closing(engine.connect()))
+            for (told,) in self._manager.execute(text("PRAGMA integrity_check")):
+                if told != "ok":
+                    self.findings.append(error("mgr/mgr.db", str(told)))
+            for row in self._manager.execute(select(topics)):
+                self.topics[row.incarnation] = TopicInfo(Topic(row.domain, row.name), row.broker, row.incarnation)
+            self._last = counter(self._manager, "incarnation")
+        except DatabaseError as raised:
+            raise StorageError(
+                f"{self.path}/mgr/mgr.db is damaged: restore it from a backup ({raised.orig})"
+            ) from raised
+
+    def rows(self) -> Iterator[tuple[str, bytes]]:
+        """The manager's key-value part, sorted."""
+        assert self._manager is not None
+        for row in self._manager.execute(select(entries).order_by(entries.c.key)):
+            yield row.key, row.value
+
+    def _value(self, key: str) -> bytes | None:
+        assert self._manager is not None
+        value: bytes | None = self._manager.scalar(select(entries.c.value).where(entries.c.key == key))
+        return value
+
+    # What is on the disk
+
+    def directories(self) -> Iterator[Finding]:
+        """Directories of messages that the manager knows nothing of, and what deletions have left."""
+        for shard in self._shards():
+            folder = f"{self.path}/{shard}/topics"
+            for name in _names(folder):
+                number, where = DataDirectory.incarnation_of(name), f"{shard}/topics/{name}"
+                if number < 0:
+                    yield note(where, "belongs to no topic: it was set aside, or somebody else put it there")
+                elif name.endswith(".deleted"):
+                    yield note(where, "was deleted: the next start removes it")
+                elif number > self._last:
+                    yield error(where, "holds messages of a topic that the manager has never heard of")
+                elif number not in self.topics:
+                    yield note(where, "holds messages of no topic: the next start sets it aside")
+
+    def topic(self, info: TopicInfo, progress: Callable[[int], object]) -> TopicReport:
+        """Read all messages of a topic.
+
+        Args:
+            info: The topic.
+            progress: Is told of bytes that were read.
+        """
+        shard, where = info.broker or _FIRST_SHARD, str(info.topic)
+        directory = f"{self.path}/{shard}/topics/{topic_directory(info.place)}"
+        row = self._value(checkpoint_key(shard, info.incarnation))
+        try:
+            checkpoint = SyncCheckpoint() if row is None else SyncCheckpoint.decode(row)
+        except ValueError as raised:
+            return TopicReport(info.place, 0, 0, 0, [error(where, f"its checkpoint is damaged: {raised}")])
+        try:
+            framing = find_framing(checkpoint.framing or self._framing)
+        except UnknownFramingError as raised:
+            return TopicReport(info.place, 0, 0, 0, [error(where, f"its messages cannot be read: {raised}")])
+        return _TopicReader(info.place, directory, checkpoint, framing, progress).read()
+
+
+class _TopicReader:
+    """Reads one topic from its first message to its last."""
+
+    def __init__(
+        self,
+        place: Place,
+        directory: str,
+        checkpoint: SyncCheckpoint,
+        framing: Framing,
+        progress: Callable[[int], object],
+    ) -> None:
+        self._place = place
+        self._directory = directory
+        self._checkpoint = checkpoint
+        self._framing = framing
+        self._progress = progress
+        self._findings: list[Finding] = []
+        self._messages = self._size = 0
+        self._next: int | None = None
+        """The ordinal after the last message; None before the first segment."""
+
+    def read(self) -> TopicReport:
+        names = _names(self._directory)
+        bases = [base for base in map(base_of, names) if base is not None]
+        for name in names:
+            if name.endswith(SET_ASIDE):
+                self._findings.append(note(f"{self._place.topic}: {name}", "was set aside; it stays for a week"))
+        self._compare_beginning(bases)
+        for number, base in enumerate(bases):
+            self._read_segment(base, bases[number + 1] if number + 1 < len(bases) else None)
+        self._compare_end(bases)
+        return TopicReport(self._place, len(bases), self._messages, self._size, self._findings)
+
+    def _compare_beginning(self, bases: list[int]) -> None:
+        checkpoint, where = self._checkpoint, str(self._place.topic)
+        if not bases and 0 <= checkpoint.start < checkpoint.next:
+            what = f"its files are missing: it had the messages from {checkpoint.start} to {checkpoint.next - 1}"
+            self._findings.append(error(where, what))
+        elif bases and 0 <= checkpoint.start < bases[0] and not checkpoint.bare:
+            what = f"the messages from {checkpoint.start} to {bases[0] - 1} are missing"
+            self._findings.append(error(where, what))
+        if bases and checkpoint.filled and checkpoint.segment not in bases:
+            what = "is missing, and held messages that were synced"
+            self._findings.append(error(f"{where}: {self._file(checkpoint.segment)}", what))
+
+    def _compare_end(self, bases: list[int]) -> None:
+        lost = self._checkpoint.next
+        if bases and self._next is not None and self._next < lost and not self._checkpoint.limits:
+            what = f"ends at {self._next}, and everything below {lost} was synced: the messages between are lost"
+            self._findings.append(error(str(self._place.topic), what))
+
+    def _file(self, base: int) -> str:
+        return Path(Segment.empty(self._directory, base, _INTERVAL).path).name
+
+    def _read_segment(self, base: int, bound: int | None) -> None:
+        segment, where = Segment.empty(self._directory, base, _INTERVAL), f"{self._place.topic}: {self._file(base)}"
+        with Path(segment.path).open("rb", buffering=0) as file:
+            fd = file.fileno()
+            size = os.fstat(fd).st_size
+            limit = min(size, self._checkpoint.limits.get(base, size))
+            expected, covered = base, 0
+            index = _IndexCheck(segment, base, limit)
+            for info in scan(lambda length, place: os.pread(fd, length, place), self._framing, 0, limit, 0):
+                if info.first < expected or info.last < info.first or (bound is not None and info.last >= bound):
+                    break
+                if info.first > expected and self._messages:
+                    what = f"there is no message from {expected} to {info.first - 1}"
+                    self._findings.append(note(where, what))
+                index.message(info.first, covered)
+                expected, covered = info.last + 1, covered + info.length
+                self._messages += 1
+                self._progress(info.length)
+        self._size += covered
+        self._next = expected
+        self._findings += [Finding(found.severity, where, found.what) for found in index.findings(covered)]
+        if covered < limit:
+            self._findings.append(self._rest(where, base, covered, limit, expected))
+        elif limit < size:
+            self._findings.append(note(where, f"{size - limit} bytes at its end do not count, and will be cut"))
+
+    def _rest(self, where: str, base: int, covered: int, limit: int, expected: int) -> Finding:
+        """What lies behind the last whole message that follows on the ones before."""
+        checkpoint = self._checkpoint
+        synced = limit if base < checkpoint.segment else checkpoint.position if base == checkpoint.segment else 0
+        if covered < synced:
+            return error(where, f"is damaged at byte {covered} of {limit}: no message from {expected} on can be read")
+        what = (
+            f"{limit - covered} bytes at its end are not whole messages and were never synced: the next start cuts them"
+        )
+        return note(where, what)
+
+
+class _IndexCheck:
+    """Whether the entries of an index file are places of messages; a sealed segment is read by them alone."""
+
+    def __init__(self, segment: Segment, base: int, size: int) -> None:
+        self._usable = True
+        self._wrong: int | None = None
+        content = None
+        with suppress(FileNotFoundError):
+            content = Path(segment.index_path).read_bytes()
+        index = None if content is None else SegmentIndex.load(content, base, _INTERVAL, size)
+        self._damaged = content is not None and index is None
+        self._entries = iter(()) if index is None else index.entries()
+        self._due = next(self._entries, None)
+
+    def message(self, ordinal: int, place: int) -> None:
+        """A message begins there."""
+        due = self._due
+        if due is not None and due[1] <= place:
+            if due != (ordinal, place) and self._wrong is None:
+                self._wrong = due[1]
+            self._due = next(self._entries, None)
+
+    def findings(self, covered: int) -> Iterator[Finding]:
+        """What is wrong with it, after all messages."""
+        if self._damaged:
+            yield note("", "its index cannot be used: it is made anew")
+        wrong = self._wrong
+        if wrong is None and self._due is not None and self._due[1] < covered:
+            wrong = self._due[1]
+        if wrong is not None:
+            yield error("", f"its index tells of a message at byte {wrong}, where none begins: remove the index file")
+
+
+def _names(directory: str) -> list[str]:
+    """What is in a directory, sorted; nothing if there is none."""
+    try:
+        return sorted(path.name for path in Path(directory).iterdir())
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,176 @@
+"""`kclient store verify`: what is sound passes, and whatever is damaged is named."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kclient.cli.app import run
+from kclient.htp import open_store
+from kclient.htp.embedded.index import SegmentIndex
+from tests.gateway_wire import batch_of, running
+
+TOPIC_ID = "0" * 32
+
+
+async def _fill(url: str) -> None:
+    async with running(url) as (_, wire):
+        await wire.create("t", 2, segment_bytes="1048576")
+        for number in range(40):
+            await wire.produce("t", batch_of(b"%d" % number * 20_000, sequence=-1))
+        await wire.produce("t", batch_of(b"other"), 1)
+        await wire.commit("g", "t", 5)
+    async with running(url, mapping="multilevel") as (_, wire):
+        await wire.create("u")
+        await wire.produce("u", batch_of(b"x"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    anyio.run(_fill, f"embedded:{path}")
+    return path
+
+
+def segments(data: Path, topic: str = "t~0") -> list[Path]:
+    return sorted(data.glob(f"brk-0/topics/{topic}.*/*.log"))
+
+
+def state_of(data: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in data.rglob("*") if path.is_file()}
+
+
+def test_a_sound_directory_is_as_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = state_of(data)
+    assert run(["store", "verify", str(data)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split("\t") for line in lines[1:]]
+    assert [(row[0], row[3]) for row in rows] == [("kafka~multilevel:u/0", "1"), ("t:0", "40"), ("t:1", "1")]
+    assert int(rows[1][2]) == len(segments(data)) > 1
+    assert int(rows[1][4]) == sum(path.stat().st_size for path in segments(data))
+    assert state_of(data) == before
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a byte of a message": (lambda data: flip(segments(data)[0], 30_000), "error\tt:0: {}\tis damaged at byte"),
+    "a file": (lambda data: segments(data)[1].unlink(), "error\tt:0"),
+    "the first file": (lambda data: segments(data)[0].unlink(), "error\tt:0\tthe messages from 0 to"),
+    "all files": (lambda data: [path.unlink() for path in segments(data)], "error\tt:0\tits files are missing"),
+    "half a file": (lambda data: os.truncate(segments(data)[-1], 1000), "error\tt:0"),
+    "an index": (lambda data: index_elsewhere(data), "error\tt:0: {}\tits index tells of a message at byte"),
+}
+
+
+def index_elsewhere(data: Path) -> None:
+    """Give the first segment an index whose second entry is no message's place."""
+    first = segments(data)[0]
+    index = SegmentIndex(0, 1)
+    index.add(0, 0, 100, 1)
+    index.add(1, 1, 100, 1)
+    first.with_suffix(".index").write_bytes(index.dump(0))
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damage_to_messages_is_named(data: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make, told = DAMAGES[what]
+    first = segments(data)[0].name
+    make(data)
+    assert run(["store", "verify", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert told.format(first) in out, out
+    assert "error\tt:1" not in out
+
+
+def test_what_a_crash_leaves_is_no_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with segments(data)[-1].open("ab") as file:
+        file.write(b"\0" * 100)
+    deleted = data / "brk-0" / "topics" / "old~0.1.deleted"
+    deleted.mkdir()
+    (data / "brk-0" / "topics" / "lost+found").mkdir()
+    assert run(["store", "verify", str(data)]) == 0
+    out = capsys.readouterr().out
+    assert "100 bytes at its end are not whole messages and were never synced" in out
+    assert "was deleted: the next start removes it" in out
+    assert "belongs to no topic" in out
+
+
+@pytest.mark.parametrize(
+    ("key", "row", "told"),
+    [
+        ("kafka/topic/t", b"{}", "error\tkafka/topic/t\tcannot be read"),
+        ("kafka/topic/new", "elsewhere", "which does not exist"),
+        (f"kafka/log/{TOPIC_ID}/0", "checkpoint", f"note\tkafka/log/{TOPIC_ID}/0\tbelongs to no topic"),
+        ("group/g", b"garbage", "error\tgroup/g\tcannot be read"),
+        ("group-offset/g/gone/0", "offset", "note\tgroup-offset/g/gone/0\twas committed for a topic"),
+        ("kafka/intent/half", b"domain", "note\tkafka/intent/half\ttells of a creation or deletion"),
+        ("kafka/future/x", b"{}", "note\tkafka/future/x\tis a row that this version does not know"),
+        ("brk/brk-0/2", b"garbage", "its checkpoint is damaged"),
+    ],
+)
+def test_rows_are_looked_at(
+    data: Path, key: str, row: bytes | str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def put() -> None:
+        async with open_store(f"embedded:{data}") as store:
+            rows = {**await store.manager.scan("kafka/", limit=1000), **await store.manager.scan("group-", limit=9)}
+            value = row
+            if isinstance(value, str):
+                like = {"elsewhere": "kafka/topic/t", "checkpoint": "kafka/log/", "offset": "group-offset/"}[value]
+                value = next(found.value for name, found in rows.items() if name.startswith(like))
+            await store.manager.commit({key: value})
+
+    anyio.run(put)
+    code = run(["store", "verify", str(data)])
+    out = capsys.readouterr().out
+    assert told in out, out
+    assert code == (0 if told.startswith("note") else 1)
+
+
+def test_a_directory_that_is_in_use(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def look() -> int:
+        async with running(f"embedded:{data}"):
+            return run(["store", "verify", str(data)])
+
+    assert anyio.run(look) == 1
+    assert "is in use by process" in capsys.readouterr().err
+
+
+def test_a_gateway_waits_for_nobody_who_has_looked(data: Path) -> None:
+    assert run(["store", "verify", str(data)]) == 0
+    anyio.run(_again, f"embedded:{data}")
+
+
+async def _again(url: str) -> None:
+    async with running(url) as (_, wire):
+        assert len(await wire.values("t")) == 40
+
+
+def test_what_is_no_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store", "verify", str(tmp_path)]) == 2
+    assert "is not a data directory" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_database(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "mgr" / "mgr.db").write_bytes(b"nothing" * 1000)
+    assert run(["store", "verify", str(data)]) == 1
+    assert "mgr.db is damaged: restore it from a backup" in capsys.readouterr().err
+
+
+def test_directories_of_the_first_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = Path(__file__).parents[1] / "gateway" / "first_format.tar.gz"
+    with tarfile.open(archive) as file:
+        file.extractall(tmp_path, filter="data")
+    for path in tmp_path.rglob("format.json"):
+        assert run(["store", "verify", str(path.parent)]) == 0, capsys.readouterr().out

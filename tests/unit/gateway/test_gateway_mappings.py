@@ -1,0 +1,112 @@
+"""Topics that lie in HTP in different ways, side by side in one gateway."""
+
+from __future__ import annotations
+
+import pytest
+
+from kclient.errors import ErrorCode
+from kclient.htp import Topic, open_store
+from tests.all_rows import scan_all
+from tests.domains import domains_among
+from tests.gateway_wire import Wire, batch_of, running
+from tests.unit.gateway.test_gateway_admin import describe
+
+pytestmark = [pytest.mark.anyio, pytest.mark.domains]
+
+SHARED = "kafka~multilevel"
+
+
+async def mapping_of(wire: Wire, topic: str) -> str | None:
+    (row,) = (await describe(wire, 2, topic, ["htp.mapping"])).configs
+    assert (row.read_only, row.config_source, bool(row.documentation)) == (True, 4, True)
+    return row.value
+
+
+@pytest.mark.parametrize("present", ["domain", "multilevel"])
+async def test_topics_stay_as_they_were_created(url: str, present: str) -> None:
+    names = ["domain", "multilevel"]
+    for mapping in names:
+        async with running(url, mapping=mapping) as (_, wire):
+            await wire.create(mapping, 2)
+            await wire.produce(mapping, batch_of(b"a", b"b"), 1)
+    async with running(url, mapping=present) as (gateway, wire):
+        assert [await mapping_of(wire, name) for name in names] == names
+        for name in names:
+            assert await wire.values(name, partition=1) == [b"a", b"b"]
+            assert await wire.grow(name, 3) == 0
+            assert (await wire.produce(name, batch_of(b"c"), 2)).base_offset == 0
+        manager = gateway.parts.manager
+        assert [info.topic.name for info in await manager.list_topics("domain")] == ["0", "1", "2"]
+        assert [info.topic.name for info in await manager.list_topics(SHARED)] == [
+            f"multilevel/{number}" for number in range(3)
+        ]
+    async with running(url, mapping=present) as (gateway, wire):
+        for name in names:
+            assert await wire.values(name, partition=2) == [b"c"]
+            assert await wire.delete(name) == 0
+        manager = gateway.parts.manager
+        assert await manager.list_topics(SHARED) == []
+        assert await domains_among(manager, ["domain"]) == []
+        for name in names:  # each may come again in the other way
+            assert (await wire.create(name)).error_code == 0
+            assert await mapping_of(wire, name) == present
+            assert (await wire.produce(name, batch_of(b"new"))).base_offset == 0
+
+
+async def test_names_that_look_alike_are_different_topics(url: str) -> None:
+    alike = ["t", "t-0", "t.0", "t_0", "T", "0", "t" * 249]
+    async with running(url, mapping="multilevel") as (_, wire):
+        for name in alike:
+            assert (await wire.create(name, 11)).error_code == 0
+            assert (await wire.produce(name, batch_of(name.encode()), 10)).base_offset == 0
+    async with running(url, mapping="multilevel") as (_, wire):
+        assert await wire.delete("t") == 0
+        for name in alike[1:]:
+            assert await wire.values(name, partition=10) == [name.encode()]
+
+
+async def test_topics_of_others_are_left_alone(url: str) -> None:
+    async with running(url, mapping="multilevel") as (gateway, wire):
+        await wire.create("t")
+        theirs = (await gateway.parts.manager.create_topic(Topic(SHARED, "theirs/0"))).topic
+        row = await wire.create("theirs")
+        assert row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert f"{SHARED}:theirs/0" in str(row.error_message)
+        assert (await gateway.parts.manager.describe_topic(theirs)).topic == theirs
+
+
+async def test_a_creation_that_was_cut_off_leaves_nothing(url: str) -> None:
+    async with running(url, mapping="multilevel") as (gateway, wire):
+        await wire.create("whole")
+        manager = gateway.parts.manager
+        await manager.commit({"kafka/intent/half": b"multilevel"})
+        await manager.create_topic(Topic(SHARED, "half/0"), broker="brk-0")
+    async with running(url) as (gateway, wire):
+        assert [info.topic.name for info in await gateway.parts.manager.list_topics(SHARED)] == ["whole/0"]
+        assert (await wire.create("half")).error_code == 0
+
+
+async def test_a_topic_whose_row_is_damaged_goes_with_what_it_left(url: str) -> None:
+    async with running(url, mapping="multilevel") as (_, wire):
+        await wire.create("t", 3)
+        await wire.create("u")
+        await wire.produce("t", batch_of(b"a"), 2)
+    async with open_store(url) as store:
+        await store.manager.create_domain("t")  # somebody else's
+        await store.manager.commit({"kafka/topic/t": b"garbage"})
+    async with running(url) as (gateway, wire):
+        assert await wire.delete("t") == 0
+        manager = gateway.parts.manager
+        assert [info.topic.name for info in await manager.list_topics(SHARED)] == ["u/0"]
+        assert await domains_among(manager, ["t"]) == ["t"]
+        assert await scan_all(manager, "kafka/intent/") == {}
+
+
+async def test_a_mapping_cannot_be_set() -> None:
+    async with running() as (_, wire):
+        row = await wire.create("t", htp_mapping="multilevel")
+        assert row.error_code == ErrorCode.INVALID_CONFIG
+        assert "--mapping" in str(row.error_message)
+        await wire.create("t")
+        assert await wire.alter(2, "t", ("htp.mapping", 0, "multilevel")) == ErrorCode.INVALID_CONFIG
+        assert await mapping_of(wire, "t") == "domain"
