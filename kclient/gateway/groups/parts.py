@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
     from kclient.gateway.rows.groups import CommittedOffset
     from kclient.gateway.topic_record import TopicRecord
+    from kclient.htp.port import Manager
     from kclient.types import TopicPartition
 
 _VALUE: Final = 120
@@ -57,6 +58,13 @@ class CommitParts:
                 self._offsets.put(partition, committed)
             yield
 
+    async def failed(self, manager: Manager) -> None:
+        """The store may have these: they are not told, and go with the group, or with their topic."""
+        taken, self._taken = self._taken, []
+        for record, partition, committed in taken:
+            if committed is not None and not record.gone:
+                self._offsets.doubt(partition)
+
 
 class DeletionParts:
     """The rows of a deleted group, by now without commits on their way.
@@ -78,7 +86,7 @@ class DeletionParts:
 
     def __iter__(self) -> Iterator[tuple[str, None]]:
         group, prefix, last = offsets_of_group(self._group_id), "", None
-        for partition, _ in self._offsets.items():
+        for partition, _ in self._offsets.everything():
             if partition.topic != last:
                 prefix, last = group + of_topic_offsets(partition.topic), partition.topic
             self._taken.append(partition)
@@ -90,6 +98,9 @@ class DeletionParts:
         self._removed += self._taken
         self._taken = []
         return ()
+
+    async def failed(self, manager: Manager) -> None:
+        """They stay."""
 
     def drop_removed(self) -> Iterator[None]:
         """Forget what was removed, where the rest could not be."""
@@ -121,3 +132,6 @@ class RemovalParts:
     def stored(self) -> Iterable[None]:
         """Whoever asked for it is told of the whole."""
         return ()
+
+    async def failed(self, manager: Manager) -> None:
+        """They are removed again."""

@@ -217,6 +217,9 @@ class Numbered:
     def stored(self) -> tuple[()]:
         return ()
 
+    async def failed(self, manager: Manager) -> None:
+        raise AssertionError
+
 
 writes = st.lists(
     st.tuples(
