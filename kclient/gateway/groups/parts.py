@@ -6,8 +6,10 @@ Each row's key repeats the name of the group, which may have 32 kB: so none is m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from kclient.errors import KafkaError
 from kclient.gateway.rows.groups import encode_offset
 from kclient.gateway.rows.keys import group_key, longest_offset_key, of_topic_offsets, offsets_of_group
 
@@ -85,13 +87,17 @@ class DeletionParts:
         self._removed: list[TopicPartition] = []
 
     def __iter__(self) -> Iterator[tuple[str, None]]:
+        for partition, key in self._keys(partition for partition, _ in self._offsets.everything()):
+            self._taken.append(partition)
+            yield key, None
+        yield group_key(self._group_id), None
+
+    def _keys(self, partitions: Iterable[TopicPartition]) -> Iterator[tuple[TopicPartition, str]]:
         group, prefix, last = offsets_of_group(self._group_id), "", None
-        for partition, _ in self._offsets.everything():
+        for partition in partitions:
             if partition.topic != last:
                 prefix, last = group + of_topic_offsets(partition.topic), partition.topic
-            self._taken.append(partition)
-            yield f"{prefix}{partition.partition}", None
-        yield group_key(self._group_id), None
+            yield partition, f"{prefix}{partition.partition}"
 
     def stored(self) -> Iterable[None]:
         """These are not in the store any more."""
@@ -100,7 +106,11 @@ class DeletionParts:
         return ()
 
     async def failed(self, manager: Manager) -> None:
-        """They stay."""
+        """They stay, but for those that the store has removed all the same; all, where it does not tell."""
+        taken, self._taken = self._taken, []
+        with suppress(KafkaError):
+            there = await manager.get([key for _, key in self._keys(taken)])
+            self._removed += [partition for partition, key in self._keys(taken) if key not in there]
 
     def drop_removed(self) -> Iterator[None]:
         """Forget what was removed, where the rest could not be."""

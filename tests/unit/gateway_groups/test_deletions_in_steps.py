@@ -223,6 +223,45 @@ async def test_a_commit_whose_answer_was_lost_stays_with_a_group_that_is_put_bac
         assert await stored(box) == []
 
 
+@pytest.mark.parametrize("namesake", [False, True])
+@pytest.mark.parametrize("rows", [4, 2_000])
+async def test_a_group_that_was_deleted_though_the_answer_was_lost_is_put_back_without_offsets(
+    store: str, monkeypatch: pytest.MonkeyPatch, rows: int, *, namesake: bool
+) -> None:
+    """Those that the store has removed; in parts the first of them alone."""
+    monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", rows)
+    async with coordinator(store) as box:
+        await commits(box, "g", a=1, b=2)
+        with monkeypatch.context() as patch:
+            loses_answers(box, patch)
+            write = deleted(box)
+            if namesake:
+                box.groups.table.create("g")
+            assert await write.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        shown = [f"g/{each.topic}/{each.partition}" for each, _ in box.groups.table.groups["g"].offsets.items()]
+        assert shown == sorted(await stored(box)) == (["g/b/1", "g/b/2"] if rows == 4 else [])
+        assert await deleted(box).wait() is ErrorCode.NONE
+        assert await stored(box) == []
+
+
+async def test_a_group_is_put_back_whole_where_the_store_does_not_tell_what_is_left(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be there still, and who reads on from it loses nothing."""
+    async with coordinator(store) as box:
+        await commits(box, "g", a=1)
+        with monkeypatch.context() as patch:
+
+            async def silent(*_args: Any, **_options: Any) -> None:
+                raise StorageError("no answer")
+
+            patch.setattr(type(box.manager), "get", silent)
+            patch.setattr(type(box.manager), "commit", silent)
+            assert await deleted(box).wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert topics_of(box) == ["a"]
+        assert await deleted(box).wait() is ErrorCode.NONE
+
+
 def test_offsets_of_a_topic_that_is_dropped_are_left_out_from_then_on() -> None:
     offsets = GroupOffsets()
     for topic, number in itertools.product("ab", range(3)):
