@@ -123,7 +123,8 @@ class GroupOffsets:
         self._committed: dict[str, dict[int, CommittedOffset]] = {}
         self._in_doubt: dict[str, set[int]] = {}
         """Partitions without an offset here of which the store may have one, since the answer to a commit was lost."""
-        self._pending: dict[OffsetCommit, None] = {}
+        self._pending: dict[OffsetCommit, int] = {}
+        """How many bytes each commit that is under way will add, beside what it has brought."""
         self.commits: int = 0
         """How many commits have begun."""
 
@@ -158,13 +159,20 @@ class GroupOffsets:
     def begin(self, commit: OffsetCommit) -> None:
         """A commit is on its way to the store, where it counts; here counts what it will add."""
         self.commits += 1
-        self._pending[commit] = None
-        self._count(max(commit.grows, 0))
+        self._pending[commit] = grows = max(commit.grows, 0)
+        self._count(grows)
+
+    def bring(self, commit: OffsetCommit, count: int) -> None:
+        """So many offsets of a commit are stored: they are about to count themselves."""
+        adds = self._pending.get(commit)
+        if adds:
+            brought = min(adds, commit.grows * count // commit.size)
+            self._pending[commit] = adds - brought
+            self._count(-brought)
 
     def end(self, commit: OffsetCommit) -> None:
         """It is stored, or failed."""
-        del self._pending[commit]
-        self._count(-max(commit.grows, 0))
+        self._count(-self._pending.pop(commit))
 
     def put(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
         """Make a stored offset visible; None for one that was deleted."""

@@ -55,6 +55,7 @@ class CommitParts:
     def stored(self) -> Iterator[None]:
         """These are visible."""
         taken, self._taken = self._taken, []
+        self._offsets.bring(self._commit, len(taken))
         for record, partition, committed in taken:
             if not record.gone:
                 self._offsets.put(partition, committed)
