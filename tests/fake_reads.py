@@ -74,6 +74,8 @@ class ReadableKafka(FakeKafka):
         """Requests that are answered with an error, always."""
         self.coordinator = 1
         self.committed: dict[TopicPartition, int] = {}
+        self.untold: dict[TopicPartition, int] = {}
+        """Error codes in the place of committed offsets."""
         self.asked: list[tuple[int, ApiKey]] = []
         """Every request, with the broker that it came to."""
         self.rebalance = False
@@ -223,6 +225,7 @@ class ReadableKafka(FakeKafka):
                         committed_offset=self.committed.get(TopicPartition(topic.name, number), -1),
                         committed_leader_epoch=-1,
                         metadata="",
+                        error_code=self.untold.get(TopicPartition(topic.name, number), 0),
                     )
                     for number in topic.partition_indexes
                 ]

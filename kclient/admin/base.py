@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 
 import anyio
 
+from kclient.admin.types import raise_failures
 from kclient.arguments import check_timeout, in_seconds
 from kclient.cluster import Cluster, ClusterSnapshot, Trial, retry, topic_error
 from kclient.cluster.asking import every_answer
@@ -281,12 +282,21 @@ class AdminBase:
     async def _at_leaders(
         self,
         partitions: Collection[TopicPartition],
-        operation: Callable[[Trial, Connection, Collection[TopicPartition]], Awaitable[dict[TopicPartition, T]]],
+        operation: Callable[
+            [Trial, Connection, Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, tuple[int, T]]]
+        ],
         *,
         timeout: float | None,
         what: str,
     ) -> dict[TopicPartition, T]:
-        """Runs the operation at all leaders at once, with the partitions each leads; what came is not asked again."""
+        """Runs the operation at all leaders at once, with the partitions each leads; what came is not asked again.
+
+        Args:
+            partitions: what it is about.
+            operation: asks a broker; an error code and a value for each partition.
+            timeout: the call's time in seconds; None takes `default.api.timeout.ms`.
+            what: the call, as the start of a sentence.
+        """
         results: dict[TopicPartition, T] = {}
         patience_ends = self._cluster.clock() + UNKNOWN_TOPIC_PATIENCE
 
@@ -300,7 +310,18 @@ class AdminBase:
 
             async def ask(node_id: int) -> None:
                 connection = await self._cluster.connection(node_id, trial=trial)
-                results.update(await operation(trial, connection, by_leader[node_id]))
+                told = await operation(trial, connection, by_leader[node_id])
+                failures: dict[str, KafkaError] = {}
+                for tp, (code, value) in told.items():
+                    error = failure(code, str(tp))
+                    if error is None:
+                        results[tp] = value
+                    else:
+                        failures[str(tp)] = error
+                again = next((error for error in failures.values() if error.retriable), None)
+                if again is not None:
+                    raise again
+                raise_failures(what, failures)
 
             await self._all(by_leader, ask)
             return {tp: results[tp] for tp in partitions}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from kclient.admin.arguments import as_end_of_deletion, as_new_topics, as_place, as_totals
-from kclient.admin.base import AdminBase, Outcome, check_retriable, failure
+from kclient.admin.base import AdminBase, Outcome, failure
 from kclient.admin.types import (
     NewTopic,
     OffsetSpec,
@@ -51,8 +51,6 @@ from kclient.protocol.messages import (
     MetadataResponseTopic,
 )
 from kclient.types import Node, OffsetAndTimestamp, PartitionInfo, TopicPartition, WholeNumbers
-
-T = TypeVar("T")
 
 OffsetSpecs: TypeAlias = Mapping[TopicPartition, OffsetSpec | int] | Mapping[tuple[str, int], OffsetSpec | int]
 """Places by partition: an `OffsetSpec`, or a timestamp in milliseconds."""
@@ -246,7 +244,7 @@ class TopicOperations(AdminBase):
 
         async def ask(
             trial: Trial, connection: Connection, partitions: Collection[TopicPartition]
-        ) -> dict[TopicPartition, int]:
+        ) -> dict[TopicPartition, tuple[int, int]]:
             by_topic: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
             for tp in partitions:
                 by_topic[tp.topic].append(DeleteRecordsPartition(partition_index=tp.partition, offset=ends[tp]))
@@ -255,12 +253,11 @@ class TopicOperations(AdminBase):
                 timeout_ms=self._milliseconds(timeout),
             )
             response = await self._exchange(trial, connection, request, DeleteRecordsResponse)
-            found = {
+            return {
                 TopicPartition(topic.name, part.partition_index): (part.error_code, part.low_watermark)
                 for topic in response.topics
                 for part in topic.partitions
             }
-            return _without_failures("Deleting records", found)
 
         return await self._at_leaders(ends, ask, timeout=timeout, what="Deleting records")
 
@@ -278,17 +275,16 @@ class TopicOperations(AdminBase):
 
         async def ask(
             trial: Trial, connection: Connection, partitions: Collection[TopicPartition]
-        ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        ) -> dict[TopicPartition, tuple[int, OffsetAndTimestamp | None]]:
             if any(places[tp] is OffsetSpec.MAX_TIMESTAMP for tp in partitions):
                 _require_max_timestamp(connection)
             request = _list_offsets({tp: places[tp] for tp in partitions})
             response = await self._exchange(trial, connection, request, ListOffsetsResponse)
-            found = {
+            return {
                 TopicPartition(topic.name, part.partition_index): (part.error_code, _place(part))
                 for topic in response.topics
                 for part in topic.partitions
             }
-            return _without_failures("Listing offsets", found)
 
         return await self._at_leaders(places, ask, timeout=timeout, what="Listing offsets")
 
@@ -355,15 +351,3 @@ def _failures(results: Iterable[tuple[str, int, str | None]]) -> dict[str, Kafka
         if error is not None:
             failures[name] = error
     return failures
-
-
-def _without_failures(what: str, found: Mapping[TopicPartition, tuple[int, T]]) -> dict[TopicPartition, T]:
-    """The values alone; retriable errors are raised at once, so that the request is made again."""
-    failures: dict[str, KafkaError] = {}
-    for tp, (code, _) in found.items():
-        check_retriable(code, str(tp))
-        error = failure(code, str(tp))
-        if error is not None:
-            failures[str(tp)] = error
-    raise_failures(what, failures)
-    return {tp: value for tp, (_, value) in found.items()}

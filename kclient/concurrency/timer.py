@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import anyio
+import anyio.lowlevel
 
 from kclient.concurrency.backend import current_backend
 from kclient.concurrency.supervisor import Supervisor, TaskHandle
@@ -62,6 +63,7 @@ class Timer:
             self._supervisor.fail(error)
 
     async def _sleep(self) -> None:
+        await anyio.lowlevel.checkpoint_if_cancelled()  # before its first step: the handle is its successor's
         mine = self._handle
         while self.when is not None and self._handle is mine:
             when = self.when

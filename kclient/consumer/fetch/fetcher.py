@@ -18,7 +18,7 @@ from kclient.cluster import Backoff
 from kclient.consumer.fetch.budget import FetchBudget, Frame
 from kclient.consumer.fetch.buffer import FetchBuffer
 from kclient.consumer.fetch.completed_fetch import CompletedFetch
-from kclient.consumer.fetch.session import Asked, FetchSessionHandler
+from kclient.consumer.fetch.session import SESSION_ERRORS, Asked, FetchSessionHandler
 from kclient.errors import (
     CorruptRecordError,
     ErrorCode,
@@ -305,7 +305,8 @@ class Fetcher:
         news = FetchNews()
         if response.error_code:
             logger.debug("fetch from node %d: %s", plan.node_id, error_for(response.error_code))
-            if response.error_code in _MOVED:
+            # a session that was forgotten is begun anew at once
+            if not plan.request.session_id or response.error_code not in SESSION_ERRORS:
                 news.refresh_metadata = True
                 self._hold_back(current, now)
             return news

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.records import ConsumerRecords
 from kclient.records import arrow_schema
+from kclient.records.bounds import INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,7 @@ class Interception:
 
 
 def _columns_of(records: ConsumerRecords, *, include_headers: bool) -> Any:
-    """Records as a `pyarrow.RecordBatch` in the schema of `poll_arrow`; keys and values have to be bytes or None."""
+    """Records as a `pyarrow.RecordBatch`, as `poll_arrow` gives them; keys and values have to be bytes or None."""
     import pyarrow as pa
 
     rows = [
@@ -96,9 +97,9 @@ def _columns_of(records: ConsumerRecords, *, include_headers: bool) -> Any:
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
-            "timestamp": record.timestamp * 1000,  # microseconds
+            "timestamp": min(max(record.timestamp * 1000, INT64_MIN), INT64_MAX),  # microseconds, as far as they go
             "timestampType": int(record.timestamp_type),
-            "headers": [{"key": key, "value": value} for key, value in record.headers],
+            "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
         }
         for record in records
     ]

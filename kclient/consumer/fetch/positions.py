@@ -40,8 +40,8 @@ class CommittedSource(Protocol):
 
     async def fetch_once(
         self, partitions: Iterable[TopicPartition], timeout: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """One attempt to have the committed offsets; None where there is none."""
+    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
+        """One attempt to have the committed offsets, or why one is not told; None where there is none."""
 
     def unanswered(self) -> str:
         """Who is asked, as one that does not answer; empty where nobody is known."""
@@ -207,7 +207,9 @@ class PositionFinder:
             with self._lock:
                 for state in _of(states, attempt):
                     offset = found.get(state.tp)
-                    if offset is not None:
+                    if isinstance(offset, KafkaError):
+                        self._later([state], offset)
+                    elif offset is not None:
                         self._subscriptions.found(state.tp, state.version, offset.offset, offset.leader_epoch)
                     else:
                         self._reset(state)

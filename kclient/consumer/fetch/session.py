@@ -18,13 +18,14 @@ _NO_SESSION = 0
 _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
 _MAX_EPOCH = 2**31 - 1
-_SESSION_ERRORS = frozenset(
+SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
+"""What a broker answers where it does not have a session any more, or not like that."""
 
 
 class Asked(NamedTuple):
@@ -85,7 +86,7 @@ class FetchSessionHandler:
     def answered(self, response: FetchResponse) -> None:
         """The broker answered the planned request."""
         if response.error_code:
-            self.failed(lost=response.error_code in _SESSION_ERRORS)
+            self.failed(lost=response.error_code in SESSION_ERRORS)
         elif not self._enabled:
             return
         elif response.session_id == _NO_SESSION:

@@ -58,15 +58,23 @@ class CommittedLookup:
         wanted = list(partitions)
         if not wanted:
             return {}
-        found = await self._attempts.retry(
-            lambda: self.fetch_once(wanted, timeout), timeout, "Fetching committed offsets", self.unanswered
-        )
-        return {tp: found.get(tp) for tp in wanted}
+
+        async def fetch_all() -> dict[TopicPartition, OffsetAndMetadata | None]:
+            told = await self.fetch_once(wanted, timeout)
+            found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+            for tp in wanted:
+                offset = told.get(tp)
+                if isinstance(offset, KafkaError):
+                    raise offset
+                found[tp] = offset
+            return found
+
+        return await self._attempts.retry(fetch_all, timeout, "Fetching committed offsets", self.unanswered)
 
     async def fetch_once(
         self, partitions: Iterable[TopicPartition], timeout: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """One attempt of `fetch`."""
+    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
+        """One attempt of `fetch`, which tells of each partition what is known."""
         member = self._member
         node = await self._coordinator.node(timeout)
         with self._lock:

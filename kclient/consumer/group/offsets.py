@@ -6,7 +6,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.cluster import ZERO_ID
-from kclient.errors import ErrorCode, KafkaError, TopicAuthorizationError, UnknownTopicOrPartitionError, error_for
+from kclient.errors import (
+    ErrorCode,
+    KafkaError,
+    RefreshCoordinatorError,
+    TopicAuthorizationError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
 from kclient.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -120,22 +127,23 @@ def committed_request(group_id: str, partitions: Iterable[TopicPartition], versi
     )
 
 
-def committed_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """The committed offset of each partition; None where nothing was committed.
+def committed_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
+    """The committed offset of each partition, or why it is not told; None where nothing was committed.
 
     Raises:
-        KafkaError: The answer is an error, or that of a partition is.
+        KafkaError: The answer is an error, or that of a partition says that another broker is to be asked.
     """
     answer: Any = response.groups[0] if response.groups else response
     if answer.error_code:
         raise error_for(answer.error_code)
-    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
     for topic in answer.topics:
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)
-            if partition.error_code:
-                raise _partition_error(partition.error_code, tp)
-            found[tp] = _offset(partition)
+            error = _partition_error(partition.error_code, tp) if partition.error_code else None
+            if isinstance(error, RefreshCoordinatorError):  # the first versions say so of each partition
+                raise error
+            found[tp] = error or _offset(partition)
     return found
 
 

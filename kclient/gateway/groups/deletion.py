@@ -92,10 +92,12 @@ class GroupDeletion:
             again.offsets, again.unread = managed.offsets, managed.unread
             table.perform(again, again.group.restore(managed.group.snapshot(), self._clock.now()))
             return
-        for partition, committed in managed.offsets.items():  # its own are newer
+        for partition, committed in managed.offsets.everything():
             if partition.topic in self._deleted_topics:
                 self._deleted_topics.note(partition.topic, group_id, (partition.partition,))
-            elif again.offsets.get(*partition) is None:
+            elif committed is None:
+                again.offsets.doubt(partition)
+            elif again.offsets.get(*partition) is None:  # its own are newer
                 again.offsets.put(partition, committed)
             yield
         managed.offsets.close()

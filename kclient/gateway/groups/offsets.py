@@ -19,6 +19,8 @@ _ROUNDED: Final = 128
 """Metadata counts in steps of so many bytes: a number in it that gets another digit mostly takes no more."""
 _TOPIC: Final = 230
 """About how many bytes of memory a topic takes in a group, beside its offsets."""
+_DOUBT: Final = 100
+"""About how many bytes of memory the number of a partition takes of which nobody knows whether it is stored."""
 _AT_ONCE: Final = 256
 """Offsets that are measured in one go."""
 _DELETION: Final = 150
@@ -119,7 +121,10 @@ class GroupOffsets:
         self._memory = memory
         self._held = 0
         self._committed: dict[str, dict[int, CommittedOffset]] = {}
-        self._pending: dict[OffsetCommit, None] = {}
+        self._in_doubt: dict[str, set[int]] = {}
+        """Partitions without an offset here of which the store may have one, since the answer to a commit was lost."""
+        self._pending: dict[OffsetCommit, int] = {}
+        """How many bytes each commit that is under way will add, beside what it has brought."""
         self.commits: int = 0
         """How many commits have begun."""
 
@@ -142,20 +147,38 @@ class GroupOffsets:
                     break
                 yield TopicPartition(topic, partition), committed
 
+    def everything(self) -> Iterator[tuple[TopicPartition, CommittedOffset | None]]:
+        """What is committed, as `items` gives it, and with None what the store may have beside that."""
+        yield from self.items()
+        for topic, numbers in list(self._in_doubt.items()):
+            for number in numbers:
+                if self._in_doubt.get(topic) is not numbers:
+                    break
+                yield TopicPartition(topic, number), None
+
     def begin(self, commit: OffsetCommit) -> None:
         """A commit is on its way to the store, where it counts; here counts what it will add."""
         self.commits += 1
-        self._pending[commit] = None
-        self._count(max(commit.grows, 0))
+        self._pending[commit] = grows = max(commit.grows, 0)
+        self._count(grows)
+
+    def bring(self, commit: OffsetCommit, count: int) -> None:
+        """So many offsets of a commit are stored: they are about to count themselves."""
+        adds = self._pending.get(commit)
+        if adds:
+            brought = min(adds, commit.grows * count // commit.size)
+            self._pending[commit] = adds - brought
+            self._count(-brought)
 
     def end(self, commit: OffsetCommit) -> None:
         """It is stored, or failed."""
-        del self._pending[commit]
-        self._count(-max(commit.grows, 0))
+        self._count(-self._pending.pop(commit))
 
     def put(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
         """Make a stored offset visible; None for one that was deleted."""
         topic, number = partition
+        if self._in_doubt:
+            self._settle(topic, number)
         if committed is not None:
             partitions = self._committed.get(topic)
             if partitions is None:
@@ -171,8 +194,27 @@ class GroupOffsets:
                 del self._committed[topic]
                 self._count(-_TOPIC)
 
+    def doubt(self, partition: TopicPartition) -> None:
+        """An offset could not be stored, or that it was is not known: whoever removes the others removes it too."""
+        topic, number = partition
+        if self.get(topic, number) is not None:
+            return  # it is removed with what is there
+        numbers = self._in_doubt.setdefault(topic, set())
+        if number not in numbers:
+            numbers.add(number)
+            self._count(_DOUBT)
+
+    def _settle(self, topic: str, number: int) -> None:
+        numbers = self._in_doubt.get(topic)
+        if numbers is not None and number in numbers:
+            numbers.discard(number)
+            self._count(-_DOUBT)
+            if not numbers:
+                del self._in_doubt[topic]
+
     def drop_topic(self, topic: str) -> None:
         """Forget a topic's offsets."""
+        self._count(-_DOUBT * len(self._in_doubt.pop(topic, ())))
         partitions = self._committed.pop(topic, None)
         if partitions is not None:
             self._count(-_TOPIC - sum(map(_size, partitions.values())))
@@ -192,8 +234,8 @@ class GroupOffsets:
         return bool(self._pending)
 
     def of_topic(self, topic: str) -> set[int]:
-        """Every partition of a topic that the store has, or is about to have, an offset of."""
-        return {*self._committed.get(topic, ()), *self._pending_of(topic)}
+        """Every partition of a topic that the store has, may have, or is about to have, an offset of."""
+        return {*self._committed.get(topic, ()), *self._in_doubt.get(topic, ()), *self._pending_of(topic)}
 
     def expired(self, topic: str, now_ms: int, rule: Expiry) -> list[int]:
         """The partitions of a topic whose offsets have outlived their time (KIP-211)."""

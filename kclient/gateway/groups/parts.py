@@ -6,8 +6,10 @@ Each row's key repeats the name of the group, which may have 32 kB: so none is m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from kclient.errors import KafkaError
 from kclient.gateway.rows.groups import encode_offset
 from kclient.gateway.rows.keys import group_key, longest_offset_key, of_topic_offsets, offsets_of_group
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
     from kclient.gateway.rows.groups import CommittedOffset
     from kclient.gateway.topic_record import TopicRecord
+    from kclient.htp.port import Manager
     from kclient.types import TopicPartition
 
 _VALUE: Final = 120
@@ -52,10 +55,18 @@ class CommitParts:
     def stored(self) -> Iterator[None]:
         """These are visible."""
         taken, self._taken = self._taken, []
+        self._offsets.bring(self._commit, len(taken))
         for record, partition, committed in taken:
             if not record.gone:
                 self._offsets.put(partition, committed)
             yield
+
+    async def failed(self, manager: Manager) -> None:
+        """The store may have these: they are not told, and go with the group, or with their topic."""
+        taken, self._taken = self._taken, []
+        for record, partition, committed in taken:
+            if committed is not None and not record.gone:
+                self._offsets.doubt(partition)
 
 
 class DeletionParts:
@@ -77,19 +88,30 @@ class DeletionParts:
         self._removed: list[TopicPartition] = []
 
     def __iter__(self) -> Iterator[tuple[str, None]]:
+        for partition, key in self._keys(partition for partition, _ in self._offsets.everything()):
+            self._taken.append(partition)
+            yield key, None
+        yield group_key(self._group_id), None
+
+    def _keys(self, partitions: Iterable[TopicPartition]) -> Iterator[tuple[TopicPartition, str]]:
         group, prefix, last = offsets_of_group(self._group_id), "", None
-        for partition, _ in self._offsets.items():
+        for partition in partitions:
             if partition.topic != last:
                 prefix, last = group + of_topic_offsets(partition.topic), partition.topic
-            self._taken.append(partition)
-            yield f"{prefix}{partition.partition}", None
-        yield group_key(self._group_id), None
+            yield partition, f"{prefix}{partition.partition}"
 
     def stored(self) -> Iterable[None]:
         """These are not in the store any more."""
         self._removed += self._taken
         self._taken = []
         return ()
+
+    async def failed(self, manager: Manager) -> None:
+        """They stay, but for those that the store has removed all the same; all, where it does not tell."""
+        taken, self._taken = self._taken, []
+        with suppress(KafkaError):
+            there = await manager.get([key for _, key in self._keys(taken)])
+            self._removed += [partition for partition, key in self._keys(taken) if key not in there]
 
     def drop_removed(self) -> Iterator[None]:
         """Forget what was removed, where the rest could not be."""
@@ -121,3 +143,6 @@ class RemovalParts:
     def stored(self) -> Iterable[None]:
         """Whoever asked for it is told of the whole."""
         return ()
+
+    async def failed(self, manager: Manager) -> None:
+        """They are removed again."""

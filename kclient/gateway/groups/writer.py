@@ -53,6 +53,13 @@ class Parts(Protocol):
     def stored(self) -> Iterable[None]:
         """What was iterated over by now is in the store; gone through in slices."""
 
+    async def failed(self, manager: Manager) -> None:
+        """What was iterated over since could not be stored, or that it was is not known: before anything that follows.
+
+        Args:
+            manager: Tells what is there, if it does.
+        """
+
 
 Rows: TypeAlias = "Mapping[str, Row] | Parts"
 
@@ -252,6 +259,9 @@ class GroupWriter:
         except KafkaError as failure:
             error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
             logger.error("groups and offsets could not be stored: %s", failure)
+            for write in writes:
+                if not isinstance(write.rows, Mapping):
+                    await write.rows.failed(self._manager)
         finally:
             if ended:
                 await self._finish([write.finish(error) for write in writes])

@@ -18,13 +18,23 @@ from kclient.errors import (
     KafkaError,
     KafkaTimeoutError,
     NotControllerError,
+    OffsetOutOfRangeError,
     RequestTimedOutError,
     ThrottlingQuotaExceededError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from kclient.protocol.messages import DescribeClusterResponse
+from kclient.protocol.messages import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DescribeClusterResponse,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from kclient.protocol.registry import ApiKey
+from kclient.types import TopicPartition
 from tests.fake_kafka import FakeKafka
 from tests.unit.admin.scripted import KRAFT, VERSIONS, Controller, administering
 
@@ -176,6 +186,42 @@ async def test_time_that_runs_out_names_what_was_tried() -> None:
         Controller(kafka, {"a": [ErrorCode.REQUEST_TIMED_OUT] * 100_000})
         with pytest.raises(KafkaTimeoutError, match=r"Creating topics did not succeed within 0\.2 s"):
             await admin.create_topic("a", timeout=0.2)
+
+
+@pytest.mark.parametrize("call", ["delete_records", "list_offsets"])
+async def test_what_a_broker_has_answered_is_not_asked_again_for_its_other_partitions(call: str) -> None:
+    """All records of a partition would be deleted once more, those included that came after the deletion."""
+    passing, final = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE
+    codes = {1: deque([passing, passing]), 2: deque([final, final, final])}
+    asked: list[list[int]] = []
+
+    def partitions(request: Any) -> list[tuple[int, int]]:
+        asked.append([part.partition_index for part in request.topics[0].partitions])
+        return [(number, codes[number].popleft() if codes.get(number) else 0) for number in asked[-1]]
+
+    def delete(_broker: Any, request: Any) -> DeleteRecordsResponse:
+        parts = [
+            DeleteRecordsPartitionResult(partition_index=number, low_watermark=5, error_code=code)
+            for number, code in partitions(request)
+        ]
+        return DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name="t", partitions=parts)])
+
+    def offsets(_broker: Any, request: Any) -> ListOffsetsResponse:
+        parts = [
+            ListOffsetsPartitionResponse(partition_index=number, offset=5, error_code=code)
+            for number, code in partitions(request)
+        ]
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=parts)])
+
+    wanted = [TopicPartition("t", number) for number in range(3)]
+    versions = {**VERSIONS, **KRAFT, ApiKey.DELETE_RECORDS: (0, 2)}
+    async with FakeKafka({"t": 3}, versions=versions) as kafka, administering(kafka) as admin:
+        kafka.scripts |= {ApiKey.DELETE_RECORDS: delete, ApiKey.LIST_OFFSETS: offsets}
+        with pytest.raises(OffsetOutOfRangeError, match="t-2"):
+            await getattr(admin, call)(dict.fromkeys(wanted, -1))
+        assert asked == [[0, 1, 2], [1, 2], [1, 2]]
+        told = await getattr(admin, call)(dict.fromkeys(wanted, -1))
+        assert list(told) == wanted
 
 
 async def test_a_second_close_waits_for_the_first() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextvars import ContextVar
+from functools import partial
 from types import ModuleType
 
 import anyio
@@ -397,6 +398,33 @@ async def test_timer_fires_once_at_its_time() -> None:
         timer.cancel()
         await anyio.sleep(0.03)
         assert len(fired) == 2
+
+
+async def test_timer_that_was_cancelled_and_set_again_can_be_moved() -> None:
+    """Whichever of its tasks trio lets go on first: the one that was cancelled, begun or not, or the next one."""
+    fired: list[int] = []
+    done = anyio.Event()
+
+    def fire(number: int) -> None:
+        fired.append(number)
+        if len(fired) == 40:
+            done.set()
+
+    async with Supervisor() as supervisor:
+        timers = [Timer(supervisor, partial(fire, number)) for number in range(40)]
+        later = anyio.current_time() + 1000
+        for number, timer in enumerate(timers):
+            timer.set(later)
+            if number % 2:
+                await anyio.wait_all_tasks_blocked()
+            timer.cancel()
+            timer.set(later)
+        await anyio.wait_all_tasks_blocked()
+        for timer in timers:
+            timer.set(anyio.current_time())
+        with anyio.fail_after(5):
+            await done.wait()
+        assert sorted(fired) == list(range(40))
 
 
 async def test_timer_may_set_itself_again() -> None:

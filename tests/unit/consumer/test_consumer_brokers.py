@@ -12,16 +12,25 @@ import pytest
 import kclient
 from kclient.cluster import Backoff, ClusterSnapshot, PartitionMetadata, TopicMetadata
 from kclient.consumer.fetch.list_offsets import OffsetAnswer, OffsetSearch
-from kclient.consumer.group.offsets import committed_request
+from kclient.consumer.group.offsets import committed_offsets, committed_request
 from kclient.errors import (
     BrokerConnectionError,
+    ErrorCode,
+    KafkaTimeoutError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
+    RefreshCoordinatorError,
     TopicAuthorizationError,
 )
 from kclient.net.server import ServerConnection
 from kclient.protocol.message import ApiMessage
-from kclient.protocol.messages import ListOffsetsResponse, OffsetFetchRequest
+from kclient.protocol.messages import (
+    ListOffsetsResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
 from kclient.protocol.registry import ApiKey
 from kclient.types import Node, OffsetAndTimestamp, TopicPartition
 from tests.fake_kafka import FakeBroker
@@ -169,6 +178,61 @@ async def test_a_position_that_does_not_exist_is_named() -> None:
         assert told.value.offsets == {T[0]: 77}
         assert told.value.partitions == [T[0]]
         assert "Offset 77 of t-0 does not exist (any more), and auto.offset.reset is none: seek" in str(told.value)
+
+
+NEVER = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
+
+
+@pytest.mark.anyio
+async def test_a_transaction_that_is_about_to_commit_holds_up_its_own_partitions_only() -> None:
+    async with ReadableKafka({"t": 3}) as kafka, reading(kafka, group_id="g", **NEVER) as consumer:
+        for number in range(3):
+            kafka.fill("t", number, 1)
+        kafka.committed = {T[0]: 0, T[1]: 1}
+        kafka.untold = {T[1]: ErrorCode.UNSTABLE_OFFSET_COMMIT}
+        consumer.assign(T)
+        with anyio.fail_after(PATIENCE):
+            assert await partitions_read(consumer, 2) == [0, 2]
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_transaction_that_is_about_to_commit_is_waited_for() -> None:
+    async with ReadableKafka({"t": 3}) as kafka, reading(kafka, group_id="g") as consumer:
+        kafka.committed = {T[0]: 0, T[1]: 1}
+        kafka.untold = {T[1]: ErrorCode.UNSTABLE_OFFSET_COMMIT}
+        consumer.assign(T)
+        with anyio.fail_after(PATIENCE):
+            for call in (consumer.committed(T, timeout=0.05), consumer.position(T[1], timeout=0.05)):
+                with pytest.raises(KafkaTimeoutError, match="t-1: an open transaction is about to commit an offset"):
+                    await call
+            kafka.untold.clear()
+            assert await consumer.position(T[1]) == 1
+            offsets = [None if each is None else each.offset for each in (await consumer.committed(T)).values()]
+            assert offsets == [0, 1, None]
+
+
+@pytest.mark.anyio
+async def test_an_offset_that_must_not_be_read_is_told_and_holds_up_no_others() -> None:
+    async with ReadableKafka({"t": 3}) as kafka, reading(kafka, group_id="g", **NEVER) as consumer:
+        for number in range(3):
+            kafka.fill("t", number, 1)
+        kafka.untold = {T[1]: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        consumer.assign(T)
+        with anyio.fail_after(PATIENCE):
+            with pytest.raises(TopicAuthorizationError, match="t-1"):
+                await consumer.poll(1.0)
+            assert await partitions_read(consumer, 2) == [0, 2]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_another_coordinator_is_looked_for_where_a_partition_says_so(code: ErrorCode) -> None:
+    """As in the first versions, which have no error for the whole."""
+    partitions = [
+        OffsetFetchResponsePartition(partition_index=number, committed_offset=5, metadata="", error_code=each)
+        for number, each in enumerate((0, ErrorCode.UNSTABLE_OFFSET_COMMIT, code))
+    ]
+    with pytest.raises(RefreshCoordinatorError):
+        committed_offsets(OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=partitions)]))
 
 
 class Remembering(ReadableKafka):

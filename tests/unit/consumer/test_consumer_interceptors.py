@@ -139,6 +139,42 @@ def test_columns_that_nobody_changes_are_handed_out_as_they_are(address: str) ->
     assert sum(loaded) == batch.num_rows
 
 
+def test_columns_of_what_interceptors_return_are_like_those_that_were_fetched(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where microseconds do not go as far as a record's time, and where it has no headers."""
+    pytest.importorskip("pyarrow")
+
+    class Copies(ConsumerInterceptor):
+        def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
+            return ConsumerRecords({tp: records.records(tp) for tp in records.partitions()}, records.next_offsets)
+
+    found = []
+    with memory_broker() as address:
+        with kclient.sync.Admin(bootstrap_servers=address) as admin:
+            admin.create_topic("t", 1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+        with kclient.sync.Producer(bootstrap_servers=address) as producer:
+            times = (1, 2**63 // 1000, 2**63 // 1000 + 1, 2**63 - 1)
+            for each in [
+                producer.send("t", b"v", timestamp=time, headers=[("h", b"")] * (time == 1)) for time in times
+            ]:
+                each.result(10)
+        for interceptors in ([], [Copies()]):
+            with kclient.sync.Consumer(bootstrap_servers=address, interceptor_classes=interceptors) as consumer:
+                consumer.assign([T0])
+                consumer.seek_to_beginning()
+                batches = []
+                while sum(batch.num_rows for batch in batches) < len(times):
+                    batches.append(consumer.poll_arrow(10, include_headers=True))
+                found.append([row for batch in batches for row in as_numbers(batch)])
+    assert found[0] == found[1]
+    assert not caplog.records, "nothing was ignored"
+
+
+def as_numbers(batch: Any) -> Any:
+    """The rows, with times as numbers: dates do not go that far."""
+    at = batch.schema.get_field_index("timestamp")
+    return batch.set_column(at, "timestamp", batch.column(at).cast("int64")).to_pylist()
+
+
 @pytest.mark.parametrize("returned", [None, [], 5])
 @pytest.mark.parametrize("way", ["poll", "iterate", "columns"])
 def test_what_is_no_records_is_ignored(address: str, returned: Any, way: str, caplog: pytest.LogCaptureFixture) -> None:

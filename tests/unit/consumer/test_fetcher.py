@@ -245,6 +245,29 @@ def test_a_forgotten_session_is_begun_anew_without_an_error(code: ErrorCode) -> 
     assert len(plan.request.topics[0].partitions) == 2
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,  # of a request that begins a session
+    ],
+)
+def test_what_a_broker_does_not_answer_as_a_whole_is_asked_again_ever_less_often(code: ErrorCode) -> None:
+    box = FetchBox(Logs())
+    for wait in (0.1, 0.2):
+        (plan,) = box.plan()
+        news = box.fetcher.received(plan, FetchResponse(error_code=code), box.now)
+        assert news.refresh_metadata
+        assert not news.ready
+        assert box.plan() == []
+        assert box.fetcher.next_retry(box.now) == pytest.approx(box.now + wait, abs=0.21 * wait)
+        box.now += 1.3 * wait
+    box.fetch()
+    assert box.take()
+
+
 def test_a_broken_connection_closes_the_session_and_holds_back() -> None:
     box = FetchBox(Logs())
     box.fetch()

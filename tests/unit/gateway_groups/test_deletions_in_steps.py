@@ -15,9 +15,18 @@ from kclient.gateway.groups.events import Leave
 from kclient.gateway.groups.offsets import GroupOffsets
 from kclient.gateway.groups.writer import Write
 from kclient.gateway.rows.groups import CommittedOffset
-from kclient.htp.errors import StorageFullError
+from kclient.htp.errors import OutcomeUnknownError, StorageError, StorageFullError
 from kclient.types import TopicPartition
-from tests.unit.gateway_groups.harness import FakeTopic, Harness, coordinator, fresh_name, reset, stored, topics_of
+from tests.unit.gateway_groups.harness import (
+    FakeTopic,
+    Harness,
+    committed,
+    coordinator,
+    fresh_name,
+    reset,
+    stored,
+    topics_of,
+)
 from tests.unit.gateway_groups.moments import Moments
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +64,27 @@ def fails_half_way(box: Harness, monkeypatch: pytest.MonkeyPatch, times: int = 1
 
     monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 4)
     monkeypatch.setattr(manager, "commit", failing)
+
+
+def loses_answers(box: Harness, monkeypatch: pytest.MonkeyPatch, error: type[Exception] = OutcomeUnknownError) -> None:
+    """What goes to the store is done from now on, and nobody is told."""
+    manager: Any = type(box.manager)
+    commit = manager.commit
+
+    async def losing(self: Any, *args: Any, **options: Any) -> Any:
+        await commit(self, *args, **options)
+        raise error("the answer was lost")
+
+    monkeypatch.setattr(manager, "commit", losing)
+
+
+async def commits_in_doubt(box: Harness, group: str, topic: str, number: int) -> None:
+    """An offset that the store has, and the gateway does not know it."""
+    with pytest.MonkeyPatch.context() as patch:
+        loses_answers(box, patch)
+        lost = box.store_offsets(group, {TopicPartition(topic, number): CommittedOffset(7)})
+        assert await lost.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert f"{group}/{topic}/{number}" in await stored(box)
 
 
 def deleted(box: Harness) -> Write:
@@ -130,6 +160,106 @@ async def test_both_groups_of_a_name_are_put_back(store: str, monkeypatch: pytes
         offsets = box.groups.committed.of("g")
         shown = [] if offsets is None else [f"g/{each.topic}/{each.partition}" for each, _ in offsets.items()]
         assert shown == sorted(await stored(box))
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError, StorageError])
+@pytest.mark.parametrize("few", [1, 10])
+async def test_a_commit_whose_answer_was_lost_goes_with_its_group(
+    store: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception], few: int
+) -> None:
+    """Whether it went alone or with others."""
+    monkeypatch.setattr("kclient.gateway.groups.committed._FEW", few)
+    async with coordinator(store) as box:
+        with monkeypatch.context() as patch:
+            loses_answers(box, patch, error)
+            lost = {TopicPartition("a", number): CommittedOffset(7) for number in range(2)}
+            assert await box.store_offsets("g", lost).wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await committed(box, "g", b=1)
+        assert len(await stored(box)) == 3
+        assert topics_of(box) == ["b"], "it is not told"
+        assert await deleted(box).wait() is ErrorCode.NONE
+        assert await stored(box) == []
+    async with coordinator(store) as box:
+        assert not box.groups.table.groups
+
+
+async def test_a_commit_whose_answer_was_lost_goes_with_a_group_that_expires(store: str) -> None:
+    async with coordinator(store) as box:
+        await commits_in_doubt(box, "g", "a", 0)
+        box.groups.expiry.expire()
+        await box.groups._writer.drain()
+        assert not box.groups.table.groups
+        assert await stored(box) == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_commit_whose_answer_was_lost_goes_with_its_topic(store: str, *, again: bool) -> None:
+    """Also where it was tried again."""
+    async with coordinator(store) as box:
+        await commits_in_doubt(box, "g", "a", 0)
+        if again:
+            await committed(box, "g", a=8)
+        await topic_goes(box, "a")
+        assert await stored(box) == []
+        await committed(box, "g", a=9)
+        assert await deleted(box).wait() is ErrorCode.NONE
+        assert box.groups._memory.offsets.held == 0, "nothing is counted for ever"
+
+
+@pytest.mark.parametrize("namesake", [False, True])
+async def test_a_commit_whose_answer_was_lost_stays_with_a_group_that_is_put_back(
+    store: str, monkeypatch: pytest.MonkeyPatch, *, namesake: bool
+) -> None:
+    async with coordinator(store) as box:
+        await commits(box, "g", a=1, b=2, c=3)
+        await commits_in_doubt(box, "g", "d", 0)
+        fails_half_way(box, monkeypatch)
+        first = deleted(box)
+        if namesake:
+            await committed(box, "g", e=5)
+        assert await first.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert "g/d/0" in await stored(box)
+        assert await deleted(box).wait() is ErrorCode.NONE
+        assert await stored(box) == []
+
+
+@pytest.mark.parametrize("namesake", [False, True])
+@pytest.mark.parametrize("rows", [4, 2_000])
+async def test_a_group_that_was_deleted_though_the_answer_was_lost_is_put_back_without_offsets(
+    store: str, monkeypatch: pytest.MonkeyPatch, rows: int, *, namesake: bool
+) -> None:
+    """Those that the store has removed; in parts the first of them alone."""
+    monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", rows)
+    async with coordinator(store) as box:
+        await commits(box, "g", a=1, b=2)
+        with monkeypatch.context() as patch:
+            loses_answers(box, patch)
+            write = deleted(box)
+            if namesake:
+                box.groups.table.create("g")
+            assert await write.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        shown = [f"g/{each.topic}/{each.partition}" for each, _ in box.groups.table.groups["g"].offsets.items()]
+        assert shown == sorted(await stored(box)) == (["g/b/1", "g/b/2"] if rows == 4 else [])
+        assert await deleted(box).wait() is ErrorCode.NONE
+        assert await stored(box) == []
+
+
+async def test_a_group_is_put_back_whole_where_the_store_does_not_tell_what_is_left(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be there still, and who reads on from it loses nothing."""
+    async with coordinator(store) as box:
+        await commits(box, "g", a=1)
+        with monkeypatch.context() as patch:
+
+            async def silent(*_args: Any, **_options: Any) -> None:
+                raise StorageError("no answer")
+
+            patch.setattr(type(box.manager), "get", silent)
+            patch.setattr(type(box.manager), "commit", silent)
+            assert await deleted(box).wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert topics_of(box) == ["a"]
+        assert await deleted(box).wait() is ErrorCode.NONE
 
 
 def test_offsets_of_a_topic_that_is_dropped_are_left_out_from_then_on() -> None:

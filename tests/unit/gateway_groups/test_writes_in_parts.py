@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
+from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.writer import MAX_BYTES, GroupWriter, Row, Write
 from kclient.gateway.rows.groups import CommittedOffset, decode_offset
 from kclient.htp.errors import StorageFullError
@@ -97,6 +98,26 @@ async def test_small_writes_of_others_go_between_the_parts_of_a_large_one(
         assert [group for group in seen.groups if group != "h"] == ["g"] * 21
         assert seen.groups.count("h") == 2
         assert seen.commits[-1] == ["group-offset/g/b/0"]
+
+
+async def test_what_a_large_commit_adds_is_counted_once(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else there is no room for the offsets of others for as long as it takes."""
+    async with coordinator(store) as box:
+        monkeypatch.setattr("kclient.gateway.groups.writer.MAX_ROWS", 100)
+        Stored(box, monkeypatch)
+        record: Any = box.topics.get("a")
+        large, account, most = OffsetCommit(), box.groups._memory.offsets, 0
+        for number in range(1950):
+            large.add(record, number, CommittedOffset(1))
+        for _ in box.groups.committed.measure("g", large):
+            pass
+        write = box.groups.committed.commit("g", large)
+        expected = account.held
+        while not write.done:
+            most = max(most, account.held)
+            await anyio.lowlevel.checkpoint()
+        assert account.held <= most <= expected + 2_000
+        assert account.held == expected
 
 
 async def test_several_large_writes_go_one_after_the_other(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +237,9 @@ class Numbered:
 
     def stored(self) -> tuple[()]:
         return ()
+
+    async def failed(self, manager: Manager) -> None:
+        raise AssertionError
 
 
 writes = st.lists(
