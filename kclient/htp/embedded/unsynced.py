@@ -126,8 +126,8 @@ class Unsynced:
             end: The next ordinal.
         """
         self._wanted = False
-        if not self._segments:
-            self.over()  # the round before covered what was asked for since
+        if not self._segments or self._abandoned:
+            self.over()  # the round before covered what was asked for since, or nobody would carry it out
             return None
         segments = tuple(self._segments)
         files = tuple(
