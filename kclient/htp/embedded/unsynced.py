@@ -88,9 +88,9 @@ class Unsynced:
         finally:
             if not held:
                 self._segments.pop()
-        if held and not segment.exists:
-            segment.exists = True
-            self._entries += 1
+            if not segment.exists and segment.handle.fd >= 0:  # created, also where a signal handler's exception came
+                segment.exists = True
+                self._entries += 1
         return held
 
     def let_go(self) -> None:
@@ -106,8 +106,12 @@ class Unsynced:
     def request(self) -> None:
         """Have everything synced that was written, by the end of this turn of the event loop."""
         if not (self._wanted or self._abandoned):
-            self._wanted = True
-            self._want()
+            try:
+                self._wanted = True
+                self._want()
+            except BaseException:  # a signal handler's: nobody may have been asked, and the next request asks
+                self._wanted = False
+                raise
 
     def sync(self) -> None:
         """Have everything synced that is not, also where nobody waits for it."""

@@ -20,6 +20,7 @@ import anyio.to_thread
 import pytest
 from sqlalchemy import create_engine, text
 
+from kclient.concurrency import LoopHandle
 from kclient.errors import KafkaError
 from kclient.htp import (
     ConflictError,
@@ -515,6 +516,59 @@ async def test_a_topic_is_closed_in_the_turn_after_that_thread_died(
         monkeypatch.setattr(EmbeddedTopic, "give_up", give_up_late)
         with anyio.fail_after(10):
             await store.broker.close(TOPIC)
+
+
+class Interruption:
+    """The exception of a signal handler that comes, once it is due, when the next thing is posted in this thread."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.due = False
+        thread, post = threading.get_ident(), LoopHandle.post
+
+        def interrupted(handle: LoopHandle, function: Callable[[], object]) -> bool:
+            if self.due and threading.get_ident() == thread:
+                self.due = False
+                raise self.Error
+            return post(handle, function)
+
+        monkeypatch.setattr(LoopHandle, "post", interrupted)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, OTHER], ids=["the same topic", "another"])
+async def test_a_signal_amid_an_append_holds_up_no_later_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: Topic
+) -> None:
+    interruption = Interruption(monkeypatch)
+    async with named_store(f"embedded:{tmp_path / 'data'}") as store:
+        await prepare(store)
+        interruption.due = True
+        with pytest.raises(Interruption.Error):
+            store.broker.send_nowait(TOPIC, [message(0)])
+        with anyio.fail_after(10):
+            ordinal = (await store.broker.status(topic)).next
+            await (await store.broker.send(topic, [message(ordinal)])).synced()
+
+
+@pytest.mark.parametrize("durability", ["synced", "written"])
+async def test_a_signal_amid_the_making_of_room_keeps_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    """The file was made by then: it must be the one that is written to, and be let go when it is synced."""
+    interruption = Interruption(monkeypatch)
+    options: dict[str, Any] = {"durability": durability, "max_open_files": 1}
+    async with named_store(f"embedded:{tmp_path / 'data'}", **options) as store:
+        await prepare(store)
+        interruption.due = True
+        with pytest.raises(Interruption.Error):
+            store.broker.send_nowait(TOPIC, [message(0)])
+        with anyio.fail_after(10):
+            await (await store.broker.send(TOPIC, [message(0)])).synced()
+            await (await store.broker.send(OTHER, [message(0)])).synced()
+    async with named_store(f"embedded:{tmp_path / 'data'}", **options) as store:
+        assert (await store.broker.open(TOPIC, FRAMING)).end == 1
 
 
 async def test_closing_a_store_that_has_failed_leaves_nothing_open(
