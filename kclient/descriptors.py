@@ -13,7 +13,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -112,14 +111,19 @@ class DescriptorShare:
         self._owner._forget(self)
 
 
-@cache
+_made: Final[dict[str, Descriptors]] = {}
+
+
 def process_descriptors() -> Descriptors:
     """Those of this process: what the system allows it, without what was open at the first call."""
-    return Descriptors(max(_LEAST, _allowed() - _open() - _ASIDE))
+    found = _made.get("process")
+    if found is None:  # of two threads that ask first at the same time both take the one that is there first
+        found = _made.setdefault("process", Descriptors(max(_LEAST, _allowed() - _open() - _ASIDE)))
+    return found
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=process_descriptors.cache_clear)  # the parent's shares are not the child's
+    os.register_at_fork(after_in_child=_made.clear)  # the parent's shares are not the child's
 
 
 def _allowed() -> int:

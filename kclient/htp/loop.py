@@ -18,8 +18,12 @@ class Signal:
     def fire(self) -> None:
         """Have the callback called; from any thread."""
         if not self._pending:
-            self._pending = True
-            self._post(self._run)
+            try:
+                self._pending = True
+                self._post(self._run)
+            except BaseException:  # a signal handler's: it may not have been posted, and the next fire posts it
+                self._pending = False
+                raise
 
     def stop(self) -> None:
         """Never call the callback again (from the loop's thread)."""

@@ -107,6 +107,20 @@ print(process_descriptors().limit)
     assert 300 <= int(found.stdout) <= 500 - 100 - 64
 
 
+def test_threads_that_ask_first_at_the_same_time_share_one() -> None:
+    code = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from kclient import descriptors
+both, counted = threading.Barrier(2), descriptors._open
+descriptors._open = lambda: (both.wait(10), counted())[1]
+with ThreadPoolExecutor(2) as pool:
+    first, second = [pool.submit(descriptors.process_descriptors) for _ in range(2)]
+assert first.result() is second.result() is descriptors.process_descriptors()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_has_its_own() -> None:

@@ -156,13 +156,15 @@ class EmbeddedBroker:
 
     def fail(self, error: StorageError) -> None:
         """Nothing can be stored any more: whoever waits hears of it, and so does every later call."""
+        if self._failed:
+            return
+        self._failed = True
+        reason = str(error)
         if self._refusal is None:
-            reason = str(error)
             self._refuse(lambda: StorageError(reason))
-            self._failed = True
-            self._services.open_files.tell_room()
-            for log in list(self._logs):
-                log.abandon(reason)
+        self._services.open_files.tell_room()
+        for log in list(self._logs):  # also while the store is being closed, which waits for what they sync
+            log.abandon(reason)
 
     def _refuse(self, refusal: Callable[[], KafkaError]) -> list[TopicLog]:
         """Refuse every further call; the logs that were open."""

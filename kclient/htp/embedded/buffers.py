@@ -19,9 +19,16 @@ LARGEST: Final = 16 << 20
 _MOST: Final = 64 << 20
 _SHARE: Final = 8
 """They take one part in so many of what the process may keep, at most."""
-_OWN_REFERENCES: Final = 3
-"""The pool's list, the loop's variable, and the argument of `getrefcount`."""
 _COUNTS: Final = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def _references(buffers: list[bytearray], index: int) -> int:
+    """To a buffer in a list. All is counted here: interpreters differ in whether what a call is passed counts."""
+    return sys.getrefcount(buffers[index])
+
+
+_UNREAD: Final = _references([bytearray()], 0)
+"""To one that nobody reads."""
 
 
 class ReadBuffers:
@@ -51,9 +58,10 @@ class ReadBuffers:
         if not _COUNTS or not SMALLEST <= length <= LARGEST:
             return bytearray(length)
         size = 1 << (length - 1).bit_length()
-        for buffer in self._buffers:
-            if len(buffer) == size and sys.getrefcount(buffer) == _OWN_REFERENCES:
-                return memoryview(buffer)[:length]
+        buffers = self._buffers
+        for index in range(len(buffers)):  # without a name for each, which would be a reference
+            if len(buffers[index]) == size and _references(buffers, index) == _UNREAD:
+                return memoryview(buffers[index])[:length]
         made = bytearray(size)
         if self._fits(size) or self._make_room(size):
             self._buffers.append(made)
@@ -64,7 +72,7 @@ class ReadBuffers:
         """Forget buffers of other sizes that are free."""
         index = len(self._buffers) - 1
         while index >= 0 and not self._fits(size):
-            if sys.getrefcount(self._buffers[index]) == _OWN_REFERENCES - 1:
+            if _references(self._buffers, index) == _UNREAD:
                 self._count(-len(self._buffers.pop(index)))  # others may go on then, who want all given up
             index = min(index, len(self._buffers)) - 1
         return self._fits(size)

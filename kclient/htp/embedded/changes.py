@@ -8,7 +8,9 @@ at its keys, and following costs as much as has changed, however many values the
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select
@@ -21,6 +23,8 @@ from kclient.htp.rows import prefix_end
 _REVISION: Final = "revision"
 _HISTORY: Final = "history"
 _FLOOR: Final = "changes forgotten"
+_COMPARED: Final = 100
+"""Prefixes that the database compares with itself: an expression may be only so deep, and so many values be bound."""
 
 
 class ChangeLog:
@@ -108,13 +112,18 @@ class ChangeLog:
         query = (
             select(changes.c.key, changes.c.version, entries.c.value)
             .select_from(changes.outerjoin(entries, value))
-            .where(changes.c.version > place.whole, or_(*map(_below, prefixes)))
+            .where(changes.c.version > place.whole)
             .order_by(changes.c.version, changes.c.key)
-            .limit(limit + 1)
         )
         if place.key is not None:
             query = query.where(or_(changes.c.version > place.revision, changes.c.key > place.key))
-        return [Change(row.key, row.value, row.version) for row in connection.execute(query)]
+        if len(prefixes) <= _COMPARED:
+            query = query.where(or_(*map(_below, prefixes))).limit(limit + 1)
+            return [Change(row.key, row.value, row.version) for row in connection.execute(query)]
+        told = _among(prefixes)
+        with connection.execute(query) as rows:
+            found = (Change(row.key, row.value, row.version) for row in rows if told(row.key))
+            return list(islice(found, limit + 1))
 
     @staticmethod
     def _followed(connection: Connection) -> dict[str, int]:
@@ -125,3 +134,17 @@ class ChangeLog:
 def _below(prefix: str) -> ColumnElement[bool]:
     end = prefix_end(prefix)
     return changes.c.key >= prefix if end is None else and_(changes.c.key >= prefix, changes.c.key < end)
+
+
+def _among(prefixes: Iterable[str]) -> Callable[[str], bool]:
+    """What tells whether a key is below one of many prefixes."""
+    shortest: list[str] = []
+    for prefix in sorted(prefixes):
+        if not (shortest and prefix.startswith(shortest[-1])):
+            shortest.append(prefix)
+
+    def told(key: str) -> bool:
+        place = bisect_right(shortest, key)  # none is below another, so no other can be the key's
+        return place > 0 and key.startswith(shortest[place - 1])
+
+    return told

@@ -99,7 +99,11 @@ class OpenFiles:
         handle.pins += 1
         self._held[handle] = sync
         if len(self._held) >= self._many:
-            self._sync_held()
+            try:
+                self._sync_held()
+            except BaseException:  # a signal handler's: the caller takes it for not held
+                self.let_go(handle)
+                raise
         return True
 
     async def room(self) -> None:
@@ -163,9 +167,9 @@ class OpenFiles:
     def _sync_held(self) -> None:
         """Have all synced that is held, so that it may be closed."""
         if not self._asked:
-            self._asked = True
             for sync in list(self._held.values()):
                 sync()
+            self._asked = True
 
     def _close_idle(self) -> bool:
         handle = next(iter(self._idle), None)

@@ -29,6 +29,7 @@ class Unsynced:
         "_entries",
         "_generation",
         "_open_files",
+        "_passed",
         "_plans",
         "_requested",
         "_segments",
@@ -42,7 +43,9 @@ class Unsynced:
         self._open_files = open_files
         self._want = want
         self._segments: list[Segment] = []
-        """Written to since their last sync, in order; pinned."""
+        """Written to since their last sync, in order; held open."""
+        self._passed: dict[Segment, int] = {}
+        """Synced, and held open until the newest plan that names their files is over: each with its number."""
         self._entries = 0
         self._synced_entries = 0
         """Counts of segments that were created, and of those whose entry in the directory is durable."""
@@ -73,6 +76,9 @@ class Unsynced:
         """Open the last segment, creating its file if need be, until it is synced; False if it cannot be held yet."""
         if self._segments and self._segments[-1] is segment:
             return True
+        if self._passed.pop(segment, None) is not None:
+            self._segments.append(segment)
+            return True
         if not segment.exists:
             self._open_files.files.remove(segment.path)  # if it was given up, and could not be removed then
         self._segments.append(segment)  # first: it may have to be synced at once to make room
@@ -82,31 +88,34 @@ class Unsynced:
         finally:
             if not held:
                 self._segments.pop()
-        if held and not segment.exists:
-            segment.exists = True
-            self._entries += 1
+            if not segment.exists and segment.handle.fd >= 0:  # created, also where a signal handler's exception came
+                segment.exists = True
+                self._entries += 1
         return held
 
     def let_go(self) -> None:
         """Keep none of the files open any more."""
-        for segment in list(self._segments):
-            self._release(segment)
-
-    def _release(self, segment: Segment) -> None:
-        self._segments.remove(segment)
-        self._open_files.let_go(segment.handle)
+        segments = [*self._passed, *self._segments]
+        self._passed.clear()
+        self._segments.clear()
+        for segment in segments:
+            self._open_files.let_go(segment.handle)
 
     # --- plans ---
 
     def request(self) -> None:
         """Have everything synced that was written, by the end of this turn of the event loop."""
         if not (self._wanted or self._abandoned):
-            self._wanted = True
-            self._want()
+            try:
+                self._wanted = True
+                self._want()
+            except BaseException:  # a signal handler's: nobody may have been asked, and the next request asks
+                self._wanted = False
+                raise
 
     def sync(self) -> None:
         """Have everything synced that is not, also where nobody waits for it."""
-        if self._segments:
+        if self._segments or self._passed:  # these may be written to again before they are let go
             self._all = True
             if self._requested is None:
                 self.request()
@@ -121,8 +130,8 @@ class Unsynced:
             end: The next ordinal.
         """
         self._wanted = False
-        if not self._segments:
-            self.over()  # the round before covered what was asked for since
+        if not self._segments or self._abandoned:
+            self.over()  # the round before covered what was asked for since, or nobody would carry it out
             return None
         segments = tuple(self._segments)
         files = tuple(
@@ -154,10 +163,18 @@ class Unsynced:
             segment = self._segments[0]
             if segment.base > last.base or (segment is last and segment.size > covered.position):
                 break
-            self._release(segment)
+            del self._segments[0]
             whole.append(segment)
-        self._all = self._all and bool(self._segments)
-        if self._all:
+            if self._requested is None:
+                self._open_files.let_go(segment.handle)
+            else:  # it names the file by its descriptor, whose number would be another file's by then
+                self._passed[segment] = self._plans
+        if self._passed:
+            for segment in [each for each, plan in self._passed.items() if plan <= covered.number]:
+                del self._passed[segment]
+                self._open_files.let_go(segment.handle)
+        self._all = self._all and bool(self._segments or self._passed)
+        if self._all and self._segments:
             self.request()
         return whole
 

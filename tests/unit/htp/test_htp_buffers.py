@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+
+import pytest
+
 from kclient.htp.embedded.buffers import LARGEST, SMALLEST, ReadBuffers
 
 
@@ -47,3 +52,26 @@ def test_the_pool_is_bounded_and_makes_room() -> None:
     del small
     assert address(pool.take(SMALLEST)) == where
     assert pool._size <= 4 * LARGEST
+
+
+@pytest.mark.parametrize("uncounted", range(4))
+def test_whatever_the_interpreter_counts(monkeypatch: pytest.MonkeyPatch, uncounted: int) -> None:
+    """Newer ones do not count what a call is passed: one reader more must not look like none."""
+    count = sys.getrefcount
+    monkeypatch.setattr(sys, "getrefcount", lambda thing: count(thing) - uncounted)
+    spec = importlib.util.find_spec(ReadBuffers.__module__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pool = module.ReadBuffers()
+    held = pool.take(SMALLEST)
+    other = None
+    for _ in range(200):
+        other = pool.take(SMALLEST)
+        assert address(other) != address(held)
+    assert pool._size == 3 * SMALLEST, "of the others one is read, and one is free"
+    del other
+    large = [pool.take(LARGEST) for _ in range(4)]
+    assert pool._size == SMALLEST + 3 * LARGEST, "those that are free have made room"
+    assert len({address(each) for each in [held, *large]}) == 5

@@ -149,6 +149,19 @@ async def test_prefixes_to_the_end_of_what_text_can_be(manager: Manager) -> None
         assert found == [key for key in keys if key.startswith(prefix)], ascii(prefix)
 
 
+@pytest.mark.parametrize("count", [101, 20_000])
+async def test_very_many_prefixes(manager: Manager, count: int) -> None:
+    """More than one statement of a database can name; in no order, and some below others."""
+    token = await begin(manager, "a/")
+    prefixes = [f"a/{number:05}" for number in reversed(range(1, count))] + ["a/00007/x", "a/00007"]
+    keys = ["a/", "a/00000", "a/00001", "a/00007", "a/00007/x", "a/00007/y", f"a/{count - 1:05}z", f"a/{count:05}"]
+    first = await manager.commit({**dict.fromkeys(keys, b""), "b": b""})
+    second = await manager.commit({"a/00001": None, "a/": None})
+    expected = [Change(key, b"", first) for key in keys[3:-1]] + [Change("a/00001", None, second)]
+    assert await told(manager, prefixes, token, 2) == expected
+    assert await told(manager, [*prefixes, "a/"], token) == await told(manager, A, token)
+
+
 async def test_what_the_store_writes_of_its_own_is_told_too(store_url: str) -> None:
     """A topic's checkpoint is a row of the embedded broker's."""
     async with open_store(store_url) as store:

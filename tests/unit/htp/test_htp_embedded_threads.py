@@ -20,6 +20,8 @@ import anyio.to_thread
 import pytest
 from sqlalchemy import create_engine, text
 
+from kclient.concurrency import LoopHandle
+from kclient.errors import KafkaError
 from kclient.htp import (
     ConflictError,
     LeaseHeldError,
@@ -37,6 +39,7 @@ from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.embedded.checkpoints import SyncCheckpoints
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files, SyncPoint
+from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.recovery import SET_ASIDE, SET_ASIDE_MS
 from kclient.htp.embedded.syncer import Syncer
@@ -423,7 +426,7 @@ async def test_what_waits_for_a_sync_when_that_thread_dies(store: NamedStore, mo
             await call
 
 
-@pytest.mark.parametrize("what", ["delete", "close"])
+@pytest.mark.parametrize("what", ["delete", "close", "close the store"])
 async def test_a_topic_that_is_given_up_when_that_thread_dies(tmp_path: Path, what: str) -> None:
     """Nobody holds it any more, and whoever gives it up waits for a sync that never ends."""
     files = FailingFiles()
@@ -442,11 +445,130 @@ async def test_a_topic_that_is_given_up_when_that_thread_dies(tmp_path: Path, wh
         await anyio.to_thread.run_sync(begun.wait, 30)
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:
-                group.start_soon(getattr(store.broker, what), TOPIC)
+                if what == "close the store":
+                    group.start_soon(store.aclose)
+                else:
+                    group.start_soon(getattr(store.broker, what), TOPIC)
                 await anyio.wait_all_tasks_blocked()
                 end.set()
             with pytest.raises(StorageError, match="the thread that syncs has ended: SystemExit"):
                 await sent.synced()
+
+
+async def test_a_sync_cannot_be_settled_while_the_store_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = FailingFiles()
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync="each") as store:
+        await prepare(store)
+        begun, end = threading.Event(), threading.Event()
+
+        def hold_up(point: SyncPoint) -> None:
+            if point is SyncPoint.MESSAGES:
+                begun.set()
+                end.wait(30)
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+        files.on_sync = hold_up
+        monkeypatch.setattr(TopicLog, "_advance", fail)
+        sent = await store.broker.send(TOPIC, [message(0)])
+        await anyio.to_thread.run_sync(begun.wait, 30)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.aclose)
+                await anyio.wait_all_tasks_blocked()
+                end.set()
+            with pytest.raises(StorageError, match="settling a sync failed: ZeroDivisionError"):
+                await sent.synced()
+
+
+async def test_a_topic_is_closed_in_the_turn_after_that_thread_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was appended just before wants a sync, and asks for it when its log has been told that there is none."""
+    files = FailingFiles()
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync="each") as store:
+        await prepare(store)
+        broker = store.store.broker
+        assert isinstance(broker, EmbeddedBroker)
+        thread = broker._syncer._thread
+        begun, end = threading.Event(), threading.Event()
+        give_up = EmbeddedTopic.give_up
+
+        def die(point: SyncPoint) -> None:
+            if point is SyncPoint.MESSAGES:
+                begun.set()
+                end.wait(30)
+                raise SystemExit
+
+        def give_up_late(topic: EmbeddedTopic, refusal: Callable[[], KafkaError]) -> TopicLog | None:
+            if not end.is_set():
+                end.set()
+                thread.join()
+                assert topic.send_nowait([message(0)])
+            return give_up(topic, refusal)
+
+        files.on_sync = die
+        await store.broker.send(OTHER, [message(0)])
+        await anyio.to_thread.run_sync(begun.wait, 30)
+        monkeypatch.setattr(EmbeddedTopic, "give_up", give_up_late)
+        with anyio.fail_after(10):
+            await store.broker.close(TOPIC)
+
+
+class Interruption:
+    """The exception of a signal handler that comes, once it is due, when the next thing is posted in this thread."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.due = False
+        thread, post = threading.get_ident(), LoopHandle.post
+
+        def interrupted(handle: LoopHandle, function: Callable[[], object]) -> bool:
+            if self.due and threading.get_ident() == thread:
+                self.due = False
+                raise self.Error
+            return post(handle, function)
+
+        monkeypatch.setattr(LoopHandle, "post", interrupted)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, OTHER], ids=["the same topic", "another"])
+async def test_a_signal_amid_an_append_holds_up_no_later_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: Topic
+) -> None:
+    interruption = Interruption(monkeypatch)
+    async with named_store(f"embedded:{tmp_path / 'data'}") as store:
+        await prepare(store)
+        interruption.due = True
+        with pytest.raises(Interruption.Error):
+            store.broker.send_nowait(TOPIC, [message(0)])
+        with anyio.fail_after(10):
+            ordinal = (await store.broker.status(topic)).next
+            await (await store.broker.send(topic, [message(ordinal)])).synced()
+
+
+@pytest.mark.parametrize("durability", ["synced", "written"])
+async def test_a_signal_amid_the_making_of_room_keeps_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    """The file was made by then: it must be the one that is written to, and be let go when it is synced."""
+    interruption = Interruption(monkeypatch)
+    options: dict[str, Any] = {"durability": durability, "max_open_files": 1}
+    async with named_store(f"embedded:{tmp_path / 'data'}", **options) as store:
+        await prepare(store)
+        interruption.due = True
+        with pytest.raises(Interruption.Error):
+            store.broker.send_nowait(TOPIC, [message(0)])
+        with anyio.fail_after(10):
+            await (await store.broker.send(TOPIC, [message(0)])).synced()
+            await (await store.broker.send(OTHER, [message(0)])).synced()
+    async with named_store(f"embedded:{tmp_path / 'data'}", **options) as store:
+        assert (await store.broker.open(TOPIC, FRAMING)).end == 1
 
 
 async def test_closing_a_store_that_has_failed_leaves_nothing_open(

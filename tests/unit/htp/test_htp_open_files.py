@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ import pytest
 from kclient.htp import StorageError, StorageFullError, Topic, UnknownTopicError
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.handles import Handle, OpenFiles
+from kclient.htp.embedded.topic import EmbeddedTopic
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.disks import FailingFiles
 from tests.unit.htp.plain_messages import FRAMING, TOPIC, message, payloads
@@ -52,6 +54,27 @@ class CountedFiles(Files):
     def close(self, fd: int) -> None:
         self.segments.discard(fd)
         super().close(fd)
+
+
+class HeldSyncs(CountedFiles):
+    """The first two syncs of messages wait; remembers which file each one reached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = [threading.Event(), threading.Event()]
+        self.free = [threading.Event(), threading.Event()]
+        self.synced: list[str] = []
+        self._numbers = itertools.count()
+
+    def sync(self, fd: int, point: SyncPoint) -> None:
+        if point in (SyncPoint.MESSAGES, SyncPoint.SEALED):
+            number = next(self._numbers)
+            if number < 2:
+                self.begun[number].set()
+                self.free[number].wait(10)
+            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            self.synced.append(f"{path.parent.name.partition('.')[0]}/{int(path.stem)}")
+        super().sync(fd, point)
 
 
 def named(number: int) -> Topic:
@@ -148,6 +171,54 @@ async def test_what_is_written_during_a_sync_that_makes_room_keeps_none(tmp_path
                 await anyio.wait_all_tasks_blocked()
                 files.on_sync = None
                 free.set()
+
+
+async def test_a_file_that_a_newer_plan_names_is_not_closed(tmp_path: Path) -> None:
+    """Though it was synced meanwhile: its number would be another topic's file when the plan's turn comes."""
+    files = HeldSyncs()
+    async with many(tmp_path / "data", 2, files, group_sync="each", max_open_files=2) as store:
+        first = await store.broker.send(named(0), [message(0, b"x")])
+        await anyio.to_thread.run_sync(files.begun[0].wait, 10)
+        await store.broker.roll(named(0))
+        await anyio.wait_all_tasks_blocked()
+        files.free[0].set()
+        await first.synced()
+        await anyio.to_thread.run_sync(files.begun[1].wait, 10)
+        second = await store.broker.send(named(0), [message(1, b"x")])
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.broker.send, named(1), [message(0, b"x")])
+                await anyio.wait_all_tasks_blocked()
+                files.free[1].set()
+            await second.synced()
+            await (await store.broker.send(named(1), [message(1, b"x")])).synced()
+        assert files.synced[:2] == ["domain~topic-0/0"] * 2
+        assert set(files.synced[2:]) == {"domain~topic-0/1", "domain~topic-1/0"}
+        assert files.most == 2
+
+
+async def test_a_file_that_is_kept_for_a_newer_plan_is_written_to_again(tmp_path: Path) -> None:
+    """It is held once and not twice, and synced when others need room, also where nobody else has it synced."""
+    files = HeldSyncs()
+    options: dict[str, Any] = {"durability": "written", "group_sync": "each", "max_open_files": 1}
+    async with many(tmp_path / "data", 2, files, **options) as store:
+        opened = store.broker.opened[named(0)]
+        assert isinstance(opened, EmbeddedTopic)
+        await store.broker.send(named(0), [message(0, b"x")])
+        await anyio.to_thread.run_sync(files.begun[0].wait, 10)
+        opened.use().unsynced.request()
+        await anyio.wait_all_tasks_blocked()
+        files.free[0].set()
+        await anyio.to_thread.run_sync(files.begun[1].wait, 10)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.broker.send, named(1), [message(0, b"x")])
+                await anyio.wait_all_tasks_blocked()
+                assert store.broker.send_nowait(named(0), [message(1, b"y")])
+                files.free[1].set()
+        assert files.synced[:3] == ["domain~topic-0/0"] * 3
+        assert files.most == 1
 
 
 async def test_none_at_all_is_an_error(tmp_path: Path) -> None:
