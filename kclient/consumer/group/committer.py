@@ -201,6 +201,11 @@ class Committer:
         """The task has died, or ends: nobody will commit any more, and whoever waits or is to be called is told."""
         with self._lock:
             self._ended = self._ended or error
+        self.give_up(error)
+
+    def give_up(self, error: KafkaError) -> None:
+        """Nothing asked for so far is waited for any more; whoever waits or is to be called is told."""
+        with self._lock:
             pending = self._pending()
             self._queue.clear()
         for commit in pending:

@@ -295,6 +295,7 @@ async def test_callbacks_learn_that_close_gave_up(timeout: float) -> None:
                 await anyio.sleep(0.01)
             await consumer.close(timeout)
         assert told == [ClosedError, ClosedError, "closed"]
+        assert (1, ApiKey.LEAVE_GROUP) in kafka.asked, "leaving waits for the commits no longer than close does"
 
 
 @pytest.mark.parametrize("hangs", [False, True])

@@ -15,7 +15,7 @@ from kclient.consumer.group import driver
 from kclient.errors import BrokerConnectionError, ClosedError, CommitFailedError, KafkaError
 from kclient.protocol.messages import LeaveGroupRequest, LeaveGroupRequestMember, OffsetCommitRequest
 from kclient.testing import memory_broker
-from kclient.types import TopicPartition
+from kclient.types import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.anyio
 
@@ -324,3 +324,23 @@ async def test_a_commit_is_never_made_in_a_later_membership_than_it_was_asked_fo
                     await anyio.sleep(0.01)
             assert isinstance(outcomes[-1], CommitFailedError)
             assert await one.committed(T[:1]) == {T[0]: None}
+
+
+@pytest.mark.parametrize("leave", LEAVINGS)
+async def test_what_is_committed_just_before_leaving_is_committed(
+    leave: Callable[[kclient.Consumer], Awaitable[None]],
+) -> None:
+    async with members("range", enable_auto_commit=False) as (one, other):
+        one.subscribe(["t"])
+        told: list[Exception | None] = []
+        with anyio.fail_after(20):
+            while not one.assignment():
+                await one.poll(0.05)
+            for offset in range(3):
+                one.commit_async({T[0]: offset}, lambda offsets, error: told.append(error))
+            await leave(one)
+            while len(told) < 3:
+                await one.commit({})  # which has the callbacks called
+                await anyio.sleep(0.01)
+        assert told == [None] * 3
+        assert await other.committed(T[:1]) == {T[0]: OffsetAndMetadata(2)}
