@@ -324,11 +324,14 @@ class GroupMember:
             self._refresh.end()
 
     def awaits(self, request: GroupRequest) -> bool:
-        """Whether the request is still of interest; one that could not leave before has lost its sense else."""
+        """Whether the request is still of interest; one that could not leave before has lost its sense else.
+
+        LeaveGroup never has: the member that it is of stays in the group without, whatever this one became since.
+        """
         return (
             request is self._joining
             or request is self._heartbeat
-            or self._leave.is_for(request)
+            or request.kind is RequestKind.LEAVE
             or self.lookup.is_awaiting(request)
         )
 
