@@ -404,6 +404,7 @@ class ConsumerCore:
         """
         begun = self.life.begin_closing(caller)
         if begun:
+            self.waits.woken = False  # for a call that will never come; not for the commit of a listener in `close`
             self.readiness.need_poll()
         return begun
 

@@ -245,8 +245,6 @@ class ConsumerGroup:
     async def left(self, timeout: float) -> None:
         """Wait until the coordinator knows that this member left, or the time is over."""
         try:
-            await self._waits.until(
-                lambda: not self.member.leaving or self._waits.woken, max(timeout, LAST_WORDS), "Leaving the group"
-            )
+            await self._waits.until(lambda: not self.member.leaving, max(timeout, LAST_WORDS), "Leaving the group")
         except KafkaError as error:
             logger.info("%s", error)
