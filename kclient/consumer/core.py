@@ -391,8 +391,9 @@ class ConsumerCore:
         warn_unclosed(face, remedy, lost if self._group is not None else "")
 
     async def _retire(self) -> None:
-        if self._group is not None and self._group.in_use and self.supervisor.running:
-            self._group.leave("the consumer was forgotten without close")
+        if self._group is not None and self.supervisor.running:
+            if self._group.in_use:
+                self._group.leave("the consumer was forgotten without close")
             await self._group.left(LAST_WORDS)
         await self.shut()
 

@@ -97,6 +97,21 @@ async def test_a_wakeup_that_no_call_has_raised_does_not_end_unsubscribe() -> No
             await consumer.committed([T0])
 
 
+@pytest.mark.parametrize("how", ["subscribe", "assign", "unsubscribe"])
+async def test_who_gave_up_the_subscription_without_waiting_has_left_after_close(how: str) -> None:
+    async with ReadableKafka() as kafka, reading(kafka) as consumer:
+        await joined(kafka, consumer)
+        if how == "subscribe":
+            consumer.subscribe([])
+        elif how == "assign":
+            consumer.assign([])
+        else:
+            with anyio.move_on_after(0):
+                await consumer.unsubscribe()
+        await consumer.close()
+        assert (1, ApiKey.LEAVE_GROUP) in kafka.asked
+
+
 async def test_a_close_while_another_task_iterates() -> None:
     async with ReadableKafka() as kafka:
         kafka.fill("t", 0, 5)
