@@ -155,6 +155,11 @@ class GroupMember:
         if self.state is MemberState.UNJOINED and self._topics is not None:
             self._go(MemberEvent.POLLED)
 
+    @property
+    def outside(self) -> bool:
+        """Whether there is no membership, and none on its way: a poll has to begin one, or to raise why not."""
+        return self.state in _ABSENT
+
     def wait_in_poll(self, begins: bool, now: float) -> None:
         """The user begins to wait inside `poll`, or ends it; `max.poll.interval.ms` does not count that time."""
         self._polls.waits(begins, now)
