@@ -391,8 +391,9 @@ class ConsumerCore:
         warn_unclosed(face, remedy, lost if self._group is not None else "")
 
     async def _retire(self) -> None:
-        if self._group is not None and self._group.in_use and self.supervisor.running:
-            self._group.leave("the consumer was forgotten without close")
+        if self._group is not None and self.supervisor.running:
+            if self._group.in_use:
+                self._group.leave("the consumer was forgotten without close")
             await self._group.left(LAST_WORDS)
         await self.shut()
 
@@ -404,6 +405,7 @@ class ConsumerCore:
         """
         begun = self.life.begin_closing(caller)
         if begun:
+            self.waits.woken = False  # for a call that will never come; not for the commit of a listener in `close`
             self.readiness.need_poll()
         return begun
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kclient.consumer.actions import Await
+from kclient.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -85,5 +86,7 @@ class Departure:
             if group.committer.busy:  # by a callback
                 yield Await(group.committer.drained, (max(deadline - self._clock(), 0),))
             yield from group.commit_at_last(deadline)
+        if self._clock() >= deadline:
+            group.committer.give_up(ClosedError("The consumer was closed"))  # leaving does not wait for them either
         yield from self.unsubscribe("the consumer was closed", max(deadline - self._clock(), 0))
         return error

@@ -46,6 +46,8 @@ class Commit:
     callback: CommitCallback | None = None
     automatic: bool = False
     """Whether it is an auto commit: a failure is logged, and partitions that do not exist any more are left out."""
+    identity: ConsumerGroupMetadata | KafkaError | None = None
+    """As whom it was asked for, or why there was no membership to commit in; None while it has not been."""
     done: Completion[None] = field(default_factory=Completion)
     problem: KafkaError | None = None
     """Why the last attempt failed."""
@@ -129,15 +131,29 @@ class Committer:
         return self._current is not None or bool(self._queue)
 
     def put(self, commit: Commit) -> None:
-        """Commit after everything asked for before; may be called from any thread."""
+        """Commit after everything asked for before; may be called from any thread.
+
+        Whatever becomes of the membership while it waits, the commit is made as the member of now: else it could set
+        back what others have committed since, and no broker could tell.
+        """
         with self._lock:
             ended = self._ended
             if ended is None:
+                commit.identity = self._identity()
                 self._queue.append(commit)
         if ended is None:
             self.wakeup.set()
         else:
             self._tell(commit, ended)
+
+    def _identity(self) -> ConsumerGroupMetadata | KafkaError:
+        """As whom to commit what is asked for now, or why not."""
+        if not self._subscriptions.uses_group:
+            return ConsumerGroupMetadata(self._member.settings.group_id)
+        try:
+            return self._member.commit_identity()
+        except KafkaError as error:
+            return error
 
     async def commit(self, places: Places, timeout: float) -> None:
         """Commit and wait for it.
@@ -185,6 +201,11 @@ class Committer:
         """The task has died, or ends: nobody will commit any more, and whoever waits or is to be called is told."""
         with self._lock:
             self._ended = self._ended or error
+        self.give_up(error)
+
+    def give_up(self, error: KafkaError) -> None:
+        """Nothing asked for so far is waited for any more; whoever waits or is to be called is told."""
+        with self._lock:
             pending = self._pending()
             self._queue.clear()
         for commit in pending:
@@ -226,7 +247,6 @@ class Committer:
         )
 
     async def _attempt(self, commit: Commit) -> None:
-        member = self._member
         node = None
         with anyio.CancelScope() as commit.looking:
             if not commit.abandoned:
@@ -235,11 +255,12 @@ class Committer:
         commit.looking = None
         if node is None:
             raise KafkaTimeoutError("Nobody waits for the commit any more")
+        identity = commit.identity
+        assert identity is not None
+        if isinstance(identity, KafkaError):
+            raise identity
         with self._lock:
-            epoch = member.lookup.epoch
-            identity = ConsumerGroupMetadata(member.settings.group_id)
-            if self._subscriptions.uses_group:
-                identity = member.commit_identity()
+            epoch = self._member.lookup.epoch
             deleted = self._subscriptions.deleted(commit.places)
         left = {tp: offset for tp, offset in commit.offsets.items() if tp not in deleted}
         if not left:

@@ -213,15 +213,17 @@ class ConsumerGroup:
         Nothing is awaited between leaving the group and unsubscribing: who is cancelled has done both, or neither.
         """
         self.committer.give_up_handing_over()
-        if not self.in_use:
+        error: Exception | None = None
+        if self.in_use:
+            ended = self._subscriptions.ended
+            error = yield from self.rebalance.give_up(*self.owned())
+            if self._subscriptions.ended == ended:  # else another task has done it meanwhile
+                self.leave(reason)
+                unsubscribe()
+        else:
             unsubscribe()
-            return None
-        ended = self._subscriptions.ended
-        error = yield from self.rebalance.give_up(*self.owned())
-        if self._subscriptions.ended == ended:  # else another task has done it meanwhile
-            self.leave(reason)
-            unsubscribe()
-        yield Await(self.left, (timeout,))
+        if self.member.leaving:  # also by an earlier call that has not waited
+            yield Await(self.left, (timeout,))
         return error
 
     def depart_at_once(self) -> Callable[[], None]:
@@ -245,8 +247,6 @@ class ConsumerGroup:
     async def left(self, timeout: float) -> None:
         """Wait until the coordinator knows that this member left, or the time is over."""
         try:
-            await self._waits.until(
-                lambda: not self.member.leaving or self._waits.woken, max(timeout, LAST_WORDS), "Leaving the group"
-            )
+            await self._waits.until(lambda: not self.member.leaving, max(timeout, LAST_WORDS), "Leaving the group")
         except KafkaError as error:
             logger.info("%s", error)

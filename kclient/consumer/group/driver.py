@@ -29,7 +29,7 @@ JOIN_CHANNEL = "join"
 """Where brokers keep a request until the other members have come."""
 
 _COMMITS_FIRST = 1.0
-"""Seconds that joining waits for commits on their way: a broker refuses what comes behind the new generation."""
+"""Seconds that joining and leaving wait for commits on their way: a broker refuses what comes behind."""
 
 
 class GroupDriver:
@@ -42,7 +42,7 @@ class GroupDriver:
         cluster: Connects to brokers.
         tasks: Run the requests.
         wakeup: Ends the wait for the time that the member named.
-        committer: Its commits go out before a join.
+        committer: Its commits go out before a join, and before the member leaves.
         on_progress: Called when the membership may have changed.
         on_topics: Called when, as leader, the member needs the metadata of other topics.
         request_timeout: Seconds for fresh metadata.
@@ -129,7 +129,7 @@ class GroupDriver:
 
         if request.node_id is None:
             return await self._cluster.ask_any(ask)
-        if request.kind is RequestKind.JOIN:
+        if request.kind in {RequestKind.JOIN, RequestKind.LEAVE}:
             await self._committer.drained(_COMMITS_FIRST)
         connection = await self._cluster.connection(request.node_id, JOIN_CHANNEL if request.parks else CHANNEL)
         with self._lock:

@@ -155,6 +155,11 @@ class GroupMember:
         if self.state is MemberState.UNJOINED and self._topics is not None:
             self._go(MemberEvent.POLLED)
 
+    @property
+    def outside(self) -> bool:
+        """Whether there is no membership, and none on its way: a poll has to begin one, or to raise why not."""
+        return self.state in _ABSENT
+
     def wait_in_poll(self, begins: bool, now: float) -> None:
         """The user begins to wait inside `poll`, or ends it; `max.poll.interval.ms` does not count that time."""
         self._polls.waits(begins, now)
@@ -324,11 +329,14 @@ class GroupMember:
             self._refresh.end()
 
     def awaits(self, request: GroupRequest) -> bool:
-        """Whether the request is still of interest; one that could not leave before has lost its sense else."""
+        """Whether the request is still of interest; one that could not leave before has lost its sense else.
+
+        LeaveGroup never has: the member that it is of stays in the group without, whatever this one became since.
+        """
         return (
             request is self._joining
             or request is self._heartbeat
-            or self._leave.is_for(request)
+            or request.kind is RequestKind.LEAVE
             or self.lookup.is_awaiting(request)
         )
 

@@ -82,10 +82,17 @@ class Rebalance:
         """Carry out the steps that are due; False if the time was over, and the next poll goes on.
 
         While one awaits, another task may unsubscribe, and assign: what is read then is none of the step's business.
+
+        Raises:
+            KafkaError: The group refused this member amid a step.
         """
         while self._subscriptions.uses_group:
             with self._lock:
                 step = self._member.step()
+                if step is None and self._member.outside:
+                    # it ended amid a step: others may read what this poll would hand out, which has to be told first
+                    self._member.polled(self._clock())
+                    step = self._member.step()
             if step is None:
                 return True
             if isinstance(step, Prepare):

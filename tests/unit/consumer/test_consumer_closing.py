@@ -14,8 +14,8 @@ import pytest
 
 import kclient
 import kclient.sync
-from kclient.consumer import ConsumerInterceptor
-from kclient.errors import ClosedError, ErrorCode, GroupAuthorizationError, KafkaError
+from kclient.consumer import ConsumerInterceptor, RebalanceListener
+from kclient.errors import ClosedError, ErrorCode, GroupAuthorizationError, KafkaError, WakeupError
 from kclient.protocol.messages import ListOffsetsRequest
 from kclient.protocol.registry import ApiKey
 from kclient.sync.portal import get_portal
@@ -72,6 +72,44 @@ async def test_two_closes_at_once(timeouts: tuple[float | None, float | None]) -
                 for timeout in timeouts:
                     tasks.start_soon(close, timeout)
         assert found == [True, True]
+
+
+async def test_a_wakeup_that_no_call_has_raised_keeps_close_from_nothing() -> None:
+    class Committing(RebalanceListener):
+        async def on_partitions_revoked(self, partitions: Any) -> None:
+            await consumer.commit({T0: 5})
+
+    async with ReadableKafka() as kafka, reading(kafka, enable_auto_commit=False) as consumer:
+        await joined(kafka, consumer)
+        consumer.subscribe(["t"], Committing())
+        consumer.wakeup()
+        await consumer.close()
+        assert closed_in_good_order(kafka)
+
+
+async def test_a_wakeup_that_no_call_has_raised_does_not_end_unsubscribe() -> None:
+    async with ReadableKafka() as kafka, reading(kafka) as consumer:
+        await joined(kafka, consumer)
+        consumer.wakeup()
+        await consumer.unsubscribe()
+        assert (1, ApiKey.LEAVE_GROUP) in kafka.asked
+        with pytest.raises(WakeupError):  # it is for the next call that waits
+            await consumer.committed([T0])
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign", "unsubscribe"])
+async def test_who_gave_up_the_subscription_without_waiting_has_left_after_close(how: str) -> None:
+    async with ReadableKafka() as kafka, reading(kafka) as consumer:
+        await joined(kafka, consumer)
+        if how == "subscribe":
+            consumer.subscribe([])
+        elif how == "assign":
+            consumer.assign([])
+        else:
+            with anyio.move_on_after(0):
+                await consumer.unsubscribe()
+        await consumer.close()
+        assert (1, ApiKey.LEAVE_GROUP) in kafka.asked
 
 
 async def test_a_close_while_another_task_iterates() -> None:
@@ -295,6 +333,7 @@ async def test_callbacks_learn_that_close_gave_up(timeout: float) -> None:
                 await anyio.sleep(0.01)
             await consumer.close(timeout)
         assert told == [ClosedError, ClosedError, "closed"]
+        assert (1, ApiKey.LEAVE_GROUP) in kafka.asked, "leaving waits for the commits no longer than close does"
 
 
 @pytest.mark.parametrize("hangs", [False, True])

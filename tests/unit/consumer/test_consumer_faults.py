@@ -15,14 +15,19 @@ from kclient.errors import (
     CommitFailedError,
     CorruptRecordError,
     ErrorCode,
+    FencedInstanceIdError,
+    GroupAuthorizationError,
+    KafkaError,
     KafkaTimeoutError,
     RetriableCommitFailedError,
     TopicAuthorizationError,
 )
 from kclient.protocol.messages import LeaveGroupRequest, LeaveGroupRequestMember, OffsetCommitRequest
+from kclient.protocol.registry import ApiKey
 from kclient.records import iter_headers
 from kclient.testing import memory_broker
 from kclient.types import OffsetAndMetadata, TopicPartition
+from tests.fake_reads import ReadableKafka
 
 pytestmark = pytest.mark.anyio
 
@@ -221,6 +226,53 @@ async def test_who_is_cancelled_in_the_listener_and_then_too_slow_has_lost_what_
                 await anyio.sleep(0.01)
         assert await values(consumer, 5) == [0, 1, 2, 3, 4]
         assert listener.events == ["lost", "assigned"]
+
+
+class Slow(Lost):
+    """Its first `on_partitions_assigned` takes until the membership has ended, and records are there."""
+
+    def __init__(self, consumer: kclient.Consumer) -> None:
+        super().__init__()
+        self.core = consumer._core
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:  # type: ignore[override]
+        if not self.events:
+            member = self.core.group().member
+            while member.metadata.generation_id >= 0 or not self.core.fetcher.buffer.has_ready:
+                await anyio.sleep(0.01)
+        self.events.append("assigned")
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+async def test_who_is_too_slow_in_the_listener_is_given_nothing_of_what_is_lost(assignor: str, address: str) -> None:
+    await fill(address, 0, 5)
+    settings = {"max_poll_interval_ms": 300, "heartbeat_interval_ms": 50, "partition_assignment_strategy": [assignor]}
+    async with reader(address, **settings) as consumer:
+        listener = Slow(consumer)
+        consumer.subscribe(["t"], listener)
+        with anyio.fail_after(20):
+            while not await consumer.poll(1.0):
+                pass
+        assert listener.events[:3] == ["assigned", "lost", "assigned"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, GroupAuthorizationError),
+        (ErrorCode.FENCED_INSTANCE_ID, FencedInstanceIdError),
+    ],
+)
+async def test_who_is_refused_amid_the_listener_is_told_so_and_given_nothing(
+    code: ErrorCode, error: type[KafkaError]
+) -> None:
+    async with ReadableKafka() as kafka, reader(kafka.bootstrap, heartbeat_interval_ms=20) as consumer:
+        kafka.fill("t", 0, 5)
+        kafka.errors[ApiKey.HEARTBEAT] = code
+        consumer.subscribe(["t"], Slow(consumer))
+        with anyio.fail_after(20), pytest.raises(error):
+            while not await consumer.poll(1.0):
+                pass
 
 
 async def test_a_membership_that_the_broker_forgot(address: str) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 import kclient
 from kclient.consumer import RebalanceListener
-from kclient.errors import ClosedError
-from kclient.protocol.messages import LeaveGroupRequest, LeaveGroupRequestMember
+from kclient.consumer.group import driver
+from kclient.errors import BrokerConnectionError, ClosedError, CommitFailedError, KafkaError
+from kclient.protocol.messages import LeaveGroupRequest, LeaveGroupRequestMember, OffsetCommitRequest
 from kclient.testing import memory_broker
-from kclient.types import TopicPartition
+from kclient.types import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +76,23 @@ async def expel(consumer: kclient.Consumer) -> None:
     with anyio.fail_after(10):
         while consumer.group_metadata().member_id == member:
             await anyio.sleep(0.01)
+
+
+class HeldCommit:
+    """Holds the first commit of a consumer up, which then fails on the way."""
+
+    def __init__(self, consumer: kclient.Consumer) -> None:
+        self.asked, self.go_on = anyio.Event(), anyio.Event()
+        cluster = consumer._core.cluster
+        self._request = cluster.request
+        cluster.request = self.request  # type: ignore[method-assign]
+
+    async def request(self, node: int | None, message: Any, **options: Any) -> Any:
+        if isinstance(message, OffsetCommitRequest) and not self.asked.is_set():
+            self.asked.set()
+            await self.go_on.wait()
+            raise BrokerConnectionError("the wire was cut")
+        return await self._request(node, message, **options)
 
 
 async def unsubscribe(consumer: kclient.Consumer) -> None:
@@ -260,3 +278,69 @@ async def test_assigning_nothing_is_unsubscribing() -> None:
             alone.assign(T)
             alone.assign([])
             assert alone.assignment() == set()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_commit_is_never_made_in_a_later_membership_than_it_was_asked_for_in(
+    waits: bool, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that waits behind another, or is tried again; others may have committed since."""
+    monkeypatch.setattr(driver, "_COMMITS_FIRST", 0)
+    async with members("range", enable_auto_commit=False) as (one, _):
+        one.subscribe(["t"])
+        outcomes: list[Exception | None] = []
+
+        async def commit() -> None:
+            try:
+                await one.commit({T[0]: 1})
+            except KafkaError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+
+        with anyio.fail_after(20):
+            while not one.assignment():
+                await one.poll(0.05)
+            held = HeldCommit(one)
+            async with anyio.create_task_group() as tasks:
+                if waits:
+                    tasks.start_soon(commit)
+                else:
+                    for _ in range(2):
+                        one.commit_async({T[0]: 1}, lambda offsets, error: outcomes.append(error))
+                await held.asked.wait()
+                if leaves:
+                    one.subscribe([])
+                    while one._core.group().member.leaving:
+                        await anyio.sleep(0.01)
+                else:
+                    await expel(one)
+                    while one.group_metadata().generation_id < 0 or not one.assignment():
+                        await one.poll(0.05)
+                held.go_on.set()
+                while len(outcomes) < (1 if waits else 2):
+                    await one.commit({})  # which has the callbacks called
+                    await anyio.sleep(0.01)
+            assert isinstance(outcomes[-1], CommitFailedError)
+            assert await one.committed(T[:1]) == {T[0]: None}
+
+
+@pytest.mark.parametrize("leave", LEAVINGS)
+async def test_what_is_committed_just_before_leaving_is_committed(
+    leave: Callable[[kclient.Consumer], Awaitable[None]],
+) -> None:
+    async with members("range", enable_auto_commit=False) as (one, other):
+        one.subscribe(["t"])
+        told: list[Exception | None] = []
+        with anyio.fail_after(20):
+            while not one.assignment():
+                await one.poll(0.05)
+            for offset in range(3):
+                one.commit_async({T[0]: offset}, lambda offsets, error: told.append(error))
+            await leave(one)
+            while len(told) < 3:
+                await one.commit({})  # which has the callbacks called
+                await anyio.sleep(0.01)
+        assert told == [None] * 3
+        assert await other.committed(T[:1]) == {T[0]: OffsetAndMetadata(2)}

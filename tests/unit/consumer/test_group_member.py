@@ -669,3 +669,20 @@ def test_a_join_that_could_not_leave_before_the_member_left_is_none() -> None:
     assert bench.machine.awaits(join)
     bench.machine.leave("unsubscribed")
     assert not bench.machine.awaits(join)
+
+
+def test_leaving_again_does_not_take_the_place_of_leaving_before() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.machine.leave("unsubscribed")
+    first = bench.next()[RequestKind.LEAVE]  # which waits for a connection
+    bench.machine.subscribe(["a"])
+    bench.poll()
+    bench.sync(bench.join(), A0, A1)
+    bench.complete()
+    bench.machine.leave("unsubscribed again")
+    second = bench.next()[RequestKind.LEAVE]
+    assert bench.machine.awaits(first)
+    assert bench.machine.awaits(second)
+    bench.machine.failed(first, BrokerConnectionError("gone"), bench.now)
+    assert bench.machine.leaving, "that was the first one"
