@@ -421,7 +421,9 @@ async def test_appends_that_wait_for_a_disk_are_bounded(tmp_path: Path, disk: Di
     """With `acks=1` their answers wait as well; beyond that, those of clients that have gone, they are refused."""
     async with running(f"embedded:{tmp_path}/data", config=LEAST) as (gateway, wire):
         await wire.create("t")
+        await wire.create("u")
         await wire.produce("t", batch_of(b"x"))
+        numbered = [bytes(batch_of(b"x", producer_id=7, producer_epoch=0, sequence=number)) for number in range(2)]
         disk.goes_on.clear()
         try:
             request = produce_request("t", batch_of(b"x"), acks=1)
@@ -449,11 +451,22 @@ async def test_appends_that_wait_for_a_disk_are_bounded(tmp_path: Path, disk: Di
                     break
             assert refused == ErrorCode.KAFKA_STORAGE_ERROR
             assert held(gateway, "appends") < 3 * MB
+            client = connect(gateway)
+            first = await client.produce("u", bytearray(numbered[0]))
+            assert first.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert SETTING in first.error_message
+            await client.send(produce_request("u", bytearray(numbered[0]), acks=0), 9)
+            assert await client.frame() is None, "nothing else tells of it"
+            await client.aclose()
         finally:
             disk.goes_on.set()
         await until(lambda: not held(gateway, "appends"))
         assert not (await wire.read(request, 9)).responses[0].partition_responses[0].error_code
         assert not (await wire.produce("t", batch_of(b"x"))).error_code
+        early = await wire.produce("u", bytearray(numbered[1]))
+        assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the one before it has to come again"
+        for each in numbered:
+            assert not (await wire.produce("u", bytearray(each))).error_code
 
 
 async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.MonkeyPatch) -> None:
