@@ -31,6 +31,8 @@ class TopicTable:
         """What creations and deletions have left to be removed, by the topic's name."""
         self.damaged: dict[str, str] = {}
         """Topics that are not served because their rows cannot be read, and why."""
+        self.unsure: dict[str, TopicRecord] = {}
+        """Topics of which it is not known what their rows say, by name: those that may be deleted are not served."""
 
     def __iter__(self) -> Iterator[TopicRecord]:
         return iter(list(self._by_name.values()))
@@ -40,6 +42,10 @@ class TopicTable:
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
+
+    def all(self) -> list[TopicRecord]:
+        """Every topic, those too that may be deleted."""
+        return [*self._by_name.values(), *(each for name, each in self.unsure.items() if name not in self._by_name)]
 
     def get(self, name: str) -> TopicRecord | None:
         """The topic of this name."""

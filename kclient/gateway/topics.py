@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -36,6 +37,7 @@ from kclient.gateway.rows.keys import INTENTS, TOPICS, intent_key, of_topic, top
 from kclient.gateway.rows.topics import TopicRow
 from kclient.gateway.settings import MOST_PARTITIONS
 from kclient.gateway.topic_record import Intent, TopicRecord
+from kclient.htp.errors import StorageError
 from kclient.htp.port import Versioned
 from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import Pace
@@ -149,6 +151,14 @@ class TopicCatalogue:
         self._changing: NamedLocks[str] = NamedLocks()
         self._sweeping = False
 
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """The turn to change a topic: nobody else does, and what its row says is known."""
+        async with self._changing.hold(name):
+            with self._shields.shield():
+                await self._find_out(name)
+            yield
+
     # Loading
 
     async def load(self) -> None:
@@ -240,7 +250,7 @@ class TopicCatalogue:
         overrides: Mapping[str, str | None] | None = None,
     ) -> TopicRecord:
         """Create a topic; it can be used when this returns. Errors as `check_creation`."""
-        async with self._changing.hold(name):
+        async with self._turn(name):
             partitions, checked = self.check_creation(name, partitions, overrides or {})
             with self._shields.shield():
                 return await self._create(name, partitions, replication_factor, checked)
@@ -288,7 +298,7 @@ class TopicCatalogue:
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
         """
-        async with self._changing.hold(name):
+        async with self._turn(name):
             with self._shields.shield():
                 if name in self._topics.damaged:
                     await self._delete_damaged(name)
@@ -305,12 +315,17 @@ class TopicCatalogue:
             rows = {topic_key(record.name): None, intent_key(record.name): intent.row()}
             await self._manager.commit(rows, lease=self._lease.current)
         except BaseException:  # cancelled too: whether it was written is not known
-            if await self._recorded(record.name):
-                self._topics.add(record)
-                await self._reconfigure(record)  # it has missed what was changed meanwhile
+            self._topics.unsure[record.name] = record
+            await self._find_out(record.name)
+            if not record.gone:
                 raise
+        else:
+            await self._deleted(record)
+
+    async def _deleted(self, record: TopicRecord) -> None:
+        """A topic's row has been removed: it has gone, and what is left of it goes now or later."""
         record.gone = True
-        self._topics.left[record.name] = intent
+        self._topics.left[record.name] = Intent(record.mapping, record.topic_id)
         await self._offsets.topic_deleted(record.name)
         logger.info("topic %s deleted", record.name)
         partitions = list(record.logs.values())
@@ -321,13 +336,6 @@ class TopicCatalogue:
         except (KafkaError, OSError) as error:
             logger.error("what is left of topic %s could not be removed, it is tried again: %s", record.name, error)
             self._sweep_soon()
-
-    async def _recorded(self, name: str) -> bool:
-        """Whether a topic's row is there; where that is not known, it is taken to be."""
-        try:
-            return bool(await self._manager.get([topic_key(name)]))
-        except KafkaError:
-            return True
 
     @staticmethod
     async def _end(partitions: Sequence[Partition]) -> None:
@@ -347,6 +355,36 @@ class TopicCatalogue:
         self._topics.left[name] = intent
         await self._offsets.topic_deleted(name)
         await self._remove_left(name)
+
+    # What became of changes that the store has failed
+
+    async def _find_out(self, name: str) -> None:
+        """See what the row of a topic says where a change of it has failed; the caller holds its lock.
+
+        Until that is known, nothing is changed, and a topic that may be deleted takes nothing: it would go with it.
+
+        Raises:
+            StorageError: It is still not known, and is looked up again later.
+        """
+        record = self._topics.unsure.get(name)
+        if record is None:
+            return
+        served, key = name in self._topics, topic_key(name)
+        try:
+            row = (await self._manager.get([key])).get(key)
+            if row is None and served:  # nothing is removed that nobody has asked to delete
+                raise StorageError("it has no row any more")
+        except KafkaError as error:
+            text = f"what became of a change of topic {name} is not known, it is looked up again"
+            logger.error("%s: %s", text, error)
+            self._sweep_soon()
+            raise StorageError(f"{text}: {error}") from error
+        del self._topics.unsure[name]
+        if row is None:
+            await self._deleted(record)
+        elif not served:
+            self._topics.add(record)
+            await self._reconfigure(record)  # it has missed what was changed meanwhile
 
     # What creations and deletions have left
 
@@ -378,6 +416,10 @@ class TopicCatalogue:
 
     async def sweep(self) -> None:
         """Remove whatever creations and deletions have left; what cannot be is tried again later."""
+        for name in list(self._topics.unsure):
+            async with self._changing.hold(name):
+                with suppress(KafkaError), self._shields.shield():  # the log tells of it
+                    await self._find_out(name)
         for name in list(self._topics.left):
             async with self._changing.hold(name):
                 try:
@@ -404,7 +446,7 @@ class TopicCatalogue:
 
     async def grow(self, name: str, partitions: int, *, validate_only: bool = False) -> None:
         """Give a topic more partitions. Raises `InvalidPartitionsError`, `UnknownTopicOrPartitionError`."""
-        async with self._changing.hold(name):
+        async with self._turn(name):
             record = self._require(name)
             if partitions == record.partitions:
                 raise InvalidPartitionsError(f"Topic already has {partitions} partition(s).")
@@ -434,7 +476,7 @@ class TopicCatalogue:
                 no other change is under way.
             validate_only: Nothing is changed.
         """
-        async with self._changing.hold(name):
+        async with self._turn(name):
             record = self._require(name)
             changed = replace(record, overrides=dict(change(record.overrides)))
             added = {name: value for name, value in changed.overrides.items() if record.overrides.get(name) != value}

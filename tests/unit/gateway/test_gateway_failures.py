@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.errors import ErrorCode
+from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway import Gateway
 from kclient.gateway import topics as topics_module
 from kclient.gateway.append import AppendState
@@ -334,6 +334,79 @@ async def test_a_deletion_that_could_not_be_recorded_has_not_happened(
         assert (await wire.produce("t", batch_of(b"b"))).base_offset == 1
     async with running(url) as (_, wire):
         assert await wire.values("t") == [b"a", b"b"]
+
+
+class Answers:
+    """Those of the manager about the row of t: a test has them lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: bool = True
+        """Whether commits are made whose answers are lost."""
+        self.lost: frozenset[str] = frozenset()
+        """Of these calls."""
+        self._commit, self._get = MemoryManager.commit, MemoryManager.get
+        monkeypatch.setattr(MemoryManager, "commit", lambda *args, **options: self.commit(*args, **options))
+        monkeypatch.setattr(MemoryManager, "get", lambda *args: self.get(*args))
+
+    async def commit(self, manager: MemoryManager, writes: Any, *args: Any, **options: Any) -> int:
+        lost = "commit" in self.lost and "kafka/topic/t" in writes
+        version = 0 if lost and not self.made else await self._commit(manager, writes, *args, **options)
+        if lost:
+            raise StorageError("the answer to a commit was lost")
+        return version
+
+    async def get(self, manager: MemoryManager, keys: Any) -> Any:
+        if "get" in self.lost and "kafka/topic/t" in keys:
+            raise StorageError("the answer to a look was lost")
+        return await self._get(manager, keys)
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("who", ["the gateway", "a client"])
+async def test_what_may_be_deleted_takes_nothing_until_that_is_known(
+    monkeypatch: pytest.MonkeyPatch, made: bool, who: str
+) -> None:
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01 if who == "the gateway" else 1000.0)
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        topics = gateway.parts.topics
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        assert await wire.commit("g", "t", 1) == 0
+        answers.made, answers.lost = made, frozenset(("commit", "get"))
+        for _ in range(2):
+            assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
+            assert (await wire.produce("t", batch_of(b"b"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (await wire.create("t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert list(topics.unsure) == ["t"]
+        answers.lost = frozenset()
+        if who == "a client":
+            created = (await wire.create("t")).error_code
+            assert created == (0 if made else ErrorCode.TOPIC_ALREADY_EXISTS)
+        else:
+            with anyio.fail_after(10):
+                while topics.unsure or topics.left:
+                    await anyio.sleep(0.01)
+            assert (await wire.create("t")).error_code == (0 if made else ErrorCode.TOPIC_ALREADY_EXISTS)
+        assert await wire.committed("g", "t") == (-1 if made else 1)
+        assert (await wire.produce("t", batch_of(b"c"))).base_offset == (0 if made else 1)
+        assert await wire.values("t") == ([b"c"] if made else [b"a", b"c"])
+        assert not topics.unsure
+        assert not topics.left
+
+
+async def test_closing_ends_the_partitions_of_a_topic_that_may_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        answers.lost = frozenset(("commit", "get"))
+        assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not partition.busy
+    with pytest.raises(KafkaError, match="t-0 is gone"):
+        await partition.ready()
 
 
 async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
