@@ -372,9 +372,14 @@ class TopicCatalogue:
         served, key = name in self._topics, topic_key(name)
         try:
             row = (await self._manager.get([key])).get(key)
-            if row is None and served:  # nothing is removed that nobody has asked to delete
+            if row is not None:
+                written = self._parse(name, row, _Configs(self._resolve))
+                if written.topic_id != record.topic_id:
+                    raise StorageError("it has the row of another")
+                self._take_over(record, written)
+            elif served:  # nothing is removed that nobody has asked to delete
                 raise StorageError("it has no row any more")
-        except KafkaError as error:
+        except (ValueError, KafkaError) as error:
             text = f"what became of a change of topic {name} is not known, it is looked up again"
             logger.error("%s: %s", text, error)
             self._sweep_soon()
@@ -382,9 +387,10 @@ class TopicCatalogue:
         del self._topics.unsure[name]
         if row is None:
             await self._deleted(record)
-        elif not served:
+            return
+        if not served:
             self._topics.add(record)
-            await self._reconfigure(record)  # it has missed what was changed meanwhile
+        await self._reconfigure(record)  # it has missed what was changed meanwhile
 
     # What creations and deletions have left
 
@@ -489,13 +495,25 @@ class TopicCatalogue:
     async def _change(self, record: TopicRecord, changed: TopicRecord) -> None:
         """Make a topic's record what a changed copy says, once that is durable."""
         key = topic_key(record.name)
-        record.version = await self._manager.commit(
-            {key: changed.row()}, {key: record.version}, lease=self._lease.current
-        )
-        record.places, record.partitions, record.overrides = changed.places, changed.partitions, changed.overrides
-        if not record.gone:
+        try:
+            changed.version = await self._manager.commit(
+                {key: changed.row()}, {key: record.version}, lease=self._lease.current
+            )
+        except BaseException:  # cancelled too: whether it was written is not known
+            self._topics.unsure[record.name] = record
+            await self._find_out(record.name)
+            if record.row() != changed.row():
+                raise
+        else:
+            self._take_over(record, changed)
+            await self._reconfigure(record)
+
+    def _take_over(self, record: TopicRecord, written: TopicRecord) -> None:
+        """Make a topic's record what its row says."""
+        record.places, record.partitions, record.overrides = written.places, written.partitions, written.overrides
+        record.version = written.version
+        if record.name in self._topics:
             self._topics.count(record)
-        await self._reconfigure(record)
 
     async def _reconfigure(self, record: TopicRecord) -> None:
         record.config = self._resolve(record.overrides)

@@ -25,10 +25,11 @@ from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
 from kclient.htp.port import CAP_NOWAIT
+from kclient.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
 from kclient.records import decode_records, read_header
 from tests.all_rows import scan_all
 from tests.domains import domains_among
-from tests.gateway_wire import Wire, batch_of, connect, produce_request, running
+from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
 from tests.slow_store import Gates, SlowStore
 
 pytestmark = pytest.mark.anyio
@@ -407,6 +408,83 @@ async def test_closing_ends_the_partitions_of_a_topic_that_may_be_deleted(monkey
         assert not partition.busy
     with pytest.raises(KafkaError, match="t-0 is gone"):
         await partition.ready()
+
+
+async def grow(wire: Wire, count: int) -> int:
+    wanted = CreatePartitionsTopic(name="t", count=count, assignments=None)
+    answer = await wire(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3)
+    return int(answer.results[0].error_code)
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("seen", [False, True])
+async def test_what_became_of_a_change_is_found_out(monkeypatch: pytest.MonkeyPatch, made: bool, seen: bool) -> None:
+    """At once where the store tells it, else before the next one: which does not make anew what is in use."""
+    answers = Answers(monkeypatch)
+    lost = frozenset(("commit",) if seen else ("commit", "get"))
+    url = f"memory:{next(names)}"
+    async with running(url) as (gateway, wire):
+
+        async def retention() -> str | None:
+            return (await wire.configs(2, "t"))["retention.ms"][0]
+
+        await wire.create("t", 2)
+        answers.made = made
+        answers.lost = lost
+        told = 0 if made and seen else ErrorCode.KAFKA_STORAGE_ERROR
+        assert await wire.alter(2, "t", ("retention.ms", 0, "1000")) == told
+        assert (await retention() == "1000") is (made and seen)
+        answers.lost = frozenset()
+        assert await wire.alter(2, "t", ("retention.bytes", 0, "7")) == 0
+        assert (await retention() == "1000") is made, "the next change is one of what there is"
+        assert (await wire.configs(2, "t"))["retention.bytes"][0] == "7"
+        answers.lost = lost
+        assert await grow(wire, 4) == told
+        answers.lost = frozenset()
+        assert await grow(wire, 4) == (ErrorCode.INVALID_PARTITIONS if made else 0)
+        assert len((await wire.metadata("t")).topics[0].partitions) == 4
+        for number in range(4):
+            assert not (await wire.produce("t", batch_of(b"%d" % number), number)).error_code
+        assert not gateway.parts.topics.unsure
+    async with running(url) as (_, wire):
+        for number in range(4):
+            assert await wire.values("t", 0, number) == [b"%d" % number]
+        assert (await retention() == "1000") is made
+
+
+async def test_a_change_that_nobody_repeats_is_found_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        answers.lost = frozenset(("commit", "get"))
+        assert await wire.alter(2, "t", ("max.message.bytes", 0, "2000")) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await wire.produce("t", batch_of(bytes(10_000)))).error_code == 0
+        answers.lost = frozenset()
+        with anyio.fail_after(10):
+            while gateway.parts.topics.unsure:
+                await anyio.sleep(0.01)
+        assert (await wire.produce("t", batch_of(bytes(10_000)))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_a_topic_whose_row_cannot_be_read_after_a_change_is_served_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        key, manager = "kafka/topic/t", gateway.parts.manager
+        row = (await manager.get([key]))[key].value
+        for found in (None, b"nonsense"):
+            answers.lost = frozenset(("commit", "get"))
+            assert await wire.alter(2, "t", ("retention.ms", 0, "1000")) == ErrorCode.KAFKA_STORAGE_ERROR
+            answers.lost = frozenset()
+            await manager.commit({key: found})
+            assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR, "nobody knows what would be deleted"
+            assert await wire.values("t") == [b"a"]
+            await manager.commit({key: row})
+            assert await wire.alter(2, "t", ("retention.ms", 0, "-1")) == 0
 
 
 async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
