@@ -521,23 +521,40 @@ class TopicCatalogue:
 
     @staticmethod
     async def _tell_partitions(record: TopicRecord, pace: Pace) -> None:
+        """Have the partitions follow changed settings; one that fails keeps none of the others from it."""
+        failure: KafkaError | None = None
         for partition in list(record.logs.values()):
             await pace.pause()
             if record.gone:
                 return
-            await partition.configure(record.config)  # as it is now: it may have been changed once more
+            try:
+                await partition.configure(record.config)  # as it is now: it may have been changed once more
+            except KafkaError as error:
+                logger.error("%s does not follow changed settings until it is told again: %s", partition, error)
+                failure = error
+        if failure is not None:
+            raise failure
 
     async def resolve_all(self) -> None:
         """Take over changed broker settings into every topic that follows them.
 
         Others come in between. What they create, or alter, has the new settings already; the caller sees to it that
         the broker's settings stay what they are until this returns.
+
+        Raises:
+            KafkaError: Some partitions could not be told; all others were.
         """
         configs, pace = _Configs(self._resolve), Pace(self._flow)
+        failure: KafkaError | None = None
         for record in self._topics:
             await pace.pause()
             record.config = configs.of(record.overrides)
-            await self._tell_partitions(record, pace)
+            try:
+                await self._tell_partitions(record, pace)
+            except KafkaError as error:  # the other topics are told all the same
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _require(self, name: str) -> TopicRecord:
         record = self._topics.get(name)
