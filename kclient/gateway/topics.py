@@ -253,7 +253,12 @@ class TopicCatalogue:
         async with self._turn(name):
             partitions, checked = self.check_creation(name, partitions, overrides or {})
             with self._shields.shield():
-                return await self._create(name, partitions, replication_factor, checked)
+                try:
+                    return await self._create(name, partitions, replication_factor, checked)
+                except (KafkaError, OSError):
+                    if name in self._topics.left:
+                        self._sweep_soon()
+                    raise
         raise AssertionError("a lock lets no error pass")
 
     async def _create(self, name: str, partitions: int, factor: int, overrides: dict[str, str]) -> TopicRecord:
@@ -331,11 +336,7 @@ class TopicCatalogue:
         partitions = list(record.logs.values())
         record.logs.clear()
         await self._end(partitions)
-        try:
-            await self._remove_left(record.name)
-        except (KafkaError, OSError) as error:
-            logger.error("what is left of topic %s could not be removed, it is tried again: %s", record.name, error)
-            self._sweep_soon()
+        await self._remove_soon(record.name)
 
     @staticmethod
     async def _end(partitions: Sequence[Partition]) -> None:
@@ -354,7 +355,7 @@ class TopicCatalogue:
         del self._topics.damaged[name]
         self._topics.left[name] = intent
         await self._offsets.topic_deleted(name)
-        await self._remove_left(name)
+        await self._remove_soon(name)
 
     # What became of changes that the store has failed
 
@@ -419,6 +420,14 @@ class TopicCatalogue:
         del self._topics.left[name]
         if row is None and intent.topic_id is not None:
             self._epochs.forget(intent.topic_id)
+
+    async def _remove_soon(self, name: str) -> None:
+        """Remove what a deletion has left, now or later."""
+        try:
+            await self._remove_left(name)
+        except (KafkaError, OSError) as error:
+            logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
+            self._sweep_soon()
 
     async def sweep(self) -> None:
         """Remove whatever creations and deletions have left; what cannot be is tried again later."""

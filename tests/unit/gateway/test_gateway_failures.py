@@ -510,6 +510,56 @@ async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.Mon
         assert (await wire.create("t")).error_code == 0
 
 
+async def tidy(gateway: Gateway) -> None:
+    with anyio.fail_after(10):
+        while gateway.parts.topics.left:
+            await anyio.sleep(0.01)
+
+
+async def test_what_a_creation_left_that_nobody_repeats_is_dealt_with_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places that no topic has are removed; the topic is there if only the answer was lost."""
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        with monkeypatch.context() as patch:
+            make, made = MemoryManager.create_topic, 0
+
+            async def making(*args: Any, **options: Any) -> Any:
+                nonlocal made
+                made += 1
+                if made == 3:
+                    raise StorageError("no space left")
+                return await make(*args, **options)
+
+            patch.setattr(MemoryManager, "create_topic", making)
+            assert (await wire.create("u", 4)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await tidy(gateway)
+        assert not await domains_among(gateway.parts.manager, ["u"])
+        assert (await wire.metadata("u")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answers.lost = frozenset(("commit",))
+        assert (await wire.create("t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        answers.lost = frozenset()
+        await tidy(gateway)
+        assert not await scan_all(gateway.parts.manager, "kafka/intent/")
+        assert len((await wire.metadata("t")).topics[0].partitions) == 2
+        assert (await wire.produce("t", batch_of(b"a"), 1)).error_code == 0
+
+
+async def test_what_the_deletion_of_a_damaged_topic_left_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    url = f"memory:{next(names)}"
+    async with running(url) as (gateway, wire):
+        await wire.create("t")
+        await gateway.parts.manager.commit({"kafka/topic/t": b"nonsense"})
+    async with running(url) as (gateway, wire):
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryBroker, "delete", failing)
+            assert await wire.delete("t") == 0, "it has gone, whatever is left of it"
+        await tidy(gateway)
+        assert not await domains_among(gateway.parts.manager, ["t"])
+        assert (await wire.create("t")).error_code == 0
+
+
 async def test_deleting_topics_does_not_hold_up_others(url: str) -> None:
     """While one is being removed, others are made, and that one's name waits."""
     gates = Gates(open_store(url))
