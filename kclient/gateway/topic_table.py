@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kclient.errors import PolicyViolationError
@@ -89,6 +90,21 @@ class TopicTable:
                 "connections.max.memory.bytes, as far as the rest of that leaves it. Start the gateway with a higher "
                 "setting, or delete topics."
             )
+
+    @contextmanager
+    def room(self, partitions: int, settings: Mapping[str, str]) -> Iterator[None]:
+        """Keep the memory for so many partitions and these settings from others, until they count or are given up.
+
+        Raises:
+            PolicyViolationError: There is none.
+        """
+        self.check_room(partitions, settings)
+        size = _size(partitions, settings)
+        self._memory.add(size)
+        try:
+            yield
+        finally:
+            self._memory.add(-size)
 
     def count(self, record: TopicRecord) -> None:
         """Count what a topic that is in it takes, which has changed."""

@@ -13,7 +13,7 @@ import logging
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -252,7 +252,7 @@ class TopicCatalogue:
         """Create a topic; it can be used when this returns. Errors as `check_creation`."""
         async with self._turn(name):
             partitions, checked = self.check_creation(name, partitions, overrides or {})
-            with self._shields.shield():
+            with self._topics.room(partitions, checked), self._shields.shield():
                 try:
                     return await self._create(name, partitions, replication_factor, checked)
                 except (KafkaError, OSError):
@@ -470,11 +470,11 @@ class TopicCatalogue:
                     f"The topic {name} currently has {record.partitions} partition(s); {partitions} would not "
                     f"be an increase to at most {MOST_PARTITIONS}."
                 )
-            self._topics.check_room(partitions - record.partitions, {})
-            if validate_only:
-                return
             added = range(record.partitions, partitions)
-            with self._shields.shield():
+            if validate_only:
+                self._topics.check_room(len(added), {})
+                return
+            with self._topics.room(len(added), {}), self._shields.shield():
                 places = await record.mapping.create(
                     self._manager, self._broker, name, added, lease=self._lease.current
                 )
@@ -495,11 +495,12 @@ class TopicCatalogue:
             record = self._require(name)
             changed = replace(record, overrides=dict(change(record.overrides)))
             added = {name: value for name, value in changed.overrides.items() if record.overrides.get(name) != value}
-            if sum(map(len, added.values())) > _LONG:  # the others are as many as there are settings
-                self._topics.check_room(0, added)
-            if not validate_only:
-                with self._shields.shield():
-                    await self._change(record, changed)
+            if sum(map(len, added.values())) <= _LONG:
+                added = {}  # they are as many as there are settings
+            with self._topics.room(0, added) if added else nullcontext():
+                if not validate_only:
+                    with self._shields.shield():
+                        await self._change(record, changed)
 
     async def _change(self, record: TopicRecord, changed: TopicRecord) -> None:
         """Make a topic's record what a changed copy says, once that is durable."""
