@@ -386,6 +386,7 @@ class PartitionLog:
         if window is None:
             self._windows.pop(producer_id)
         else:
+            self._refused.pop(producer_id)  # it may have been forgotten, and refused, meanwhile
             self._windows.put(producer_id, window)
 
     # Transactions
@@ -432,7 +433,10 @@ class PartitionLog:
         self._take_place(append, header)
         append.producer_id = producer_id
         append.undo = window
-        if window is not None and window.transaction_start >= 0:
+        if window is None:  # it is known from now on, and unless this is undone it begins with what it likes
+            append.begins = self._refused.get(producer_id)
+            self._refused.pop(producer_id)
+        elif window.transaction_start >= 0:
             append.ends = EndedTransaction(window.transaction_start, marker.committed)
         self._windows.put(producer_id, _ended(window, header, marker, now_ms))
         self.transactions.void(producer_id)

@@ -87,9 +87,9 @@ class Partition(PartitionLife):
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_held", "_key", "_pending", "_sending",
-        "_start_key", "_stored_in", "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms", "config", "direct",
-        "dirty", "place", "saving",
+        "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_held", "_key", "_laid_out", "_pending",
+        "_sending", "_start_key", "_stored_in", "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms", "config",
+        "direct", "dirty", "place", "saving",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +112,8 @@ class Partition(PartitionLife):
         """Whether there is more to say than the last checkpoint says."""
         self._wall_ms = around.clock.wall_ms
         self._stored_in: OpenTopic | None = None
+        self._laid_out: TopicSettings | None = None
+        """The settings that this has taken last."""
         self._topic_id = topic_id
         self._unit = unit
         self._key, self._start_key = checkpoint_key(topic_id, index), log_start_key(topic_id, index)
@@ -196,10 +198,10 @@ class Partition(PartitionLife):
     async def _hold(self, topic: OpenTopic, settings: TopicSettings) -> None:
         """Use a topic that was opened with these settings from now on."""
         self._check_here()
-        self._stored_in = topic
-        while (changed := layout(self.config)) != settings:  # meanwhile
+        self._stored_in, self._laid_out = topic, settings
+        while (changed := layout(self.config)) != self._laid_out:  # meanwhile
             await topic.configure(changed)
-            settings = changed
+            self._laid_out = changed
         self._check_here()
         self.direct = topic if CAP_NOWAIT in self._around.store.capabilities else None  # type: ignore[assignment]
         self._count(_OPEN)
@@ -215,17 +217,18 @@ class Partition(PartitionLife):
         self._stall(reason)
 
     async def configure(self, config: TopicConfig) -> None:
-        """Take over changed settings of the topic."""
-        relayout = layout(config) != layout(self.config)
+        """Take over changed settings of the topic. Raises `HtpError` if the store does not: then call it again."""
         self.config = config
-        topic = self._stored_in
+        topic, settings = self._stored_in, layout(config)
         # also while it is being opened: what `_hold` compares with may be behind it already
-        if relayout and topic is not None and not self.undecided:
+        if settings != self._laid_out and topic is not None and not self.undecided:
             try:
-                await topic.configure(layout(config))
-            except FencedError:
-                if topic is self._stored_in and not self.undecided:  # else it is opened anew with these
+                await topic.configure(settings)
+            except HtpError:
+                if topic is self._stored_in and not self.undecided:  # else it has gone, or is opened anew with these
                     raise
+            else:
+                self._laid_out = settings
 
     # Reading what is stored: only of an open partition
 

@@ -133,7 +133,7 @@ class PartitionTable:
         """Every partition that is open, or is being opened anew."""
         return [
             partition
-            for record in self._topics
+            for record in self._topics.all()
             for partition in list(record.logs.values())
             if partition.state in _OPENED
         ]
@@ -153,6 +153,6 @@ class PartitionTable:
 
     def close(self) -> None:
         """End every partition; appends still on their way were waited for before."""
-        for record in self._topics:
+        for record in self._topics.all():
             for partition in record.logs.values():
                 partition.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kclient.errors import PolicyViolationError
@@ -31,6 +32,8 @@ class TopicTable:
         """What creations and deletions have left to be removed, by the topic's name."""
         self.damaged: dict[str, str] = {}
         """Topics that are not served because their rows cannot be read, and why."""
+        self.unsure: dict[str, TopicRecord] = {}
+        """Topics of which it is not known what their rows say, by name: those that may be deleted are not served."""
 
     def __iter__(self) -> Iterator[TopicRecord]:
         return iter(list(self._by_name.values()))
@@ -40,6 +43,10 @@ class TopicTable:
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
+
+    def all(self) -> list[TopicRecord]:
+        """Every topic, those too that may be deleted."""
+        return [*self._by_name.values(), *(each for name, each in self.unsure.items() if name not in self._by_name)]
 
     def get(self, name: str) -> TopicRecord | None:
         """The topic of this name."""
@@ -83,6 +90,21 @@ class TopicTable:
                 "connections.max.memory.bytes, as far as the rest of that leaves it. Start the gateway with a higher "
                 "setting, or delete topics."
             )
+
+    @contextmanager
+    def room(self, partitions: int, settings: Mapping[str, str]) -> Iterator[None]:
+        """Keep the memory for so many partitions and these settings from others, until they count or are given up.
+
+        Raises:
+            PolicyViolationError: There is none.
+        """
+        self.check_room(partitions, settings)
+        size = _size(partitions, settings)
+        self._memory.add(size)
+        try:
+            yield
+        finally:
+            self._memory.add(-size)
 
     def count(self, record: TopicRecord) -> None:
         """Count what a topic that is in it takes, which has changed."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -36,6 +37,7 @@ from kclient.gateway.rows.keys import INTENTS, TOPICS, intent_key, of_topic, top
 from kclient.gateway.rows.topics import TopicRow
 from kclient.gateway.settings import MOST_PARTITIONS
 from kclient.gateway.topic_record import Intent, TopicRecord
+from kclient.htp.errors import StorageError
 from kclient.htp.port import Versioned
 from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import Pace
@@ -149,6 +151,14 @@ class TopicCatalogue:
         self._changing: NamedLocks[str] = NamedLocks()
         self._sweeping = False
 
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """The turn to change a topic: nobody else does, and what its row says is known."""
+        async with self._changing.hold(name):
+            with self._shields.shield():
+                await self._find_out(name)
+            yield
+
     # Loading
 
     async def load(self) -> None:
@@ -240,10 +250,15 @@ class TopicCatalogue:
         overrides: Mapping[str, str | None] | None = None,
     ) -> TopicRecord:
         """Create a topic; it can be used when this returns. Errors as `check_creation`."""
-        async with self._changing.hold(name):
+        async with self._turn(name):
             partitions, checked = self.check_creation(name, partitions, overrides or {})
-            with self._shields.shield():
-                return await self._create(name, partitions, replication_factor, checked)
+            with self._topics.room(partitions, checked), self._shields.shield():
+                try:
+                    return await self._create(name, partitions, replication_factor, checked)
+                except (KafkaError, OSError):
+                    if name in self._topics.left:
+                        self._sweep_soon()
+                    raise
         raise AssertionError("a lock lets no error pass")
 
     async def _create(self, name: str, partitions: int, factor: int, overrides: dict[str, str]) -> TopicRecord:
@@ -288,7 +303,7 @@ class TopicCatalogue:
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
         """
-        async with self._changing.hold(name):
+        async with self._turn(name):
             with self._shields.shield():
                 if name in self._topics.damaged:
                     await self._delete_damaged(name)
@@ -305,29 +320,23 @@ class TopicCatalogue:
             rows = {topic_key(record.name): None, intent_key(record.name): intent.row()}
             await self._manager.commit(rows, lease=self._lease.current)
         except BaseException:  # cancelled too: whether it was written is not known
-            if await self._recorded(record.name):
-                self._topics.add(record)
-                await self._reconfigure(record)  # it has missed what was changed meanwhile
+            self._topics.unsure[record.name] = record
+            await self._find_out(record.name)
+            if not record.gone:
                 raise
+        else:
+            await self._deleted(record)
+
+    async def _deleted(self, record: TopicRecord) -> None:
+        """A topic's row has been removed: it has gone, and what is left of it goes now or later."""
         record.gone = True
-        self._topics.left[record.name] = intent
+        self._topics.left[record.name] = Intent(record.mapping, record.topic_id)
         await self._offsets.topic_deleted(record.name)
         logger.info("topic %s deleted", record.name)
         partitions = list(record.logs.values())
         record.logs.clear()
         await self._end(partitions)
-        try:
-            await self._remove_left(record.name)
-        except (KafkaError, OSError) as error:
-            logger.error("what is left of topic %s could not be removed, it is tried again: %s", record.name, error)
-            self._sweep_soon()
-
-    async def _recorded(self, name: str) -> bool:
-        """Whether a topic's row is there; where that is not known, it is taken to be."""
-        try:
-            return bool(await self._manager.get([topic_key(name)]))
-        except KafkaError:
-            return True
+        await self._remove_soon(record.name)
 
     @staticmethod
     async def _end(partitions: Sequence[Partition]) -> None:
@@ -347,7 +356,43 @@ class TopicCatalogue:
         del self._topics.damaged[name]
         self._topics.left[name] = intent
         await self._offsets.topic_deleted(name)
-        await self._remove_left(name)
+        await self._remove_soon(name)
+
+    # What became of changes that the store has failed
+
+    async def _find_out(self, name: str) -> None:
+        """See what the row of a topic says where a change of it has failed; the caller holds its lock.
+
+        Until that is known, nothing is changed, and a topic that may be deleted takes nothing: it would go with it.
+
+        Raises:
+            StorageError: It is still not known, and is looked up again later.
+        """
+        record = self._topics.unsure.get(name)
+        if record is None:
+            return
+        served, key = name in self._topics, topic_key(name)
+        try:
+            row = (await self._manager.get([key])).get(key)
+            if row is not None:
+                written = self._parse(name, row, _Configs(self._resolve))
+                if written.topic_id != record.topic_id:
+                    raise StorageError("it has the row of another")
+                self._take_over(record, written)
+            elif served:  # nothing is removed that nobody has asked to delete
+                raise StorageError("it has no row any more")
+        except (ValueError, KafkaError) as error:
+            text = f"what became of a change of topic {name} is not known, it is looked up again"
+            logger.error("%s: %s", text, error)
+            self._sweep_soon()
+            raise StorageError(f"{text}: {error}") from error
+        del self._topics.unsure[name]
+        if row is None:
+            await self._deleted(record)
+            return
+        if not served:
+            self._topics.add(record)
+        await self._reconfigure(record)  # it has missed what was changed meanwhile
 
     # What creations and deletions have left
 
@@ -377,8 +422,20 @@ class TopicCatalogue:
         if row is None and intent.topic_id is not None:
             self._epochs.forget(intent.topic_id)
 
+    async def _remove_soon(self, name: str) -> None:
+        """Remove what a deletion has left, now or later."""
+        try:
+            await self._remove_left(name)
+        except (KafkaError, OSError) as error:
+            logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
+            self._sweep_soon()
+
     async def sweep(self) -> None:
         """Remove whatever creations and deletions have left; what cannot be is tried again later."""
+        for name in list(self._topics.unsure):
+            async with self._changing.hold(name):
+                with suppress(KafkaError), self._shields.shield():  # the log tells of it
+                    await self._find_out(name)
         for name in list(self._topics.left):
             async with self._changing.hold(name):
                 try:
@@ -405,7 +462,7 @@ class TopicCatalogue:
 
     async def grow(self, name: str, partitions: int, *, validate_only: bool = False) -> None:
         """Give a topic more partitions. Raises `InvalidPartitionsError`, `UnknownTopicOrPartitionError`."""
-        async with self._changing.hold(name):
+        async with self._turn(name):
             record = self._require(name)
             if partitions == record.partitions:
                 raise InvalidPartitionsError(f"Topic already has {partitions} partition(s).")
@@ -414,11 +471,11 @@ class TopicCatalogue:
                     f"The topic {name} currently has {record.partitions} partition(s); {partitions} would not "
                     f"be an increase to at most {MOST_PARTITIONS}."
                 )
-            self._topics.check_room(partitions - record.partitions, {})
-            if validate_only:
-                return
             added = range(record.partitions, partitions)
-            with self._shields.shield():
+            if validate_only:
+                self._topics.check_room(len(added), {})
+                return
+            with self._topics.room(len(added), {}), self._shields.shield():
                 places = await record.mapping.create(
                     self._manager, self._broker, name, added, lease=self._lease.current
                 )
@@ -435,26 +492,39 @@ class TopicCatalogue:
                 no other change is under way.
             validate_only: Nothing is changed.
         """
-        async with self._changing.hold(name):
+        async with self._turn(name):
             record = self._require(name)
             changed = replace(record, overrides=dict(change(record.overrides)))
             added = {name: value for name, value in changed.overrides.items() if record.overrides.get(name) != value}
-            if sum(map(len, added.values())) > _LONG:  # the others are as many as there are settings
-                self._topics.check_room(0, added)
-            if not validate_only:
-                with self._shields.shield():
-                    await self._change(record, changed)
+            if sum(map(len, added.values())) <= _LONG:
+                added = {}  # they are as many as there are settings
+            with self._topics.room(0, added) if added else nullcontext():
+                if not validate_only:
+                    with self._shields.shield():
+                        await self._change(record, changed)
 
     async def _change(self, record: TopicRecord, changed: TopicRecord) -> None:
         """Make a topic's record what a changed copy says, once that is durable."""
         key = topic_key(record.name)
-        record.version = await self._manager.commit(
-            {key: changed.row()}, {key: record.version}, lease=self._lease.current
-        )
-        record.places, record.partitions, record.overrides = changed.places, changed.partitions, changed.overrides
-        if not record.gone:
+        try:
+            changed.version = await self._manager.commit(
+                {key: changed.row()}, {key: record.version}, lease=self._lease.current
+            )
+        except BaseException:  # cancelled too: whether it was written is not known
+            self._topics.unsure[record.name] = record
+            await self._find_out(record.name)
+            if record.row() != changed.row():
+                raise
+        else:
+            self._take_over(record, changed)
+            await self._reconfigure(record)
+
+    def _take_over(self, record: TopicRecord, written: TopicRecord) -> None:
+        """Make a topic's record what its row says."""
+        record.places, record.partitions, record.overrides = written.places, written.partitions, written.overrides
+        record.version = written.version
+        if record.name in self._topics:
             self._topics.count(record)
-        await self._reconfigure(record)
 
     async def _reconfigure(self, record: TopicRecord) -> None:
         record.config = self._resolve(record.overrides)
@@ -462,23 +532,40 @@ class TopicCatalogue:
 
     @staticmethod
     async def _tell_partitions(record: TopicRecord, pace: Pace) -> None:
+        """Have the partitions follow changed settings; one that fails keeps none of the others from it."""
+        failure: KafkaError | None = None
         for partition in list(record.logs.values()):
             await pace.pause()
             if record.gone:
                 return
-            await partition.configure(record.config)  # as it is now: it may have been changed once more
+            try:
+                await partition.configure(record.config)  # as it is now: it may have been changed once more
+            except KafkaError as error:
+                logger.error("%s does not follow changed settings until it is told again: %s", partition, error)
+                failure = error
+        if failure is not None:
+            raise failure
 
     async def resolve_all(self) -> None:
         """Take over changed broker settings into every topic that follows them.
 
         Others come in between. What they create, or alter, has the new settings already; the caller sees to it that
         the broker's settings stay what they are until this returns.
+
+        Raises:
+            KafkaError: Some partitions could not be told; all others were.
         """
         configs, pace = _Configs(self._resolve), Pace(self._flow)
+        failure: KafkaError | None = None
         for record in self._topics:
             await pace.pause()
             record.config = configs.of(record.overrides)
-            await self._tell_partitions(record, pace)
+            try:
+                await self._tell_partitions(record, pace)
+            except KafkaError as error:  # the other topics are told all the same
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _require(self, name: str) -> TopicRecord:
         record = self._topics.get(name)

@@ -139,11 +139,10 @@ class ProduceHandler(Handler):
         if refusal is not None or wanted is None:
             refusal = refusal or InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
             return self.fail(request, context, refusal)
+        full = False
         if self._appends.held >= self._many:
-            if self._appends.held >= self._appends.limit:
-                return self.fail(request, context, self._full(self._appends, "appends whose syncs have not come"))
-            wanted = AppendState.DURABLE
-        if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
+            wanted, full = AppendState.DURABLE, self._appends.held >= self._appends.limit
+        if not full and len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             topic = request.topic_data[0]
             partition = self._at_hand(topic, topic.partition_data[0], context)
             if partition is not None:
@@ -258,6 +257,7 @@ class ProduceHandler(Handler):
                         header = check_produced(data.records, context.api_version, partition.config)
                     else:
                         header = yield from self._check_large(partition, data, context.api_version)
+                    self._check_appends(partition, header)
                     if header.is_transactional and verifications is None:
                         raise TransactionalIdAuthorizationError("a transaction's request names no transactional.id")
                     if header.compression is CompressionType.NONE and header.length <= AT_ONCE:
@@ -288,6 +288,12 @@ class ProduceHandler(Handler):
                         waiting.outlive(append, len(batch), self._batches)
                 row.log_start_offset = partition.log.start_offset
         return self._answer(waiting, request, context, deadline)
+
+    def _check_appends(self, partition: Partition, header: BatchHeader) -> None:
+        """While there is no memory for appends: refuse the batch before it costs more, and so that its log knows."""
+        if self._appends.held >= self._appends.limit:
+            partition.log.refuse(header, self._clock.wall_ms())
+            raise self._full(self._appends, "appends whose syncs have not come")
 
     def _check_queue(self, partition: Partition, header: BatchHeader) -> None:
         """While there is no memory for batches that outlive their requests: refuse what could become one."""

@@ -18,7 +18,9 @@ from kclient.gateway.partition import Partition
 from kclient.gateway.retention import Retention
 from kclient.gateway.rows.keys import SETTINGS
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
-from kclient.htp import open_store
+from kclient.htp import StorageError, open_store
+from kclient.htp.memory.topic import MemoryTopic
+from kclient.htp.port import TopicSettings
 from kclient.htp.rows import unsealed
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
@@ -546,6 +548,51 @@ async def test_what_is_done_to_topics_while_a_setting_changes(monkeypatch: pytes
         assert {record.config.retention_ms for record in topics} == {5000}
         assert [topics.get(name).config.segment_ms for name in ("t150", "t198")] == [1000, 2000]  # type: ignore[union-attr]
         assert topics.get("t199") is None
+
+
+async def test_a_topic_that_cannot_be_told_of_changed_settings_keeps_none_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One is deleted while it is told, and the store fails another, which is told when the change is repeated."""
+    told: list[tuple[str, int]] = []
+    reached, go_on, fails = anyio.Event(), anyio.Event(), True
+    configure = MemoryTopic.configure
+
+    async def configured(self: MemoryTopic, settings: TopicSettings) -> None:
+        name = self.place.topic.domain
+        if name == "a":
+            reached.set()
+            await go_on.wait()
+        elif name == "b" and self.place.topic.name == "0" and fails:
+            raise StorageError("it cannot be told")
+        await configure(self, settings)
+        told.append((str(self.place.topic), settings.segment_bytes))
+
+    monkeypatch.setattr(MemoryTopic, "configure", configured)
+    async with running() as (gateway, wire), anyio.create_task_group() as group:
+        for name in ("a", "b", "c"):
+            await wire.create(name, 2)
+            for number in (0, 1):
+                await wire.produce(name, batch_of(b"x"), number)
+        other, codes = connect(gateway), list[int]()
+
+        async def alter() -> None:
+            codes.append(await other.alter(BROKER, "", ("log.segment.bytes", SET, "2000000")))
+
+        group.start_soon(alter)
+        with anyio.fail_after(10):
+            await reached.wait()
+            assert await wire.delete("a") == 0
+            go_on.set()
+            while not codes:
+                await anyio.lowlevel.checkpoint()
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert told == [(name, 2_000_000) for name in ("b:1", "c:0", "c:1")]
+        fails = False
+        await alter()
+        assert codes[1:] == [0]
+        assert told[3:] == [("b:0", 2_000_000)]
+        await other.aclose()
 
 
 @pytest.mark.parametrize("incremental", [True, False])

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.errors import ErrorCode
+from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway import Gateway
 from kclient.gateway import topics as topics_module
 from kclient.gateway.append import AppendState
@@ -25,10 +25,11 @@ from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
 from kclient.htp.port import CAP_NOWAIT
+from kclient.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
 from kclient.records import decode_records, read_header
 from tests.all_rows import scan_all
 from tests.domains import domains_among
-from tests.gateway_wire import Wire, batch_of, connect, produce_request, running
+from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
 from tests.slow_store import Gates, SlowStore
 
 pytestmark = pytest.mark.anyio
@@ -336,6 +337,156 @@ async def test_a_deletion_that_could_not_be_recorded_has_not_happened(
         assert await wire.values("t") == [b"a", b"b"]
 
 
+class Answers:
+    """Those of the manager about the row of t: a test has them lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: bool = True
+        """Whether commits are made whose answers are lost."""
+        self.lost: frozenset[str] = frozenset()
+        """Of these calls."""
+        self._commit, self._get = MemoryManager.commit, MemoryManager.get
+        monkeypatch.setattr(MemoryManager, "commit", lambda *args, **options: self.commit(*args, **options))
+        monkeypatch.setattr(MemoryManager, "get", lambda *args: self.get(*args))
+
+    async def commit(self, manager: MemoryManager, writes: Any, *args: Any, **options: Any) -> int:
+        lost = "commit" in self.lost and "kafka/topic/t" in writes
+        version = 0 if lost and not self.made else await self._commit(manager, writes, *args, **options)
+        if lost:
+            raise StorageError("the answer to a commit was lost")
+        return version
+
+    async def get(self, manager: MemoryManager, keys: Any) -> Any:
+        if "get" in self.lost and "kafka/topic/t" in keys:
+            raise StorageError("the answer to a look was lost")
+        return await self._get(manager, keys)
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("who", ["the gateway", "a client"])
+async def test_what_may_be_deleted_takes_nothing_until_that_is_known(
+    monkeypatch: pytest.MonkeyPatch, made: bool, who: str
+) -> None:
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01 if who == "the gateway" else 1000.0)
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        topics = gateway.parts.topics
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        assert await wire.commit("g", "t", 1) == 0
+        answers.made, answers.lost = made, frozenset(("commit", "get"))
+        for _ in range(2):
+            assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
+            assert (await wire.produce("t", batch_of(b"b"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (await wire.create("t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert list(topics.unsure) == ["t"]
+        answers.lost = frozenset()
+        if who == "a client":
+            created = (await wire.create("t")).error_code
+            assert created == (0 if made else ErrorCode.TOPIC_ALREADY_EXISTS)
+        else:
+            with anyio.fail_after(10):
+                while topics.unsure or topics.left:
+                    await anyio.sleep(0.01)
+            assert (await wire.create("t")).error_code == (0 if made else ErrorCode.TOPIC_ALREADY_EXISTS)
+        assert await wire.committed("g", "t") == (-1 if made else 1)
+        assert (await wire.produce("t", batch_of(b"c"))).base_offset == (0 if made else 1)
+        assert await wire.values("t") == ([b"c"] if made else [b"a", b"c"])
+        assert not topics.unsure
+        assert not topics.left
+
+
+async def test_closing_ends_the_partitions_of_a_topic_that_may_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        answers.lost = frozenset(("commit", "get"))
+        assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not partition.busy
+    with pytest.raises(KafkaError, match="t-0 is gone"):
+        await partition.ready()
+
+
+async def grow(wire: Wire, count: int) -> int:
+    wanted = CreatePartitionsTopic(name="t", count=count, assignments=None)
+    answer = await wire(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3)
+    return int(answer.results[0].error_code)
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("seen", [False, True])
+async def test_what_became_of_a_change_is_found_out(monkeypatch: pytest.MonkeyPatch, made: bool, seen: bool) -> None:
+    """At once where the store tells it, else before the next one: which does not make anew what is in use."""
+    answers = Answers(monkeypatch)
+    lost = frozenset(("commit",) if seen else ("commit", "get"))
+    url = f"memory:{next(names)}"
+    async with running(url) as (gateway, wire):
+
+        async def retention() -> str | None:
+            return (await wire.configs(2, "t"))["retention.ms"][0]
+
+        await wire.create("t", 2)
+        answers.made = made
+        answers.lost = lost
+        told = 0 if made and seen else ErrorCode.KAFKA_STORAGE_ERROR
+        assert await wire.alter(2, "t", ("retention.ms", 0, "1000")) == told
+        assert (await retention() == "1000") is (made and seen)
+        answers.lost = frozenset()
+        assert await wire.alter(2, "t", ("retention.bytes", 0, "7")) == 0
+        assert (await retention() == "1000") is made, "the next change is one of what there is"
+        assert (await wire.configs(2, "t"))["retention.bytes"][0] == "7"
+        answers.lost = lost
+        assert await grow(wire, 4) == told
+        answers.lost = frozenset()
+        assert await grow(wire, 4) == (ErrorCode.INVALID_PARTITIONS if made else 0)
+        assert len((await wire.metadata("t")).topics[0].partitions) == 4
+        for number in range(4):
+            assert not (await wire.produce("t", batch_of(b"%d" % number), number)).error_code
+        assert not gateway.parts.topics.unsure
+    async with running(url) as (_, wire):
+        for number in range(4):
+            assert await wire.values("t", 0, number) == [b"%d" % number]
+        assert (await retention() == "1000") is made
+
+
+async def test_a_change_that_nobody_repeats_is_found_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        answers.lost = frozenset(("commit", "get"))
+        assert await wire.alter(2, "t", ("max.message.bytes", 0, "2000")) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await wire.produce("t", batch_of(bytes(10_000)))).error_code == 0
+        answers.lost = frozenset()
+        with anyio.fail_after(10):
+            while gateway.parts.topics.unsure:
+                await anyio.sleep(0.01)
+        assert (await wire.produce("t", batch_of(bytes(10_000)))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_a_topic_whose_row_cannot_be_read_after_a_change_is_served_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        key, manager = "kafka/topic/t", gateway.parts.manager
+        row = (await manager.get([key]))[key].value
+        for found in (None, b"nonsense"):
+            answers.lost = frozenset(("commit", "get"))
+            assert await wire.alter(2, "t", ("retention.ms", 0, "1000")) == ErrorCode.KAFKA_STORAGE_ERROR
+            answers.lost = frozenset()
+            await manager.commit({key: found})
+            assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR, "nobody knows what would be deleted"
+            assert await wire.values("t") == [b"a"]
+            await manager.commit({key: row})
+            assert await wire.alter(2, "t", ("retention.ms", 0, "-1")) == 0
+
+
 async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was recorded, though the store said that it was not: the topic is there."""
     async with running() as (gateway, wire):
@@ -356,6 +507,56 @@ async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.Mon
             patch.setattr(MemoryManager, "commit", done_and_failed)
             assert await wire.delete("t") == 0
         assert gateway.parts.topics.get("t") is None
+        assert (await wire.create("t")).error_code == 0
+
+
+async def tidy(gateway: Gateway) -> None:
+    with anyio.fail_after(10):
+        while gateway.parts.topics.left:
+            await anyio.sleep(0.01)
+
+
+async def test_what_a_creation_left_that_nobody_repeats_is_dealt_with_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places that no topic has are removed; the topic is there if only the answer was lost."""
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        with monkeypatch.context() as patch:
+            make, made = MemoryManager.create_topic, 0
+
+            async def making(*args: Any, **options: Any) -> Any:
+                nonlocal made
+                made += 1
+                if made == 3:
+                    raise StorageError("no space left")
+                return await make(*args, **options)
+
+            patch.setattr(MemoryManager, "create_topic", making)
+            assert (await wire.create("u", 4)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await tidy(gateway)
+        assert not await domains_among(gateway.parts.manager, ["u"])
+        assert (await wire.metadata("u")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answers.lost = frozenset(("commit",))
+        assert (await wire.create("t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        answers.lost = frozenset()
+        await tidy(gateway)
+        assert not await scan_all(gateway.parts.manager, "kafka/intent/")
+        assert len((await wire.metadata("t")).topics[0].partitions) == 2
+        assert (await wire.produce("t", batch_of(b"a"), 1)).error_code == 0
+
+
+async def test_what_the_deletion_of_a_damaged_topic_left_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    url = f"memory:{next(names)}"
+    async with running(url) as (gateway, wire):
+        await wire.create("t")
+        await gateway.parts.manager.commit({"kafka/topic/t": b"nonsense"})
+    async with running(url) as (gateway, wire):
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryBroker, "delete", failing)
+            assert await wire.delete("t") == 0, "it has gone, whatever is left of it"
+        await tidy(gateway)
+        assert not await domains_among(gateway.parts.manager, ["t"])
         assert (await wire.create("t")).error_code == 0
 
 

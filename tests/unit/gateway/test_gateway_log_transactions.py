@@ -210,6 +210,61 @@ def test_an_end_with_a_greater_epoch_fences_the_transaction() -> None:
     append(log, Batch(1, 0, producer_epoch=1))
 
 
+def crowd_out(log: PartitionLog, producer_id: int) -> None:
+    """So many others come that a producer is forgotten."""
+    for other in range(200, 220):
+        append(log, Batch(other, is_transactional=False))
+    assert producer_id not in log.windows
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_a_producer_was_refused_first_is_over_with_the_end_of_its_transaction(refused: bool) -> None:
+    """The end makes it known; once it was forgotten again it may go on."""
+    limit = ProducerLimit(most=100)
+    log = PartitionLog(producers=limit)
+    if refused:
+        log.refuse(Batch(7), 0)
+    end(log, 7, ABORT)
+    append(log, Batch(7))
+    end(log, 7)
+    assert limit.count == 1
+    crowd_out(log, 7)
+    append(log, Batch(7, 20))
+
+
+def test_what_a_producer_was_refused_first_outlives_an_end_that_is_undone() -> None:
+    log = PartitionLog()
+    log.refuse(Batch(7), 0)
+    log.failed(end(log, 7, ABORT), KafkaStorageError())
+    with pytest.raises(OutOfOrderSequenceError, match="appended sequence 1, expected 0"):
+        append(log, Batch(7, 1))
+    append(log, Batch(7))
+
+
+def test_what_was_refused_of_a_forgotten_producer_is_over_when_it_is_known_again() -> None:
+    """What it is remembered by comes back where an append of it is undone."""
+    log = PartitionLog(producers=ProducerLimit(most=100))
+
+    def taken(producer_id: int, sequence: int) -> Append:
+        return append(log, Batch(producer_id, sequence, is_transactional=False))
+
+    others = range(100, 115)
+    for producer_id in (*others, 7):
+        taken(producer_id, 0)
+    log.durable(log.next_offset)
+    last = taken(7, 1)
+    for producer_id in others:
+        taken(producer_id, 1)
+    taken(99, 0)
+    assert 7 not in log.windows
+    log.refuse(Batch(7, 2, is_transactional=False), 0)
+    log.failed(last, KafkaStorageError())
+    for sequence in (1, 2):
+        taken(7, sequence)
+    crowd_out(log, 7)
+    taken(7, 20)
+
+
 def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
     log = PartitionLog(producers=ProducerLimit(16))
     append(log, Batch(0))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from kclient.errors import ErrorCode
+from kclient.errors import ErrorCode, PolicyViolationError
 from kclient.gateway import Gateway
 from kclient.gateway.checkpoints import Checkpoints
-from kclient.htp import open_store
+from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.files import Files
+from kclient.htp.memory.manager import MemoryManager
 from kclient.memory_ledger import CacheAccount, MemoryPart
 from kclient.net.memory_budget import ALLOWANCE
 from kclient.protocol.framing import encode_request
@@ -193,6 +195,48 @@ async def test_topics_beyond_their_part_are_refused() -> None:
         assert not (await wire.create("wider", 2_000)).error_code
         assert await wire.delete("wider", "small", "grows", *(f"long-{each}" for each in range(number))) == 0
         assert held(gateway, "topics", "partitions") == 0
+
+
+@pytest.mark.parametrize("how", ["create", "grow", "alter"])
+async def test_memory_for_topics_is_kept_from_others_while_they_are_made(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    reached, go_on, failed = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def failing_late(*_args: Any, **_options: Any) -> None:
+        reached.set()
+        await go_on.wait()
+        raise StorageError("it has hung, and fails")
+
+    async with running(config=LEAST) as (gateway, wire), anyio.create_task_group() as group:
+        await wire.create("t")
+        before, catalogue = held(gateway, "topics"), gateway.parts.catalogue
+        long = {"leader.replication.throttled.replicas": "0:1," * 700_000}
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "create": partial(catalogue.create, "u", 8_000),
+            "grow": partial(catalogue.grow, "t", 8_000),
+            "alter": partial(catalogue.alter, "t", lambda _: long),
+        }
+
+        async def fail() -> None:
+            with pytest.raises(StorageError, match="it has hung, and fails"):
+                await calls[how]()
+            failed.set()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryManager, "commit", failing_late)
+            patch.setattr(MemoryManager, "create_domain", failing_late)
+            group.start_soon(fail)
+            with anyio.fail_after(20):
+                await reached.wait()
+                try:
+                    with pytest.raises(PolicyViolationError, match=SETTING):
+                        catalogue.check_creation("v", 8_000, {})
+                finally:
+                    go_on.set()
+                await failed.wait()
+        assert held(gateway, "topics") == before
+        assert catalogue.check_creation("v", 8_000, {}) == (8_000, {})
 
 
 async def test_partitions_count_from_when_they_are_used() -> None:
@@ -421,7 +465,9 @@ async def test_appends_that_wait_for_a_disk_are_bounded(tmp_path: Path, disk: Di
     """With `acks=1` their answers wait as well; beyond that, those of clients that have gone, they are refused."""
     async with running(f"embedded:{tmp_path}/data", config=LEAST) as (gateway, wire):
         await wire.create("t")
+        await wire.create("u")
         await wire.produce("t", batch_of(b"x"))
+        numbered = [bytes(batch_of(b"x", producer_id=7, producer_epoch=0, sequence=number)) for number in range(2)]
         disk.goes_on.clear()
         try:
             request = produce_request("t", batch_of(b"x"), acks=1)
@@ -449,11 +495,22 @@ async def test_appends_that_wait_for_a_disk_are_bounded(tmp_path: Path, disk: Di
                     break
             assert refused == ErrorCode.KAFKA_STORAGE_ERROR
             assert held(gateway, "appends") < 3 * MB
+            client = connect(gateway)
+            first = await client.produce("u", bytearray(numbered[0]))
+            assert first.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert SETTING in first.error_message
+            await client.send(produce_request("u", bytearray(numbered[0]), acks=0), 9)
+            assert await client.frame() is None, "nothing else tells of it"
+            await client.aclose()
         finally:
             disk.goes_on.set()
         await until(lambda: not held(gateway, "appends"))
         assert not (await wire.read(request, 9)).responses[0].partition_responses[0].error_code
         assert not (await wire.produce("t", batch_of(b"x"))).error_code
+        early = await wire.produce("u", bytearray(numbered[1]))
+        assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the one before it has to come again"
+        for each in numbered:
+            assert not (await wire.produce("u", bytearray(each))).error_code
 
 
 async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.MonkeyPatch) -> None:
