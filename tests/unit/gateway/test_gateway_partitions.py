@@ -14,6 +14,7 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.assembly import Assembly
 from kclient.gateway.opening import Openings
+from kclient.gateway.partition_states import State
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.htp.memory.broker import MemoryBroker
@@ -457,6 +458,26 @@ async def test_all_that_a_request_names_is_opened_at_once() -> None:
                 gates.open()
                 await wire.read(request, version)
             await wire.aclose()
+
+
+async def test_partitions_are_opened_ahead_beside_one_whose_store_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kclient.gateway.opening_ahead._LONG_S", 0.02)
+    gates = Gates(open_store(f"memory:{next(names)}"))
+    store: Any = gates.store
+    async with store:
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t", 20)
+            await wire.aclose()
+        opening = gates.hold("open", 3)
+        async with Gateway(store, listen=None) as gateway:
+            record = gateway.parts.topics.get("t")
+            assert record is not None
+            with anyio.fail_after(5):
+                while sum(each.state is State.OPEN for each in list(record.logs.values())) < 19:
+                    await anyio.lowlevel.checkpoint()
+            assert opening.reached.is_set()
+            gates.open()
 
 
 class Opening:
