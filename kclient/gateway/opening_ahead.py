@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _TOGETHER: Final = 8
 """Partitions that are opened together after the start: the store merges what they have it write."""
+_LONG_S: Final = 1.0
+"""Seconds after which a round is over all the same: the store of a partition may hang."""
 _REST: Final = 2.0
 """Between two rounds, so many times as long as the last one took: whoever uses a partition opens it at once."""
 
@@ -29,14 +31,15 @@ class Opener:
         self._clock = clock
 
     async def run(self) -> None:
-        """Until every partition that there was at the start has been opened, or has gone."""
+        """Until every partition that there was at the start has been opened, or has gone, or takes long."""
         partitions = self._closed()
         while some := list(islice(partitions, _TOGETHER)):
             begun = self._clock.now()
             for partition in some:
                 partition.open_soon()
-            for partition in some:
-                await partition.opened()
+            with anyio.move_on_after(_LONG_S):
+                for partition in some:
+                    await partition.opened()
             await anyio.sleep((self._clock.now() - begun) * _REST)
 
     def _closed(self) -> Iterator[Partition]:

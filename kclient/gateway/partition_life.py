@@ -44,10 +44,11 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 _REFUSAL_S: Final = 1.0
 """Seconds until a partition that could not be opened is tried again; more often it is not opened anew, either."""
 _SOON_S: Final = 0.5
-"""Seconds after the beginning of opening a partition in which it is waited for by those with whom others wait."""
+"""Seconds after the beginning of opening a partition in which it is waited for: others wait with whoever does."""
 _TURN_S: Final = 0.002
 """Seconds of one turn of the loop for appends that have waited for the partition."""
 _BEING_OPENED: Final = frozenset({State.OPENING, State.REOPENING})
+_NOT_YET_OPEN: Final = _BEING_OPENED | {State.RESUMING}
 
 
 class Epochs(Protocol):
@@ -153,35 +154,36 @@ class PartitionLife(ABC):
         self._around.openings.add(self)
 
     async def ready(self) -> None:
-        """Until the partition is open. Raises `KafkaStorageError` or `UnknownTopicOrPartitionError`."""
-        while self.state is not State.OPEN:
-            self._check_here()
-            self.open_soon()
-            assert self._opened is not None
-            await self._opened.wait()
-            if self.state not in (State.OPEN, State.GONE):
-                raise KafkaStorageError(f"{self} cannot be opened: see the gateway's log")
+        """Until the partition is open, but not for a store that hangs.
 
-    async def soon_ready(self) -> None:
-        """As `ready`, for those with whom others wait: not for a store that hangs.
-
-        Raises `KafkaStorageError` as well where opening the partition takes longer than half a second.
+        Raises:
+            KafkaStorageError: It cannot be opened, or opening it takes longer than half a second.
+            UnknownTopicOrPartitionError: It has gone.
         """
         self.open_soon()
-        if self.state in (State.OPEN, State.STALLED, State.GONE):  # there is nothing to wait for
-            await self.ready()
+        await self.soon_opened()
+        if self.state is State.OPEN:
             return
-        left = self._begun + _SOON_S - self._around.clock.now()
-        if left > 0:
-            with anyio.move_on_after(left):
-                await self.ready()
-                return
-        raise KafkaStorageError(f"{self} is still being opened")
+        self._check_here()
+        if self.being_opened:
+            raise KafkaStorageError(f"{self} is still being opened")
+        raise KafkaStorageError(f"{self} cannot be opened: see the gateway's log")
+
+    @property
+    def being_opened(self) -> bool:
+        """Whether it is being opened, or opened anew: when that is over, its waiters are woken."""
+        return self.state in _NOT_YET_OPEN
 
     async def opened(self) -> None:
         """Until opening has succeeded or failed."""
         if self._opened is not None:
             await self._opened.wait()
+
+    async def soon_opened(self) -> None:
+        """The same, but no longer than half a second from its beginning on."""
+        if self.being_opened and (left := self._begun + _SOON_S - self._around.clock.now()) > 0:
+            with anyio.move_on_after(left):
+                await self.opened()
 
     def wake(self) -> None:
         """Have waiting fetches look again."""

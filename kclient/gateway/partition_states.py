@@ -25,6 +25,10 @@ class State(PlainEnum):
     """Its topic was deleted, or the gateway has closed."""
 
 
+UNREAD: Final = frozenset({State.CLOSED, State.OPENING})
+"""What is stored of it is not known, not even where it begins and ends."""
+
+
 class Event(PlainEnum):
     """What happens to a partition."""
 

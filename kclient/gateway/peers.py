@@ -159,7 +159,7 @@ class LocalPeers:
         found: dict[PartitionId, Append | int],
     ) -> None:
         try:
-            await partition.soon_ready()
+            await partition.ready()
             found[wanted] = partition.append_end(end.producer_id, end.producer_epoch, end.marker)
         except KafkaError as error:
             found[wanted] = code_of(error)

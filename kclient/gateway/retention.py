@@ -27,6 +27,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.retention")
 
 _LONG_S: Final = 1.0
 """Seconds until the others of a pass no longer wait for a partition."""
+_PATIENCE_S: Final = 10.0
+"""Seconds that a pass waits for appends that are on their way: the next one waits for its end."""
 
 
 class Cut(NamedTuple):
@@ -166,7 +168,11 @@ class Retention:
         if found is None:
             return False
         if found.roll:
-            await partition.settled()
+            with anyio.move_on_after(_PATIENCE_S) as waiting:
+                await partition.settled()
+            if waiting.cancelled_caught:
+                logger.warning("retention of %s waits for its store, the next pass tries again", partition)
+                return False
             await partition.stored_in.roll()
         if partition.config is not config:  # changed meanwhile: the next pass heeds it
             return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
@@ -27,6 +27,7 @@ from kclient.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
     KafkaError,
+    KafkaStorageError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -54,6 +55,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.topics")
 
 _ENDED_AT_ONCE: Final = 100
 """Partitions that are ended in one turn of the loop."""
+_LEAVING_S: Final = 1.0
+"""Seconds that a deletion waits for partitions that are being opened: a store may hang, then `sweep` removes them."""
 _SWEEP_S: Final = 10.0
 """After so many seconds it is tried again to remove what deleted topics left."""
 _LONG: Final = 1_000
@@ -150,6 +153,8 @@ class TopicCatalogue:
         self._flow = flow
         self._changing: NamedLocks[str] = NamedLocks()
         self._sweeping = False
+        self._leaving: dict[str, list[Partition]] = {}
+        """Partitions of deleted topics that may still write rows: those of others are removed meanwhile."""
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:
@@ -333,20 +338,23 @@ class TopicCatalogue:
         self._topics.left[record.name] = Intent(record.mapping, record.topic_id)
         await self._offsets.topic_deleted(record.name)
         logger.info("topic %s deleted", record.name)
-        partitions = list(record.logs.values())
+        partitions = self._leaving[record.name] = list(record.logs.values())
         record.logs.clear()
         await self._end(partitions)
         await self._remove_soon(record.name)
 
     @staticmethod
-    async def _end(partitions: Sequence[Partition]) -> None:
+    async def _end(partitions: list[Partition]) -> None:
+        """End them; those stay in the list of which something is still under way after a while."""
         for number, partition in enumerate(partitions, 1):
             partition.drop()
             if number % _ENDED_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
-        for partition in partitions:
-            if partition.busy:
-                await partition.left()
+        with anyio.move_on_after(_LEAVING_S):
+            for partition in partitions:
+                if partition.busy:
+                    await partition.left()
+        partitions[:] = [partition for partition in partitions if partition.busy]
 
     async def _delete_damaged(self, name: str) -> None:
         """A topic whose row cannot be read: it goes with all that lies where a mapping would have put it."""
@@ -401,6 +409,9 @@ class TopicCatalogue:
         intent = self._topics.left.get(name)
         if intent is None:
             return
+        if any(partition.busy for partition in self._leaving.get(name, ())):  # what it writes would come afterwards
+            raise KafkaStorageError(f"a partition of the deleted topic {name} is still being opened, or saved")
+        self._leaving.pop(name, None)
         key = topic_key(name)
         row = (await self._manager.get([key])).get(key)
         rows: dict[str, bytes | None] = {intent_key(name): None}

@@ -36,11 +36,23 @@ TOPIC, BROKER = 2, 4
 RETENTIONS_MS = (20_000, 120_000, -1)
 OFFSETS_KEPT_S = 20 * 60
 """How long committed offsets are kept."""
+_OPENING_S = 60
+"""A partition is open by then, however slow its store is."""
 TOPIC_SETTINGS = ("max.message.bytes", "segment.bytes", "flush.ms", "min.insync.replicas", "segment.index.bytes")
 """Each client changes one of them, so that it knows what must be there."""
 BROKER_SETTINGS = (
     "fetch.max.bytes", "group.max.size", "offset.metadata.max.bytes", "log.index.interval.bytes", "message.max.bytes",
 )  # fmt: skip
+
+
+async def insisting(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """The row that answers a question that is asked again, as by clients, while a partition is still being opened."""
+    until = trio.current_time() + _OPENING_S
+    while True:
+        row = await within(ask())
+        if row.error_code != ErrorCode.KAFKA_STORAGE_ERROR or trio.current_time() >= until:
+            return row
+        await trio.sleep(0.1)
 
 
 class Client:
@@ -125,7 +137,7 @@ class Client:
         retention_ms = self.dice.choice(RETENTIONS_MS)
         configs = {"retention_ms": str(retention_ms), "segment_ms": str(self.dice.choice([1, 10_000, 10**9]))}
         self.model.changing[name] += 1
-        row = await within(self.wire.create(name, partitions, **configs))
+        row = await insisting(lambda: self.wire.create(name, partitions, **configs))
         if row.error_code:
             promise(self.world.faults or name in self.model.unsure, f"{name} could not be created: {row}")
             await self.find_out(name)
@@ -171,7 +183,7 @@ class Client:
             )
 
     async def offset(self, name: str, timestamp: int, partition: int) -> int | None:
-        row = await within(self.wire.offset(name, timestamp, partition))
+        row = await insisting(lambda: self.wire.offset(name, timestamp, partition))
         if row.error_code:
             promise(self.world.faults or self.world.uncertain, f"{name}-{partition}: {row}")
             return None
@@ -250,7 +262,7 @@ class Client:
         self.world.check_records(topic, partition, row, at_least=offset)
 
     async def offset_of(self, topic: Incarnation, partition: int, timestamp: int) -> int | None:
-        row = await within(self.wire.offset(topic.name, timestamp, partition))
+        row = await insisting(lambda: self.wire.offset(topic.name, timestamp, partition))
         return None if row.error_code else int(row.offset)
 
     async def fetch_at(self, topic: Incarnation, partition: int, offset: int, *, wait_ms: int = 0) -> Any:
@@ -262,8 +274,11 @@ class Client:
             max_bytes=1 << 24,
             topics=[FetchRequestTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[wanted])],
         )
-        response = await self.ask(request, 13)
-        row = response.responses[0].partitions[0]
+
+        async def ask() -> Any:
+            return (await self.wire(request, 13)).responses[0].partitions[0]
+
+        row = await insisting(ask)
         if row.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
             promise(self.model.live.get(topic.name) is not topic, f"{topic.name} is there, and not found by its id")
             return None

@@ -87,7 +87,7 @@ class Verifications:
                 partition.open_soon()
             for key, (partition, header) in self._wanted.items():
                 try:
-                    await partition.soon_ready()  # the connection's next requests wait for this
+                    await partition.ready()  # the connection's next requests wait for this
                     log = partition.log
                     verification = log.verify(header)
                 except KafkaError as error:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, cast
 
 import anyio
 
-from kclient.errors import KafkaError
+from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.access import Access
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import Live
@@ -25,6 +25,8 @@ from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionC
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchReader, put_error, put_state
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.partition import Partition
+from kclient.gateway.partition_states import UNREAD, State
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.shields import Shields
 from kclient.gateway.waiters import Waiter
@@ -315,12 +317,21 @@ class FetchHandler(Handler):
         return True
 
     async def _wait_for(self, fetch: Fetch, waiter: Waiter, pace: Pace) -> None:
+        """Be told of the partitions. Those that are not open are waited for here, where no memory is held."""
+        closed: list[Partition] = []
         for wanted in fetch.plan.wanted:
             if pace.over:
                 await pace.pause()
             partition = self._reader.find(fetch, wanted.key)
             if partition is not None:
                 waiter.add(partition)
+                if partition.state is not State.OPEN and not partition.undecided:
+                    partition.open_soon()  # all at once
+                    closed.append(partition)
+        for partition in closed:
+            if pace.over:
+                await pace.pause()
+            await partition.soon_opened()
 
     # Answering
 
@@ -387,6 +398,8 @@ class FetchHandler(Handler):
                 put_error(answer, self._reader.why_not(fetch, key))
             elif number in fetch.errors:
                 put_error(answer, fetch.errors[number])
+            elif partition.state in UNREAD:
+                put_error(answer, ErrorCode.KAFKA_STORAGE_ERROR)
             else:
                 put_state(answer, partition)
         if not fetch.committed:

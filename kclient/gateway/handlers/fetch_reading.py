@@ -210,8 +210,8 @@ class FetchReader:
                 continue
             try:
                 if partition.state is not State.OPEN:
-                    if partition.undecided:
-                        continue  # it tells when it has been opened anew: the others of the request do not wait for it
+                    if partition.undecided or partition.being_opened:
+                        continue  # it tells when that is over: the others of the request do not wait for it
                     await partition.ready()
                 most = self._most(fetch, partition, wanted, limit - fetch.size)
                 if most < 0:

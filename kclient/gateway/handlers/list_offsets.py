@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from typing import ClassVar, Final, cast
@@ -18,6 +19,7 @@ from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import READ_COMMITTED, counted
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition
+from kclient.gateway.partition_states import State
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.search import TimestampSearch
 from kclient.net.fair_queue import Pace
@@ -70,6 +72,22 @@ class _Partitions:
         record = self._access.topic(context.connection, self._operation, name)
         return self._partitions.check(record, index)
 
+    async def ready(
+        self, partition: Partition, context: RequestContext, named: Iterator[tuple[str, int]], pace: Pace
+    ) -> None:
+        """Until the partition is open; raises as `Partition.ready`.
+
+        The first that is not open has all be opened that the request names, so that several whose store hangs are
+        waited for once; `named` is used up then.
+        """
+        if partition.state is not State.OPEN:
+            for name, index in named:
+                with suppress(KafkaError):
+                    self.find(context, name, index).open_soon()
+                if pace.over:
+                    await pace.pause()
+        await partition.ready()
+
 
 class ListOffsetsHandler(Handler):
     """Answers ListOffsets."""
@@ -89,6 +107,7 @@ class ListOffsetsHandler(Handler):
     async def _finish(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | None:
         response = ListOffsetsResponse()
         partitions, version, pace = self._partitions, context.api_version, Pace(context.connection.flow)
+        named = ((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
         for topic in request.topics:
             answer = ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answer)
@@ -102,6 +121,7 @@ class ListOffsetsHandler(Handler):
                 committed = request.isolation_level == READ_COMMITTED
                 try:
                     partition = partitions.find(context, topic.name, wanted.partition_index)
+                    await partitions.ready(partition, context, named, pace)
                     await self._look_up(partition, wanted, row, committed=committed)
                 except KafkaError as error:
                     row.error_code = code_of(error)
@@ -117,7 +137,6 @@ class ListOffsetsHandler(Handler):
         *,
         committed: bool,
     ) -> None:
-        await partition.ready()
         log = partition.log
         log.check_epoch(wanted.current_leader_epoch)
         end = log.last_stable_offset if committed else log.high_watermark
@@ -160,6 +179,7 @@ class OffsetForLeaderEpochHandler(Handler):
     ) -> OffsetForLeaderEpochResponse | None:
         response = OffsetForLeaderEpochResponse()
         partitions, pace = self._partitions, Pace(context.connection.flow)
+        named = ((topic.topic, each.partition) for topic in request.topics for each in topic.partitions)
         for topic in request.topics:
             answer = OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answer)
@@ -171,16 +191,17 @@ class OffsetForLeaderEpochHandler(Handler):
                 row = OffsetForLeaderEpochResponseEndOffset(partition=wanted.partition)
                 answer.partitions.append(row)
                 try:
-                    await self._look_up(partitions.find(context, topic.topic, wanted.partition), wanted, row)
+                    partition = partitions.find(context, topic.topic, wanted.partition)
+                    await partitions.ready(partition, context, named, pace)
+                    self._look_up(partition, wanted, row)
                 except KafkaError as error:
                     row.error_code = code_of(error)
         return response
 
     @staticmethod
-    async def _look_up(
+    def _look_up(
         partition: Partition, wanted: OffsetForLeaderPartition, row: OffsetForLeaderEpochResponseEndOffset
     ) -> None:
-        await partition.ready()
         partition.log.check_epoch(wanted.current_leader_epoch)
         row.leader_epoch, row.end_offset = partition.log.end_of_epoch(wanted.leader_epoch)
 
@@ -200,7 +221,8 @@ class DeleteRecordsHandler(Handler):
 
     async def _finish(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
         response = DeleteRecordsResponse()
-        pace = Pace(context.connection.flow)
+        partitions, pace = self._partitions, Pace(context.connection.flow)
+        named = ((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
         for topic in request.topics:
             answer = DeleteRecordsTopicResult(name=topic.name)
             response.topics.append(answer)
@@ -210,7 +232,8 @@ class DeleteRecordsHandler(Handler):
                 row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
                 answer.partitions.append(row)
                 try:
-                    partition = self._partitions.find(context, topic.name, wanted.partition_index)
+                    partition = partitions.find(context, topic.name, wanted.partition_index)
+                    await partitions.ready(partition, context, named, pace)
                     row.low_watermark = await self._delete(partition, wanted.offset)
                 except KafkaError as error:
                     row.error_code = code_of(error)
@@ -218,7 +241,6 @@ class DeleteRecordsHandler(Handler):
 
     @staticmethod
     async def _delete(partition: Partition, before: int) -> int:
-        await partition.ready()
         log = partition.log
         if before == _HIGH_WATERMARK:
             before = log.high_watermark

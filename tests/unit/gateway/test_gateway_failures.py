@@ -299,6 +299,42 @@ async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: py
         assert await wire.values("t") == []
 
 
+async def test_a_deletion_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partition is removed when it is opened no more, and what other deletions have left meanwhile."""
+    monkeypatch.setattr(topics_module, "_LEAVING_S", 0.01)
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    gates = Gates(open_store(f"memory:{next(names)}"))
+    store: Any = gates.store
+    async with store, Gateway(store, listen=None) as gateway:
+        wire, other, left = connect(gateway), connect(gateway), gateway.parts.topics.left
+        for name in ("hung", "t"):
+            await wire.create(name)
+        opening = gates.hold("open")
+        await other.send(produce_request("hung", batch_of(b"a")), 9)
+        with anyio.fail_after(5):
+            await opening.reached.wait()
+            assert await wire.delete("hung") == 0
+            row = (await other.read(produce_request("hung", b""), 9)).responses[0].partition_responses[0]
+            assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (await wire.create("hung")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            with monkeypatch.context() as patch:
+                patch.setattr(MemoryBroker, "delete", failing)
+                assert await wire.delete("t") == 0
+                assert left.keys() == {"hung", "t"}
+            while "t" in left:
+                await anyio.lowlevel.checkpoint()
+            assert await domains_among(gateway.parts.manager, ["hung", "t"]) == ["hung"]
+            gates.open()
+            while left:
+                await anyio.lowlevel.checkpoint()
+        assert not await domains_among(gateway.parts.manager, ["hung"])
+        assert not gateway.parts.catalogue._leaving
+        assert (await wire.create("hung")).error_code == 0
+        assert (await wire.produce("hung", batch_of(b"new"))).base_offset == 0
+        await wire.aclose()
+        await other.aclose()
+
+
 async def test_the_next_start_removes_what_a_deletion_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(url) as (gateway, wire):
         await wire.create("t", 3)

@@ -14,13 +14,16 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.assembly import Assembly
 from kclient.gateway.opening import Openings
+from kclient.gateway.partition_states import State
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.topic import MemoryTopic
 from kclient.htp.port import CAP_NOWAIT, SyncedCallback, TopicStatus
+from kclient.protocol import messages as m
 from kclient.types import Buffer
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
+from tests.slow_store import Gates
 
 pytestmark = pytest.mark.anyio
 
@@ -349,6 +352,132 @@ async def test_what_was_refused_as_a_partition_could_not_be_opened_comes_first(m
         assert (await wire.produce("t", idempotent(0))).base_offset == 0
         assert (await wire.produce("t", idempotent(1))).base_offset == 1
         await wire.aclose()
+
+
+@asynccontextmanager
+async def hung(monkeypatch: pytest.MonkeyPatch, **config: Any) -> AsyncIterator[tuple[Gateway, Wire]]:
+    """A gateway whose store hangs while it opens the partition of `hung`, where a batch waits; one is in `fine`."""
+    monkeypatch.setattr("kclient.gateway.partition_life._SOON_S", 0.02)
+    gates = Gates(open_store(f"memory:{next(names)}"))
+    store: Any = gates.store
+    async with store, Gateway(store, listen=None, config=config) as gateway:
+        wire, other = connect(gateway), connect(gateway)
+        for topic in ("hung", "fine"):
+            await wire.create(topic)
+        await wire.produce("fine", batch_of(b"a"))
+        opening = gates.hold("open")
+        await other.send(produce_request("hung", batch_of(b"late")), 9)
+        with anyio.fail_after(5):
+            await opening.reached.wait()
+            yield gateway, wire
+        gates.open()
+        assert await answer(other) == (0, 0)
+        await wire.aclose()
+        await other.aclose()
+
+
+async def test_fetches_of_a_partition_whose_store_hangs_hold_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumers: list[Wire] = []
+    wanted = fetch_request("hung", 0, max_wait_ms=60_000)
+    async with hung(monkeypatch, **{"connections.max.memory.bytes": 16 << 20}) as (gateway, wire):
+        for _ in range(12):
+            consumers.append(connect(gateway))
+            await consumers[-1].send(wanted, 11)
+        await anyio.wait_all_tasks_blocked()
+        assert (await wire.fetch("fine", 0)).records
+        assert (await wire.produce("fine", batch_of(bytes(500_000)))).base_offset == 1
+    with anyio.fail_after(5):
+        for each in consumers:
+            row = (await each.read(wanted, 11)).responses[0].partitions[0]
+            assert (row.error_code, row.high_watermark, bool(row.records)) == (0, 1, True), "it waits until it is open"
+            await each.aclose()
+
+
+async def test_a_fetch_is_answered_without_a_partition_whose_store_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hung(monkeypatch) as (_, wire):
+        for topics in (["hung", "fine"], ["fine", "hung"]):
+            request = fetch_request("hung", 0, max_wait_ms=60_000)
+            request.topics = [fetch_request(each, 0).topics[0] for each in topics]
+            found = {each.topic: each.partitions[0] for each in (await wire(request, 11)).responses}
+            assert (found["fine"].error_code, bool(found["fine"].records)) == (0, True)
+            assert (found["hung"].error_code, found["hung"].high_watermark) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        row = await wire.fetch("hung", 0, max_wait_ms=1)
+        assert (row.error_code, row.records) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+
+
+async def test_who_asks_for_offsets_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hung(monkeypatch) as (_, wire):
+        listed = m.ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                m.ListOffsetsTopic(name=name, partitions=[m.ListOffsetsPartition(partition_index=0, timestamp=-1)])
+                for name in ("hung", "fine")
+            ],
+        )
+        rows = [topic.partitions[0] for topic in (await wire(listed, 8)).topics]
+        assert [(row.error_code, row.offset) for row in rows] == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (0, 1)]
+        asked = m.OffsetForLeaderEpochRequest(
+            replica_id=-1,
+            topics=[
+                m.OffsetForLeaderTopic(
+                    topic=name, partitions=[m.OffsetForLeaderPartition(partition=0, leader_epoch=1 << 20)]
+                )
+                for name in ("hung", "fine")
+            ],
+        )
+        codes = [topic.partitions[0].error_code for topic in (await wire(asked, 4)).topics]
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        deleted = m.DeleteRecordsRequest(
+            timeout_ms=30_000,
+            topics=[
+                m.DeleteRecordsTopic(name=name, partitions=[m.DeleteRecordsPartition(partition_index=0, offset=1)])
+                for name in ("hung", "fine")
+            ],
+        )
+        rows = [topic.partitions[0] for topic in (await wire(deleted, 2)).topics]
+        assert [(row.error_code, row.low_watermark) for row in rows] == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (0, 1)]
+
+
+async def test_all_that_a_request_names_is_opened_at_once() -> None:
+    """So several whose store hangs are waited for once."""
+    listed = m.ListOffsetsRequest(replica_id=-1, topics=[m.ListOffsetsTopic(name="t")])
+    listed.topics[0].partitions = [m.ListOffsetsPartition(partition_index=each, timestamp=-1) for each in (0, 1)]
+    fetched = fetch_request("t", 0, max_wait_ms=1)
+    fetched.topics[0].partitions += fetch_request("t", 0, 1).topics[0].partitions
+    for request, version in ((listed, 8), (fetched, 11)):
+        gates = Gates(open_store(f"memory:{next(names)}"))
+        store: Any = gates.store
+        async with store, Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t", 2)
+            opening = [gates.hold("open", count) for count in (1, 2)]
+            await wire.send(request, version)
+            with anyio.fail_after(5):
+                for each in opening:
+                    await each.reached.wait()
+                gates.open()
+                await wire.read(request, version)
+            await wire.aclose()
+
+
+async def test_partitions_are_opened_ahead_beside_one_whose_store_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kclient.gateway.opening_ahead._LONG_S", 0.02)
+    gates = Gates(open_store(f"memory:{next(names)}"))
+    store: Any = gates.store
+    async with store:
+        async with Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t", 20)
+            await wire.aclose()
+        opening = gates.hold("open", 3)
+        async with Gateway(store, listen=None) as gateway:
+            record = gateway.parts.topics.get("t")
+            assert record is not None
+            with anyio.fail_after(5):
+                while sum(each.state is State.OPEN for each in list(record.logs.values())) < 19:
+                    await anyio.lowlevel.checkpoint()
+            assert opening.reached.is_set()
+            gates.open()
 
 
 class Opening:

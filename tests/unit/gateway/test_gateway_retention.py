@@ -198,6 +198,31 @@ async def test_a_partition_that_takes_long_does_not_hold_up_the_others(
 
 
 @pytest.mark.anyio
+async def test_a_partition_whose_store_hangs_does_not_hold_up_the_next_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr("kclient.gateway.partition_life._SOON_S", 0.01)
+    async with slowly_sending(tmp_path / "data", "t", "u") as (gates, gateway, wire, partition):
+        await wire.create("closed")
+        opening, sending = gates.hold("open"), gates.hold("send")
+        async with anyio.create_task_group() as group:
+            waiting = connect(gateway)
+            group.start_soon(waiting.produce, "t", batch_of(b"b", timestamp=1000))
+            with anyio.fail_after(5):
+                await sending.reached.wait()
+                assert await gateway.apply_retention() == 1
+                assert opening.reached.is_set()
+                assert (await wire.offset("u", -2)).offset == 1
+                await wire.produce("u", batch_of(b"b", timestamp=1000))
+                assert await gateway.apply_retention() == 1
+            assert partition.log.pending
+            gates.open()
+        assert await gateway.apply_retention() == 1, "it was left to this pass"
+        await waiting.aclose()
+
+
+@pytest.mark.anyio
 async def test_what_was_not_durable_when_it_was_looked_at_does_not_take_younger_records_with_it(tmp_path: Path) -> None:
     """Its sync fails, and others get its offsets."""
     async with slowly_sending(tmp_path / "data", "t") as (gates, gateway, wire, partition):

@@ -411,8 +411,11 @@ async def test_a_topic_that_is_made_anew_meanwhile_shares_nothing(url: Url, agai
 
 
 @on_some
-async def test_what_a_deleted_topic_leaves_is_removed_when_nobody_opens_it_any_more(url: Url) -> None:
+async def test_what_a_deleted_topic_leaves_is_removed_when_nobody_opens_it_any_more(
+    url: Url, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else what opening it writes would come afterwards, and stay."""
+    monkeypatch.setattr("kclient.gateway.topics._LEAVING_S", 20.0)
     async with gated(url) as (gateway, wire, broker, gates), anyio.create_task_group() as group:
         await wire.create("t")
         await wire.produce("t", batch_of(b"old"))
