@@ -98,4 +98,5 @@ class GroupDeletion:
             elif again.offsets.get(*partition) is None:
                 again.offsets.put(partition, committed)
             yield
+        again.count()
         managed.offsets.close()
