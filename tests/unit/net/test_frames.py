@@ -251,6 +251,32 @@ def test_large_buffers_count_with_the_loop_that_runs() -> None:
     receive_buffers().clear()
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio", None])
+def test_large_buffers_of_an_earlier_loop_are_none_of_the_next(backend: str | None) -> None:
+    """If it has no room for them they would count nowhere, and nobody could have them given up."""
+    receive_buffers().clear()
+    memory = process_memory()
+
+    async def receive_one() -> None:
+        large_frame(trusting(), 3_000_000)
+
+    async def receive_where_there_is_no_room() -> None:
+        part = memory.part(64 << 20)
+        logs = part.account("logs")
+        logs.add(60 << 20)
+        large_frame(trusting(), 3_000_000)
+        assert not receive_buffers()._buffers
+        part.close()
+
+    if backend is None:
+        large_frame(trusting(), 3_000_000)
+    else:
+        anyio.run(receive_one, backend=backend)
+    assert len(receive_buffers()._buffers) == 1
+    anyio.run(receive_where_there_is_no_room, backend="trio")
+    receive_buffers().clear()
+
+
 def test_large_buffers_are_given_back() -> None:
     receive_buffers().clear()
     assembler = trusting()
