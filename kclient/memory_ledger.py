@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Final, Protocol, TypeVar
 from weakref import ref
 
@@ -240,7 +240,8 @@ class MemoryPart:
         has no caches and no connections, and may get a loop yet."""
         self.shares: bool = False
         """Whether it has less than its total because of others, and not of what it keeps itself."""
-        self._posted = False
+        self._told: set[Callable[[], object]] = set()
+        """What was posted to the loop and has not been heard yet."""
         self._asked = float("-inf")
         self._silent_since: float | None = None
 
@@ -302,7 +303,21 @@ class MemoryPart:
         return min(alone, together)
 
     def tell(self, what: Callable[[], object]) -> None:
-        """Call something in the event loop of the server; nothing is called if that has ended."""
+        """Call something soon in the event loop of the server, once however often it is told meanwhile.
+
+        A loop that stands still gathers no calls so. Nothing is called if it has ended.
+        """
+        if self.loop is None or self.loop.is_current:
+            what()
+        elif what not in self._told:
+            self._told.add(what)
+            self._post(partial(self._hear, what))
+
+    def _hear(self, what: Callable[[], object]) -> None:
+        self._told.discard(what)  # before: it may be told again from now on
+        what()
+
+    def _post(self, what: Callable[[], object]) -> None:
         if self.loop is None or self.loop.is_current:
             what()
         elif not self.loop.post(what):
@@ -315,22 +330,11 @@ class MemoryPart:
             self._asked = now
             if since is None:
                 self._silent_since = since = now
-            self.tell(self._answered)
+            self._post(self._answered)
         return since is None or now - since < _SILENT
 
     def _answered(self) -> None:
         self._silent_since = None
-
-    def tell_freed(self, connections: Connections) -> None:
-        """Connections of it wait, and others hold less: they are told soon, once."""
-
-        def freed() -> None:
-            self._posted = False
-            connections.others_freed()
-
-        if not self._posted:
-            self._posted = True
-            self.tell(freed)
 
     def close(self) -> None:
         """The server has closed, and holds nothing any more."""
@@ -423,7 +427,7 @@ class MemoryLedger:
         self.changed()
         for other in self.parts():  # it may have been the favour alone that kept them waiting
             if other.connections is not None and other.connections.waits:
-                other.tell_freed(other.connections)
+                other.tell(other.connections.others_freed)
 
     def _set_parts(self, parts: tuple[ref[MemoryPart], ...]) -> None:
         self._parts = parts
@@ -480,7 +484,7 @@ class MemoryLedger:
         """Connections of a part hold less: those of others that wait may have it."""
         for other in self.parts():
             if other is not part and other.shares and other.connections is not None and other.connections.waits:
-                other.tell_freed(other.connections)
+                other.tell(other.connections.others_freed)
 
     def begin_to_wait(self, part: MemoryPart) -> None:
         """Connections of a part have to wait: if others hold what they wait for, these give up what they can."""

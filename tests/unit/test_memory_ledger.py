@@ -272,6 +272,28 @@ def test_servers_of_other_threads_are_told_there() -> None:
     assert len(loop.posted) == 1
 
 
+def test_a_loop_that_stands_still_gathers_no_calls() -> None:
+    ledger = MemoryLedger()
+    here, there = ledger.part(64 * MB), ledger.part(64 * MB)
+    mine, theirs = FakeConnections(here), FakeConnections(there)
+    there.loop = loop = Loop()
+    logs = here.account("logs")
+    mine.held = 60 * MB
+    assert theirs.spare == 4 * MB
+    theirs.waits = here.shares = True
+    for _ in range(100):
+        logs.add(MB)
+        ledger.freed(here)
+        ledger.begin_to_wait(here)
+        logs.add(-MB)
+    assert len(loop.posted) == 3
+    while loop.posted:
+        loop.posted.pop(0)()  # type: ignore[operator]
+    assert sorted(theirs.told) == ["others freed", "others wait", "refresh"]
+    logs.add(MB)
+    assert len(loop.posted) == 1, "it is told again"
+
+
 def test_a_server_whose_loop_has_ended_holds_nothing() -> None:
     ledger = MemoryLedger()
     here, there = ledger.part(64 * MB), ledger.part(128 * MB)
