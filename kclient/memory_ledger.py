@@ -187,7 +187,8 @@ class CacheAccount(MemoryAccount):
         self._share = share
         self._most = most
         self._loop = loop
-        self._asked = False
+        self._asked = float("-inf")
+        """When it was asked in its loop to give up, until that is done."""
 
     @property
     def limit(self) -> int:
@@ -207,9 +208,10 @@ class CacheAccount(MemoryAccount):
         if loop is None or loop.is_current:
             self._give_up()
             return True
-        if self._asked:
+        now = self.ledger.clock()
+        if now - self._asked < _SILENT:
             return False
-        self._asked = True
+        self._asked = now  # and again some time later: a loop that ends may have heard nothing more before
         if loop.post(self._give_up_asked):
             return False
         self._give_up()  # nobody uses it any more
@@ -217,7 +219,7 @@ class CacheAccount(MemoryAccount):
         return True
 
     def _give_up_asked(self) -> None:
-        self._asked = False
+        self._asked = float("-inf")
         self._give_up()
 
 
@@ -371,7 +373,8 @@ class MemoryLedger:
         """The share of the connection that goes on whatever the others hold."""
         self.favoured_part: MemoryPart | None = None
         """Where that is."""
-        self._clock = clock
+        self.clock: Callable[[], float] = clock
+        """What time it is, in seconds."""
         self._lock = threading.RLock()  # a part may be collected while one is counted
         # replaced, never changed: other threads may look at them
         self._parts: tuple[ref[MemoryPart], ...] = ()
@@ -509,7 +512,7 @@ class MemoryLedger:
         """
         if self.alone:
             return False
-        before, now = self._parts, self._clock()
+        before, now = self._parts, self.clock()
         for part in self.parts():
             if not part.answers(now) and self.favoured_part is part:
                 self.favour(None, None)

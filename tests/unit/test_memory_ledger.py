@@ -409,6 +409,25 @@ def test_a_cache_whose_loop_has_ended_is_given_up_by_whoever_needs_it() -> None:
     assert not ledger.accounts()
 
 
+def test_a_cache_whose_loop_ends_before_it_is_heard_is_given_up_some_time_later() -> None:
+    now = 100.0
+    ledger = MemoryLedger(lambda: now)
+    part = ledger.part(64 * MB)
+    connections = FakeConnections(part)
+    loop = Loop()
+    cache = ledger.cache("theirs", 2, lambda: None, loop=loop)
+    cache.add(MB)
+    assert not ledger.relieve()
+    assert len(loop.posted) == 1
+    loop.ended = True
+    now = 109.9
+    assert not ledger.relieve(), "it may be slow"
+    now = 110.0
+    assert ledger.relieve()
+    assert connections.spare == 64 * MB
+    assert not ledger.accounts()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_begins_with_nothing() -> None:
