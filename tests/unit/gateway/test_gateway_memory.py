@@ -19,7 +19,7 @@ from kclient.gateway.checkpoints import Checkpoints
 from kclient.htp import open_store
 from kclient.htp.embedded.files import Files
 from kclient.memory_ledger import CacheAccount, MemoryPart
-from kclient.net.memory_budget import ALLOWANCE
+from kclient.net.memory_budget import ALLOWANCE, Share
 from kclient.protocol.framing import encode_request
 from kclient.protocol.messages import (
     CreatePartitionsRequest,
@@ -551,6 +551,30 @@ async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.Mon
         assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the one before it has to come again"
         for each in numbered:
             assert not (await wire.produce("t", bytearray(each))).error_code
+
+
+async def test_large_requests_of_connections_in_the_process_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come whole, but are taken only when there is memory for them."""
+    count, peak = Share.add, 0
+
+    def counted(share: Share, size: int, requests: int = 0) -> None:
+        nonlocal peak
+        count(share, size, requests)
+        peak = max(peak, budget.used)
+
+    monkeypatch.setattr(Share, "add", counted)
+    async with running(config=LEAST) as (gateway, wire):
+        budget = gateway._running().budget
+        await wire.create("t", max_message_bytes="3900000")
+        request = produce_request("t", batch_of(bytes(3_000_000)))
+        clients = [connect(gateway) for _ in range(8)]
+        for client in clients:
+            await client.send(request, 9)
+        for client in clients:
+            assert not (await client.read(request, 9)).responses[0].partition_responses[0].error_code
+            await client.aclose()
+        assert 6_000_000 < peak < 16 * MB
+        await until(lambda: not budget.used)
 
 
 def replace_timeout(request: Any, timeout_ms: int) -> Any:

@@ -174,6 +174,21 @@ def test_where_it_stands() -> None:
     assert "3 of the 5 bytes" in assembler.pending
 
 
+def test_a_frame_of_which_the_beginning_was_fed_is_adopted() -> None:
+    assembler = trusting()
+    data = bytearray((300_000).to_bytes(4, "big") + body(300_000))
+    assembler.feed(memoryview(data)[:5])
+    assert not assembler.adopt(data[:-1], 5)
+    assert not assembler.adopt(data, 6)
+    assert assembler.adopt(data, 5)
+    assert not assembler.adopt(data, 5)
+    (frame,) = assembler.take()
+    assert frame.obj is data
+    assert frame == body(300_000)
+    assert assembler.idle
+    assert assembler.received_bytes == 300_004
+
+
 def large_frame(assembler: FrameAssembler, size: int) -> memoryview:
     receive(assembler, size.to_bytes(4, "big") + body(size))
     (frame,) = assembler.take()
