@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Final, Protocol, TypeVar
 from weakref import ref
 
@@ -187,7 +187,8 @@ class CacheAccount(MemoryAccount):
         self._share = share
         self._most = most
         self._loop = loop
-        self._asked = False
+        self._asked = float("-inf")
+        """When it was asked in its loop to give up, until that is done."""
 
     @property
     def limit(self) -> int:
@@ -207,9 +208,10 @@ class CacheAccount(MemoryAccount):
         if loop is None or loop.is_current:
             self._give_up()
             return True
-        if self._asked:
+        now = self.ledger.clock()
+        if now - self._asked < _SILENT:
             return False
-        self._asked = True
+        self._asked = now  # and again some time later: a loop that ends may have heard nothing more before
         if loop.post(self._give_up_asked):
             return False
         self._give_up()  # nobody uses it any more
@@ -217,7 +219,7 @@ class CacheAccount(MemoryAccount):
         return True
 
     def _give_up_asked(self) -> None:
-        self._asked = False
+        self._asked = float("-inf")
         self._give_up()
 
 
@@ -240,7 +242,8 @@ class MemoryPart:
         has no caches and no connections, and may get a loop yet."""
         self.shares: bool = False
         """Whether it has less than its total because of others, and not of what it keeps itself."""
-        self._posted = False
+        self._told: set[Callable[[], object]] = set()
+        """What was posted to the loop and has not been heard yet."""
         self._asked = float("-inf")
         self._silent_since: float | None = None
 
@@ -302,7 +305,21 @@ class MemoryPart:
         return min(alone, together)
 
     def tell(self, what: Callable[[], object]) -> None:
-        """Call something in the event loop of the server; nothing is called if that has ended."""
+        """Call something soon in the event loop of the server, once however often it is told meanwhile.
+
+        A loop that stands still gathers no calls so. Nothing is called if it has ended.
+        """
+        if self.loop is None or self.loop.is_current:
+            what()
+        elif what not in self._told:
+            self._told.add(what)
+            self._post(partial(self._hear, what))
+
+    def _hear(self, what: Callable[[], object]) -> None:
+        self._told.discard(what)  # before: it may be told again from now on
+        what()
+
+    def _post(self, what: Callable[[], object]) -> None:
         if self.loop is None or self.loop.is_current:
             what()
         elif not self.loop.post(what):
@@ -315,22 +332,11 @@ class MemoryPart:
             self._asked = now
             if since is None:
                 self._silent_since = since = now
-            self.tell(self._answered)
+            self._post(self._answered)
         return since is None or now - since < _SILENT
 
     def _answered(self) -> None:
         self._silent_since = None
-
-    def tell_freed(self, connections: Connections) -> None:
-        """Connections of it wait, and others hold less: they are told soon, once."""
-
-        def freed() -> None:
-            self._posted = False
-            connections.others_freed()
-
-        if not self._posted:
-            self._posted = True
-            self.tell(freed)
 
     def close(self) -> None:
         """The server has closed, and holds nothing any more."""
@@ -367,7 +373,8 @@ class MemoryLedger:
         """The share of the connection that goes on whatever the others hold."""
         self.favoured_part: MemoryPart | None = None
         """Where that is."""
-        self._clock = clock
+        self.clock: Callable[[], float] = clock
+        """What time it is, in seconds."""
         self._lock = threading.RLock()  # a part may be collected while one is counted
         # replaced, never changed: other threads may look at them
         self._parts: tuple[ref[MemoryPart], ...] = ()
@@ -423,7 +430,7 @@ class MemoryLedger:
         self.changed()
         for other in self.parts():  # it may have been the favour alone that kept them waiting
             if other.connections is not None and other.connections.waits:
-                other.tell_freed(other.connections)
+                other.tell(other.connections.others_freed)
 
     def _set_parts(self, parts: tuple[ref[MemoryPart], ...]) -> None:
         self._parts = parts
@@ -480,7 +487,7 @@ class MemoryLedger:
         """Connections of a part hold less: those of others that wait may have it."""
         for other in self.parts():
             if other is not part and other.shares and other.connections is not None and other.connections.waits:
-                other.tell_freed(other.connections)
+                other.tell(other.connections.others_freed)
 
     def begin_to_wait(self, part: MemoryPart) -> None:
         """Connections of a part have to wait: if others hold what they wait for, these give up what they can."""
@@ -505,7 +512,7 @@ class MemoryLedger:
         """
         if self.alone:
             return False
-        before, now = self._parts, self._clock()
+        before, now = self._parts, self.clock()
         for part in self.parts():
             if not part.answers(now) and self.favoured_part is part:
                 self.favour(None, None)

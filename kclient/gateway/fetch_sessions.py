@@ -11,6 +11,7 @@ same, but has to name all its partitions every time.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
@@ -25,10 +26,12 @@ EVICTION_S: Final = 120.0
 """A session that was used within so many seconds keeps its place when the cache is full (as in Kafka)."""
 
 
-_PER_PARTITION: Final = 300
-"""About how many bytes of memory a session takes for each partition."""
+_PER_PARTITION: Final = 250
+"""About how many bytes of memory a session takes for each partition, beside the name of its topic."""
 _AT_A_TIME: Final = 256
 """Partitions that are taken into account between two pauses."""
+_MEASURED: Final = 4096
+"""Partitions that are measured between two pauses."""
 
 
 class Owner(Protocol):
@@ -82,11 +85,24 @@ class FetchSession:
     """Whether a request of it is being read."""
     held: int = 0
     """Bytes that count against the owner's share."""
+    size: int = 0
+    """Bytes of memory that it takes, about."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of memory that it takes, about."""
-        return _PER_PARTITION * len(self.partitions)
+    def add(self, item: Wanted) -> None:
+        """One more partition; what is known of it is replaced."""
+        if item.key not in self.partitions:
+            self.size += _size(item.key)
+        self.partitions[item.key] = item
+
+    def forget(self, key: Key) -> None:
+        """A partition is fetched no more."""
+        if self.partitions.pop(key, None) is not None:
+            self.size -= _size(key)
+
+
+def _size(key: Key) -> int:
+    """About how many bytes of memory a session takes for a partition: each may have a name that no other has."""
+    return _PER_PARTITION + sys.getsizeof(key.topic)
 
 
 class FetchPlan(NamedTuple):
@@ -200,14 +216,14 @@ class FetchSessionCache:
             for count, item in enumerate(wanted):
                 known = session.partitions.get(item.key)
                 if known is None:
-                    session.partitions[item.key] = item
+                    session.add(item)
                 else:
                     known.offset, known.max_bytes, known.leader_epoch = item.offset, item.max_bytes, item.leader_epoch
                 if count % _AT_A_TIME == _AT_A_TIME - 1:
                     self._hold(session, now)
                     yield
             for count, key in enumerate(forgotten):
-                session.partitions.pop(key, None)
+                session.forget(key)
                 if count % _AT_A_TIME == _AT_A_TIME - 1:
                     yield
         finally:
@@ -233,7 +249,11 @@ class FetchSessionCache:
     def _make(
         self, wanted: Sequence[Wanted], now: float, owner: Owner | None, *, by_id: bool
     ) -> Generator[None, None, FetchSession | None]:
-        size = _PER_PARTITION * len(wanted)
+        size = 0
+        for begin in range(0, len(wanted), _MEASURED):
+            if begin:
+                yield
+            size += sum(_size(item.key) for item in wanted[begin : begin + _MEASURED])
         if not wanted or not self._room(now, size, slots=1):
             return None
         while (session_id := random.randrange(1, _EPOCHS)) in self._sessions:
@@ -243,7 +263,7 @@ class FetchSessionCache:
         self._count(session, size)  # before it is made: others are made meanwhile
         try:
             for count, item in enumerate(wanted):
-                session.partitions[item.key] = item
+                session.add(item)
                 if count % _AT_A_TIME == _AT_A_TIME - 1:
                     yield
                     if session_id not in self._sessions:

@@ -174,6 +174,18 @@ class FrameAssembler:
             self.received_bytes += len(view) - start
             self._cut(view, start)
 
+    def adopt(self, data: bytearray, fed: int) -> bool:
+        """If `data` is the frame that is being received, of which `fed` bytes were fed: take the rest, uncopied.
+
+        Its owner must not use it any more.
+        """
+        if self._room is None or self._size + 4 != len(data) or self._filled + 4 != fed:
+            return False
+        self.received_bytes += len(data) - fed
+        self._room = memoryview(data)[4:]
+        self._complete()
+        return True
+
     def _cut(self, view: memoryview, start: int) -> None:
         """Cut up bytes that begin at a frame's size, or inside of it."""
         end = len(view)

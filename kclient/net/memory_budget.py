@@ -6,11 +6,11 @@ connection counts on accounts (`kclient.memory_ledger`). Connections have what t
 leave of the total: accounts leave them a quarter and a sixteenth at least.
 
 Small things are always taken: each connection has an allowance, which is the smaller the more connections there are
-beyond some number, so that all of them together fit into the budget, too. Larger ones are asked for, and wait while the
-budget is used up. So that somebody can always finish, a quarter of the budget is kept back for one connection at a time
-(of the process), the first that would have to wait; and no connection may hold more than that quarter. What a closed
-connection held is free at once. That the clients do their part to finish, or are closed, is not seen to here but by
-`stalls`.
+beyond some number, so that all of them together fit into the budget, too; several servers of the process share what one
+has for that. Larger ones are asked for, and wait while the budget is used up. So that somebody can always finish, a
+quarter of the budget is kept back for one connection at a time (of the process), the first that would have to wait; and
+no connection may hold more than that quarter. What a closed connection held is free at once. That the clients do their
+part to finish, or are closed, is not seen to here but by `stalls`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from kclient.memory_ledger import MemoryLedger, MemoryPart
 __all__ = ["ALLOWANCE", "LEAST_ALLOWANCE", "MemoryBudget", "Share", "TooMuchMemoryError", "most_of_one"]
 
 ALLOWANCE: Final = 64 * 1024
-"""Bytes that each connection may hold without being asked, if all connections' fit into a quarter of the budget."""
+"""Bytes that each connection may hold without being asked, if all connections' fit into a quarter of the budget, in
+equal parts for the servers of the process."""
 LEAST_ALLOWANCE: Final = 4 * 1024
 """The same, however many connections there are."""
 DEFAULT_TOTAL: Final = 512 * 1024 * 1024
@@ -239,8 +240,17 @@ class MemoryBudget:
     def _count(self, more: int) -> None:
         """There are so many shares more (or less), whose allowances nobody asks for."""
         self._shares += more
-        self.allowance = min(ALLOWANCE, max(self.most // max(self._shares, 1), LEAST_ALLOWANCE))
-        self.count_unfinished(0)
+        self._reckon()
+
+    def _reckon(self) -> None:
+        """What may be held without being asked, and what that leaves.
+
+        Others cannot have it, used or not: so idle servers keep no more than one does.
+        """
+        shares, part = self._shares, self.most // self.ledger.count
+        self.allowance = min(ALLOWANCE, max(part // max(shares, 1), LEAST_ALLOWANCE))
+        self._unasked = max(min(shares * ALLOWANCE, part) - self.unfinished, 0)
+        self.limit = self.part.left(self.most + self._unasked, self._least)
 
     @property
     def favoured(self) -> Share | None:
@@ -279,7 +289,7 @@ class MemoryBudget:
     def refresh(self) -> None:
         """Others may hold more, or less."""
         before = self.limit
-        self.limit = self.part.left(self.most + self._unasked, self._least)
+        self._reckon()
         if self.waiting and self.limit > before:
             self._wake_some()
 
@@ -307,10 +317,7 @@ class MemoryBudget:
     def count_unfinished(self, more: int) -> None:
         """So many bytes more (or less) of requests wait for their rest; they are parts of allowances."""
         self.unfinished += more
-        before = self._unasked
-        self._unasked = max(min(self._shares * ALLOWANCE, self.most) - self.unfinished, 0)
-        if self._unasked != before:
-            self.limit = self.part.left(self.most + self._unasked, self._least)
+        self._reckon()
 
     def admits(self, share: Share, size: int, request: bool, over: bool, whole: bool = False) -> bool:
         """Whether a share may hold `size` bytes more."""

@@ -9,6 +9,7 @@ from kclient.concurrency import loop_soon
 from kclient.errors import ProtocolError
 from kclient.net.channel import Channel, ChannelOwner, Turns
 from kclient.net.frames import FrameAssembler
+from kclient.net.socket_io import READ_SHARE
 from kclient.net.streams import FAIR_FRAMES, MemoryStream, buffer_size
 from kclient.types import Buffer
 
@@ -27,6 +28,7 @@ class MemoryChannel(Channel):
         self._writes: deque[Sequence[Buffer]] = deque()
         self._soon = loop_soon()
         self._scheduled = False
+        self._fed = 0  # bytes of the stream's next chunk that have been taken in already
         stream.watch(self._changed)
         self._changed()
 
@@ -51,7 +53,7 @@ class MemoryChannel(Channel):
         return self._memory.deserted
 
     def arrived(self, most: int) -> int:
-        return min(self._memory.unread_bytes, most)
+        return min(self._memory.unread_bytes - self._fed, most)
 
     def poll(self) -> None:
         if not self.closed and not self.paused:
@@ -88,13 +90,21 @@ class MemoryChannel(Channel):
 
     def _read(self) -> None:
         data: Buffer | None = None
+        turns, memory = self._turns, self._memory
+        left = None if turns is None else turns.unasked(READ_SHARE)
         try:
             assembler = self._assembler
-            while (
-                len(assembler.frames) < FAIR_FRAMES
-                and not assembler.blocked
-                and (data := self._memory.receive_nowait())
-            ):
+            while len(assembler.frames) < FAIR_FRAMES and not assembler.blocked:
+                if left is not None and (chunk := memory.next_chunk):
+                    if self._fed or len(chunk) > left:
+                        data = chunk
+                        if not assembler.frames:  # else they count first
+                            self._feed_some(chunk, left)
+                        break
+                    left -= len(chunk)
+                data = memory.receive_nowait()
+                if not data:
+                    break
                 assembler.feed(data)
         except OSError as error:
             self._deliver()
@@ -110,6 +120,24 @@ class MemoryChannel(Channel):
             self._changed()  # the others have their turn first
         else:
             self._ended()
+
+    def _feed_some(self, chunk: bytearray, unasked: int) -> None:
+        """Take in so many bytes of a chunk that is larger: its next frame is asked for before the rest comes.
+
+        Until all of it is taken in it stays in the stream, where it keeps the other side from sending more.
+        """
+        assembler, start = self._assembler, self._fed
+        if not assembler.adopt(chunk, start):
+            if not start and assembler.idle and int.from_bytes(chunk[:4], "big") == len(chunk) - 4:
+                end = 5  # enough to ask for all of it, which need not be copied then
+            else:
+                end = min(start + max(unasked, min(assembler.missing, READ_SHARE)), len(chunk))
+            assembler.feed(memoryview(chunk)[start:end])
+            self._fed = end
+            if end < len(chunk) and (assembler.blocked or not assembler.adopt(chunk, end)):
+                return
+        self._memory.receive_nowait()
+        self._fed = 0
 
     def _write(self) -> None:
         try:

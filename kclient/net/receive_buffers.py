@@ -43,6 +43,7 @@ class ReceiveBuffers:
         if size < SMALLEST:
             return memoryview(bytearray(size))
         self._unneeded = 0
+        self._find_account()
         for buffer in self._buffers:
             # a small frame must not hold a large buffer
             if size <= len(buffer) <= 2 * size and _is_free(buffer):
@@ -53,7 +54,6 @@ class ReceiveBuffers:
 
     def _keep(self, buffer: bytearray) -> None:
         """Use a buffer again, rather than older ones, if there is room for it."""
-        self._find_account()
         account = self._account
         most = MOST_BYTES if account is None else account.limit
         kept = [*self._buffers, buffer]
@@ -67,14 +67,18 @@ class ReceiveBuffers:
 
     def _find_account(self) -> None:
         """Count with the event loop that runs in the thread now: several may do so one after the other."""
-        if self._loop is None or not self._loop.is_current:
-            try:
-                self._loop = LoopHandle()
-            except RuntimeError:  # none does
-                self._loop = self._account = None
-            else:
-                memory = process_memory()
-                self._account = memory.cache("receive buffers", _SHARE, self.clear, MOST_BYTES, self._loop)
+        if self._loop is not None and self._loop.is_current:
+            return
+        try:
+            loop = LoopHandle()
+        except RuntimeError:  # none does
+            loop = None
+        if loop is self._loop:
+            return
+        self.clear()  # there may be no room for them where they would count from now on
+        self._loop, self._account = loop, None
+        if loop is not None:
+            self._account = process_memory().cache("receive buffers", _SHARE, self.clear, MOST_BYTES, loop)
 
     def not_needed(self) -> None:
         """A read went by without a large buffer."""

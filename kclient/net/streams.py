@@ -372,6 +372,12 @@ class MemoryStream:
         pipe.notify()
         return chunk
 
+    @property
+    def next_chunk(self) -> bytearray | None:
+        """What `receive_nowait` would return, left where it is; None if nothing has come."""
+        chunks = self._incoming.chunks
+        return chunks[0] if chunks else None
+
     async def send(self, parts: Sequence[Buffer]) -> None:
         while not self.send_nowait(parts):
             await self._outgoing.wait()

@@ -272,6 +272,28 @@ def test_servers_of_other_threads_are_told_there() -> None:
     assert len(loop.posted) == 1
 
 
+def test_a_loop_that_stands_still_gathers_no_calls() -> None:
+    ledger = MemoryLedger()
+    here, there = ledger.part(64 * MB), ledger.part(64 * MB)
+    mine, theirs = FakeConnections(here), FakeConnections(there)
+    there.loop = loop = Loop()
+    logs = here.account("logs")
+    mine.held = 60 * MB
+    assert theirs.spare == 4 * MB
+    theirs.waits = here.shares = True
+    for _ in range(100):
+        logs.add(MB)
+        ledger.freed(here)
+        ledger.begin_to_wait(here)
+        logs.add(-MB)
+    assert len(loop.posted) == 3
+    while loop.posted:
+        loop.posted.pop(0)()  # type: ignore[operator]
+    assert sorted(theirs.told) == ["others freed", "others wait", "refresh"]
+    logs.add(MB)
+    assert len(loop.posted) == 1, "it is told again"
+
+
 def test_a_server_whose_loop_has_ended_holds_nothing() -> None:
     ledger = MemoryLedger()
     here, there = ledger.part(64 * MB), ledger.part(128 * MB)
@@ -383,6 +405,25 @@ def test_a_cache_whose_loop_has_ended_is_given_up_by_whoever_needs_it() -> None:
     loop.ended = True
     assert ledger.relieve()
     assert asked == [1]
+    assert connections.spare == 64 * MB
+    assert not ledger.accounts()
+
+
+def test_a_cache_whose_loop_ends_before_it_is_heard_is_given_up_some_time_later() -> None:
+    now = 100.0
+    ledger = MemoryLedger(lambda: now)
+    part = ledger.part(64 * MB)
+    connections = FakeConnections(part)
+    loop = Loop()
+    cache = ledger.cache("theirs", 2, lambda: None, loop=loop)
+    cache.add(MB)
+    assert not ledger.relieve()
+    assert len(loop.posted) == 1
+    loop.ended = True
+    now = 109.9
+    assert not ledger.relieve(), "it may be slow"
+    now = 110.0
+    assert ledger.relieve()
     assert connections.spare == 64 * MB
     assert not ledger.accounts()
 

@@ -65,6 +65,11 @@ class ClassicGroup(Rebalancing):
         return self.state is GroupState.EMPTY and not self.members.pending_joins
 
     @property
+    def untouched(self) -> bool:
+        """Whether it has had no generation yet, nor is about to."""
+        return not self.generation and self.idle
+
+    @property
     def size(self) -> int:
         """About how many bytes of memory its members take, and the ids that wait for their owners."""
         members = self.members

@@ -80,7 +80,8 @@ class CommittedOffsets:
 
     def check_room(self, group_id: str, commit: OffsetCommit) -> ErrorCode:
         """Whether there is memory for what a commit adds to the offsets of a group, and for itself on its way."""
-        memory, new = self._memory, group_id not in self._table.groups
+        memory, managed = self._memory, self._table.groups.get(group_id)
+        new = managed is None or not managed.holding.committed
         if memory.admits_write(group_id) and memory.admits_offsets(group_id, commit.grows, new=new):
             return ErrorCode.NONE
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
@@ -89,6 +90,8 @@ class CommittedOffsets:
         """Store offsets, at once after `check_commit`; they are visible when the write is done."""
         managed = self._table.groups.get(group_id) or self._table.create(group_id)
         managed.offsets.begin(commit)
+        if not managed.holding.committed:
+            managed.count()
         return self._store(managed, commit, managed.offsets.end)
 
     def _store(self, managed: ManagedGroup, commit: OffsetCommit, ended: Callable[[OffsetCommit], None]) -> Write:

@@ -100,4 +100,5 @@ class GroupDeletion:
             elif again.offsets.get(*partition) is None:  # its own are newer
                 again.offsets.put(partition, committed)
             yield
+        again.count()
         managed.offsets.close()

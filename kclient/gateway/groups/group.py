@@ -67,6 +67,11 @@ class Group(Protocol):
         ...
 
     @property
+    def untouched(self) -> bool:
+        """Whether it is idle and nobody ever was in it, so that nothing of it is stored: without offsets it goes."""
+        ...
+
+    @property
     def size(self) -> int:
         """About how many bytes of memory its members take."""
         ...
@@ -163,4 +168,4 @@ class ManagedGroup:
     def count(self) -> None:
         """Count the memory that it takes, of which something may have changed."""
         group = self.group
-        self.holding.count(group.group_id, group.protocol_type, group.size)
+        self.holding.count(group.group_id, group.protocol_type, group.size, committed=bool(self.offsets))

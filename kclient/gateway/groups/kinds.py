@@ -59,6 +59,11 @@ class ForeignGroup:
         return False
 
     @property
+    def untouched(self) -> bool:
+        """It has a row."""
+        return False
+
+    @property
     def size(self) -> int:
         """Nothing of its row is kept."""
         return 0

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
     from kclient.gateway.config import Live
     from kclient.gateway.groups.deleted_topics import DeletedTopics
-    from kclient.gateway.groups.group import ManagedGroup
     from kclient.gateway.groups.table import GroupTable
     from kclient.gateway.groups.writer import GroupWriter
     from kclient.gateway.leadership import Leadership
@@ -145,9 +144,9 @@ class GroupLoader:
                 self._deleted_topics.note(name, group_id, (partition.partition,))
             elif record is not None and record.topic_id == topic_id:
                 # by the record's name, of which there is one
-                self._owner(group_id, unread).offsets.put(TopicPartition(record.name, partition.partition), committed)
+                self._put(group_id, TopicPartition(record.name, partition.partition), committed, unread)
             elif name in topics.damaged:
-                self._owner(group_id, unread).offsets.put(partition, committed)
+                self._put(group_id, partition, committed, unread)
             elif topic_id == _NO_TOPIC or self._outlived(committed):
                 outlived.setdefault(group_id, {})[key] = None
             else:
@@ -155,10 +154,14 @@ class GroupLoader:
         for group_id, gone in outlived.items():
             self._writer.submit(group_id, gone, lambda _error: ())
 
-    def _owner(self, group_id: str, unread: Container[str]) -> ManagedGroup:
+    def _put(
+        self, group_id: str, partition: TopicPartition, committed: CommittedOffset, unread: Container[str]
+    ) -> None:
         managed = self._table.groups.get(group_id) or self._table.create(group_id)
         managed.unread = group_id in unread
-        return managed
+        managed.offsets.put(partition, committed)
+        if not managed.holding.committed:
+            managed.count()
 
     def _outlived(self, committed: CommittedOffset) -> bool:
         """Whether an offset that belongs to no topic has been kept for long enough."""

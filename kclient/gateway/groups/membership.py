@@ -95,7 +95,7 @@ class ClassicMembership:
             logger.warning("group %s: a member with %d bytes of metadata is refused", group_id[:300], size)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         more = memory_of_protocols(join.protocols) - (0 if known is None else memory_of_protocols(known.protocols))
-        if not self._memory.admits_member(group_id, more + _more_names(known, join), first=not members):
+        if not self._memory.admits_member(group_id, more + _more_names(known, join), new=group is None):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
         if not self._memory.admits_write(group_id):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what comes of it has to be stored

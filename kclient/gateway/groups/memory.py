@@ -40,7 +40,7 @@ class GroupMemory:
     def __init__(self, memory: MemoryPart, clock: Clock, log_fields: Mapping[str, object]) -> None:
         self._members: LimitedAccount = memory.limited("groups", _SHARE)
         self.offsets: LimitedAccount = memory.limited("committed offsets", _SHARE)
-        """Of committed offsets, and of groups without members."""
+        """Of committed offsets, and of groups that have some or had."""
         self.writes: LimitedAccount = memory.limited("group writes", _WRITES_SHARE)
         """Of what is on its way to the store."""
         self._clock = clock
@@ -51,9 +51,9 @@ class GroupMemory:
         """What a new group takes, beside its offsets."""
         return GroupHolding(self._members, self.offsets)
 
-    def admits_member(self, group_id: str, size: int, *, first: bool) -> bool:
-        """Whether a member, the first of its group or not, may join with which that takes so many bytes more."""
-        if self._members.has_room(size + _itself(group_id) if first else size):
+    def admits_member(self, group_id: str, size: int, *, new: bool) -> bool:
+        """Whether a member may join with which its group, which may be new, takes so many bytes more."""
+        if self._members.has_room(size + _itself(group_id) if new else size):
             return True
         self._tell(self._members, group_id, "the members of all groups", "a member that joins is told to try again")
         return False
@@ -68,11 +68,11 @@ class GroupMemory:
         return False
 
     def admits_offsets(self, group_id: str, grows: int, *, new: bool) -> bool:
-        """Whether the offsets of a group, which may be new, may grow by so many bytes.
+        """Whether the offsets of a group, which may have had none so far, may grow by so many bytes.
 
         Those that are there already, with metadata as long as it was, do not grow: they always may be committed.
         """
-        if self.offsets.has_room(grows + _GROUP if new else grows):
+        if self.offsets.has_room(grows + _itself(group_id) if new else grows):
             return True
         self._tell(self.offsets, group_id, "all committed offsets", "a commit of new ones is told to try again")
         return False
@@ -104,18 +104,25 @@ class GroupMemory:
 
 
 class GroupHolding:
-    """What one group takes, beside its offsets."""
+    """What one group takes, beside its offsets.
 
-    __slots__ = ("_accounts", "_held")
+    Its members count as such. It itself does with the first of them, who is asked for; from its first offset on, which
+    is asked for as well, it counts with its offsets for good. So nothing comes to an account that nobody was asked for.
+    """
+
+    __slots__ = ("_accounts", "_held", "committed")
 
     def __init__(self, members: MemoryAccount, offsets: MemoryAccount) -> None:
+        self.committed: bool = False
+        """Whether it counts with its offsets."""
         self._accounts = members, offsets
         self._held = 0, 0
 
-    def count(self, group_id: str, protocol_type: str | None, size: int) -> None:
-        """Something of it may have changed, as what its members take, which is so many bytes."""
+    def count(self, group_id: str, protocol_type: str | None, size: int, *, committed: bool) -> None:
+        """Something of it may have changed: what its members take, or whether it has offsets."""
         itself = _itself(group_id) + sys.getsizeof(protocol_type or "")
-        self._set((itself + size, 0) if size else (0, itself))
+        self.committed = self.committed or committed
+        self._set((size, itself) if self.committed else (itself + size, 0))
 
     def close(self) -> None:
         """The group has gone."""

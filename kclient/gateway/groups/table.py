@@ -118,7 +118,7 @@ class GroupTable:
     def close(self) -> None:
         """Answer everything that is parked, and take nothing any more."""
         self.closed = True
-        for managed in self.groups.values():
+        for managed in list(self.groups.values()):
             self.perform(managed, managed.group.unload())
         self._answer_some(float("inf"))
 
@@ -141,12 +141,24 @@ class GroupTable:
         group_id = managed.group.group_id
         if self.groups.get(group_id) is not managed:
             return  # deleted; the name may stand for another group by now
+        if managed.group.untouched and not managed.offsets and not managed.unread:
+            self._forget(managed)  # who asked for it was refused, or did not come back
+            return
         managed.count()
         deadline = managed.group.next_deadline()
         if deadline is None:
             self._clockwork.cancel(group_id)
         else:
             self._clockwork.schedule(group_id, deadline)
+
+    def _forget(self, managed: ManagedGroup) -> None:
+        """A group of which nothing is stored is none any more."""
+        group_id = managed.group.group_id
+        managed.group.delete()
+        del self.groups[group_id]
+        self._clockwork.cancel(group_id)
+        managed.holding.close()
+        managed.offsets.close()
 
     def take_out(self, managed: ManagedGroup) -> None:
         """A group that was deleted is none any more; its rows are still there."""

@@ -49,7 +49,7 @@ _MANY: Final = 5_000
 _SESSIONS_SHARE: Final = 8
 """One part in so many of the memory for clients may be taken by fetch sessions."""
 _LONGEST_NAME: Final = 249
-"""Characters of a topic's name: longer ones, which no topic has, are kept in no session."""
+"""Characters of a topic's name."""
 
 
 class FetchHandler(Handler):
@@ -112,7 +112,7 @@ class FetchHandler(Handler):
             for item in topic.partitions
         ]
         session_id, epoch = request.session_id, request.session_epoch
-        if not by_id and any(len(topic.topic) > _LONGEST_NAME for topic in request.topics):
+        if not by_id and not all(_may_be_there(topic.topic) for topic in request.topics):
             epoch = FINAL_EPOCH
         if epoch == FINAL_EPOCH and not session_id:
             plan = FetchPlan(wanted, None, incremental=False)
@@ -142,12 +142,12 @@ class FetchHandler(Handler):
 
     def _begin(self, request: FetchRequest, context: RequestContext) -> Work:
         by_id = context.api_version >= _TOPIC_IDS_SINCE
-        wanted, longest = yield from _wanted(request)
+        wanted, kept = yield from _wanted(request)
         forgotten: list[Key] = yield from _forgotten(request)
         owner = context.connection.share
         plan: FetchPlan = yield from self.sessions.plan_steps(
             request.session_id,
-            request.session_epoch if longest <= _LONGEST_NAME else FINAL_EPOCH,
+            request.session_epoch if kept else FINAL_EPOCH,
             wanted,
             forgotten,
             self._clock.now(),
@@ -413,12 +413,17 @@ def _room(share: Share) -> int:
     return room - room // 8
 
 
+def _may_be_there(name: str) -> bool:
+    """Whether a topic may have this name: others, which may be long, are kept in no session."""
+    return len(name) <= _LONGEST_NAME and name.isascii()
+
+
 def _wanted(request: FetchRequest) -> Work:
-    """The partitions that are wanted, and the length of the longest name of a topic."""
+    """The partitions that are wanted, and whether a session may keep them."""
     wanted = []
-    longest = 0
+    kept = True
     for topic in request.topics:
-        longest = max(longest, len(topic.topic))
+        kept = kept and _may_be_there(topic.topic)
         partitions, topic.partitions = topic.partitions, []
         partitions.reverse()
         while partitions:  # they may be many: each is given up for what is made of it
@@ -427,7 +432,7 @@ def _wanted(request: FetchRequest) -> Work:
             wanted.append(Wanted(key, item.fetch_offset, item.partition_max_bytes, item.current_leader_epoch))
             if len(wanted) % FEW == 0:
                 yield None
-    return wanted, longest
+    return wanted, kept
 
 
 def _forgotten(request: FetchRequest) -> Work:

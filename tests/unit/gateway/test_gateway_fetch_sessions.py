@@ -153,6 +153,32 @@ def test_what_is_forgotten_is_given_back_and_repeated_ones_count_once() -> None:
     assert (len(cache), share.kept) == (0, 0)
 
 
+def test_names_of_topics_count() -> None:
+    """They may be long, and each partition may come with its own."""
+    cache = FetchSessionCache(10, memory=SIZE)
+    share = Share()
+    wanted = [Wanted(Key(f"{number:0249}", bytes(16), 0), 0, 1000) for number in range(MANY)]
+    plan = cache.plan(0, 0, wanted, [], 0.0, by_id=False, owner=share)
+    assert plan.session is None
+    plan = cache.plan(0, 0, wanted[: MANY // 2], [], 0.0, by_id=False, owner=share)
+    assert plan.session is not None
+    assert (MANY // 2) * 500 < share.kept < SIZE
+    before = share.kept
+    plan = cache.plan(plan.session_id, 1, wanted[:10], [], 0.0, by_id=False)
+    assert share.kept == before
+    with pytest.raises(FetchSessionIdNotFoundError, match="no memory"):
+        cache.plan(plan.session_id, 2, wanted, [], 0.0, by_id=False)
+    assert share.kept == 0
+
+
+def test_very_many_partitions_are_measured_in_steps() -> None:
+    cache = FetchSessionCache(10)
+    steps = making(cache, partitions=10_000)
+    next(steps)
+    assert len(cache) == 0
+    assert finished(steps).session is not None
+
+
 def test_a_session_whose_client_goes_while_it_is_made_leaves_nothing() -> None:
     discarded: list[object] = []
     cache = FetchSessionCache(1, memory=SIZE, discard=discarded.append)
@@ -246,6 +272,18 @@ async def test_only_changes_go_over_the_wire() -> None:
         assert await session.fetch(forget=(1,)) == {}
         await wire.produce("t", batch_of(b"a"), 1)
         assert await session.fetch() == {}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("many", [1, 100])
+async def test_names_that_no_topic_has_are_kept_in_no_session(many: int) -> None:
+    async with running() as (_, wire):
+        for name, kept in (("n" * 249, True), ("n" * 250, False), ("\N{ROCKET}" * 249, False)):
+            rows = [FetchRequestPartition(partition=number, fetch_offset=0) for number in range(many)]
+            topics = [FetchRequestTopic(topic=name, partitions=rows)]
+            answer = await wire(FetchRequest(max_wait_ms=0, session_id=0, session_epoch=0, topics=topics), 11)
+            assert bool(answer.session_id) is kept
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.anyio

@@ -21,7 +21,7 @@ from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.files import Files
 from kclient.htp.memory.manager import MemoryManager
 from kclient.memory_ledger import CacheAccount, MemoryPart
-from kclient.net.memory_budget import ALLOWANCE
+from kclient.net.memory_budget import ALLOWANCE, Share
 from kclient.protocol.framing import encode_request
 from kclient.protocol.messages import (
     CreatePartitionsRequest,
@@ -32,6 +32,7 @@ from kclient.protocol.messages import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupRequestMember,
+    ListGroupsRequest,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -145,9 +146,62 @@ async def test_groups_and_offsets_count_until_they_are_deleted() -> None:
         await wire_of_member.aclose()
         member = LeaveGroupRequestMember(member_id=joined.member_id)
         await wire(LeaveGroupRequest(group_id="b", members=[member]), 4)
-        assert held(gateway, "groups") == 0
+        assert 0 < held(gateway, "groups") <= 4000, "the group is there yet"
         await wire(DeleteGroupsRequest(groups_names=["a", "b"]), 2)
         assert held(gateway, "groups", "committed offsets") == 0
+
+
+async def test_a_group_that_only_refused_joins_made_is_none() -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        for number in range(3):
+            request = join(f"{number}" + "g" * 32_000, b"")
+            request.protocols = []
+            assert (await wire(request, 5)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert not (await wire(ListGroupsRequest(), 4)).groups
+        assert held(gateway, "groups", "committed offsets") == 0
+
+
+async def test_a_group_that_only_an_id_without_owner_was_for_is_none() -> None:
+    async with running(config=LEAST) as (gateway, wire):
+        assert (await wire(join("left", b""), 5)).error_code == ErrorCode.MEMBER_ID_REQUIRED
+        given = await wire(join("left", b""), 5)
+        request = join("expires", b"")
+        request.session_timeout_ms = 10
+        assert (await wire(request, 5)).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+        assert await wire.alter(4, "1", ("group.min.session.timeout.ms", 0, "10")) == 0
+        assert (await wire(request, 5)).error_code == ErrorCode.MEMBER_ID_REQUIRED
+        await until(lambda: "expires" not in gateway.parts.groups.table.groups)
+        assert held(gateway, "groups") > 0
+        member = LeaveGroupRequestMember(member_id=given.member_id)
+        await wire(LeaveGroupRequest(group_id="left", members=[member]), 4)
+        assert [group.group_id for group in (await wire(ListGroupsRequest(), 4)).groups] == ["left"]
+        assert held(gateway, "committed offsets") == 0
+
+
+async def test_groups_that_members_come_to_and_leave_take_nothing_from_offsets() -> None:
+    """Nobody was asked whether there is room for them there; a group counts there once it commits, which is asked."""
+    async with running(config={**LEAST, "group.initial.rebalance.delay.ms": 0}) as (gateway, wire):
+        await wire.create("wide", 10)
+        for number in range(100):
+            group = f"{number:04}" + "g" * 30_000
+            joined = await wire(join(group, b""), 3)
+            if joined.error_code:
+                break
+            member = LeaveGroupRequestMember(member_id=joined.member_id)
+            await wire(LeaveGroupRequest(group_id=group, members=[member]), 3)
+        assert joined.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert held(gateway, "committed offsets") == 0
+        assert held(gateway, "groups") <= 4 * MB
+        before = held(gateway, "groups")
+        for count in range(10):
+            assert await codes(wire, commit(f"{count:04}" + "g" * 30_000, range(1))) == {0}
+        assert held(gateway, "groups") * number == before * (number - 10)
+        for count in range(100):
+            found = await codes(wire, commit(f"{count:04}" + "h" * 30_000, range(1)))
+            if found != {0}:
+                break
+        assert found == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert held(gateway, "committed offsets") <= 4 * MB
 
 
 async def test_assignments_without_room_have_the_members_join_again() -> None:
@@ -554,6 +608,30 @@ async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.Mon
         assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the one before it has to come again"
         for each in numbered:
             assert not (await wire.produce("t", bytearray(each))).error_code
+
+
+async def test_large_requests_of_connections_in_the_process_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come whole, but are taken only when there is memory for them."""
+    count, peak = Share.add, 0
+
+    def counted(share: Share, size: int, requests: int = 0) -> None:
+        nonlocal peak
+        count(share, size, requests)
+        peak = max(peak, budget.used)
+
+    monkeypatch.setattr(Share, "add", counted)
+    async with running(config=LEAST) as (gateway, wire):
+        budget = gateway._running().budget
+        await wire.create("t", max_message_bytes="3900000")
+        request = produce_request("t", batch_of(bytes(3_000_000)))
+        clients = [connect(gateway) for _ in range(8)]
+        for client in clients:
+            await client.send(request, 9)
+        for client in clients:
+            assert not (await client.read(request, 9)).responses[0].partition_responses[0].error_code
+            await client.aclose()
+        assert 6_000_000 < peak < 16 * MB
+        await until(lambda: not budget.used)
 
 
 def replace_timeout(request: Any, timeout_ms: int) -> Any:

@@ -38,6 +38,7 @@ class Club:
 
     type = "club"
     protocol_type: str | None = "social"
+    untouched = False
 
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
         self.group_id = group_id

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from weakref import ref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +46,29 @@ def test_cancelled_keys_are_not_kept() -> None:
     assert timers.next_deadline() == 1800.0 - 9999 / 10_000
     assert timers.pop_due(1800.0) == "stays"
     assert timers.pop_due(20_000.0) is None
+
+
+class Key:
+    """A key of which it is seen whether it is there."""
+
+
+def test_no_cancelled_key_is_kept() -> None:
+    """However few there are: each of very many groups has such deadlines."""
+    timers: Timers[Key] = Timers()
+    stays, cancelled, sooner = Key(), Key(), Key()
+    timers.schedule(stays, 1800.0)
+    timers.schedule(cancelled, 1900.0)
+    timers.schedule(sooner, 2000.0)
+    timers.schedule(sooner, 5.0)
+    assert timers.pop_due(5.0) is sooner
+    timers.cancel(cancelled)
+    timers.cancel(cancelled)
+    kept = [ref(cancelled), ref(sooner)]
+    del cancelled, sooner
+    gc.collect()
+    assert [each() for each in kept] == [None, None]
+    assert timers.pop_due(3000.0) is stays
+    assert timers.pop_due(3000.0) is None
 
 
 STEPS = st.lists(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import itertools
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from random import Random
 from typing import cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.concurrency import Supervisor
@@ -334,6 +336,94 @@ async def test_answers_to_what_came_together_leave_together(kind: str, closes: b
         theirs.channel.close()
         await asking.wait_closed()
         await theirs.channel.wait_closed()
+
+
+class Taking:
+    """Turns that are taken at once, in which so many bytes may come unasked; frames are asked for."""
+
+    def __init__(self, share: int, *, allowed: bool = True) -> None:
+        self.share = share
+        self.allowed = allowed
+        self.asked: list[tuple[int, int]] = []
+
+    def enter(self) -> bool:
+        return True
+
+    def leave(self) -> None:
+        pass
+
+    def add(self, job: Callable[[float], bool]) -> None:
+        raise AssertionError("it may always enter")
+
+    def progressed(self) -> None:
+        pass
+
+    def unasked(self, most: int) -> int:
+        return min(most, self.share)
+
+    def garbled(self, error: ProtocolError) -> None:
+        raise error
+
+    def admit(self, size: int, here: int) -> bool:
+        self.asked.append((size, here))
+        return self.allowed
+
+
+async def test_a_large_frame_in_memory_waits_where_it_is_until_it_may_come() -> None:
+    body = b"x" * 3_000_000
+    turns = Taking(100_000, allowed=False)
+    async with supervised() as supervisor:
+        left, right = memory_pair()
+        theirs = Recorder()
+        channel = open_channel(right, theirs, supervisor, turns=turns, admit=turns.admit)
+        assert left.send_nowait(frame(body))
+        with anyio.fail_after(20):
+            while not turns.asked:
+                await anyio.lowlevel.checkpoint()
+        assert turns.asked == [(3_000_000, 1)]
+        channel.pause()
+        assert channel.missing == 2_999_999
+        assert channel.arrived(1 << 30) == 2_999_999
+        assert not left.send_nowait(frame(b"next")), "the other side may not send on"
+        assert not theirs.frames
+        channel.admit()
+        channel.resume()
+        await theirs.until(lambda: theirs.frames)
+        assert theirs.frames == [body]
+        assert channel.take_admitted() == 3_000_000
+        assert channel.received_bytes == 3_000_004
+        assert turns.asked == [(3_000_000, 1)]
+        assert left.send_nowait(frame(b"next"))
+        await theirs.until(lambda: theirs.frames == [body, b"next"])
+        left.close()
+        await theirs.until(lambda: theirs.causes == [None])
+
+
+@pytest.mark.parametrize("share", [4096, 10_000, 1 << 20])
+async def test_frames_in_memory_arrive_in_order_however_little_comes_at_once(share: int) -> None:
+    random = Random(share)
+    bodies = [random.randbytes(int(10 ** random.uniform(0, 5.5))) for _ in range(100)]
+    sent = b"".join(part for body in bodies for part in frame(body))
+    turns = Taking(share)
+    async with supervised() as supervisor:
+        left, right = memory_pair()
+        theirs = Recorder()
+        channel = open_channel(right, theirs, supervisor, turns=turns, admit=turns.admit)
+        start = 0
+        while start < len(sent):
+            end = start + int(10 ** random.uniform(0, 6))
+            await left.send([sent[start:end]])
+            start = end
+        for body in bodies:
+            await left.send(frame(body))
+        await theirs.until(lambda: len(theirs.frames) == 2 * len(bodies))
+        assert theirs.frames == bodies + bodies
+        assert channel.received_bytes == 2 * len(sent)
+        if share < 1 << 20:
+            asked = {size for size, _ in turns.asked}
+            assert asked >= {len(body) for body in bodies if len(body) + 4 > share}
+        left.close()
+        await theirs.until(lambda: theirs.causes == [None])
 
 
 class Trickle:

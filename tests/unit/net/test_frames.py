@@ -174,6 +174,21 @@ def test_where_it_stands() -> None:
     assert "3 of the 5 bytes" in assembler.pending
 
 
+def test_a_frame_of_which_the_beginning_was_fed_is_adopted() -> None:
+    assembler = trusting()
+    data = bytearray((300_000).to_bytes(4, "big") + body(300_000))
+    assembler.feed(memoryview(data)[:5])
+    assert not assembler.adopt(data[:-1], 5)
+    assert not assembler.adopt(data, 6)
+    assert assembler.adopt(data, 5)
+    assert not assembler.adopt(data, 5)
+    (frame,) = assembler.take()
+    assert frame.obj is data
+    assert frame == body(300_000)
+    assert assembler.idle
+    assert assembler.received_bytes == 300_004
+
+
 def large_frame(assembler: FrameAssembler, size: int) -> memoryview:
     receive(assembler, size.to_bytes(4, "big") + body(size))
     (frame,) = assembler.take()
@@ -248,6 +263,32 @@ def test_large_buffers_count_with_the_loop_that_runs() -> None:
     assert not memory.accounts()
     large_frame(trusting(), 3_000_000)
     assert not memory.accounts(), "none runs"
+    receive_buffers().clear()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio", None])
+def test_large_buffers_of_an_earlier_loop_are_none_of_the_next(backend: str | None) -> None:
+    """If it has no room for them they would count nowhere, and nobody could have them given up."""
+    receive_buffers().clear()
+    memory = process_memory()
+
+    async def receive_one() -> None:
+        large_frame(trusting(), 3_000_000)
+
+    async def receive_where_there_is_no_room() -> None:
+        part = memory.part(64 << 20)
+        logs = part.account("logs")
+        logs.add(60 << 20)
+        large_frame(trusting(), 3_000_000)
+        assert not receive_buffers()._buffers
+        part.close()
+
+    if backend is None:
+        large_frame(trusting(), 3_000_000)
+    else:
+        anyio.run(receive_one, backend=backend)
+    assert len(receive_buffers()._buffers) == 1
+    anyio.run(receive_where_there_is_no_room, backend="trio")
     receive_buffers().clear()
 
 

@@ -149,6 +149,27 @@ def test_a_server_that_closes_leaves_all_to_the_others() -> None:
     assert second.limit == 64 * MB - 16 * MB - ALLOWANCE
 
 
+def test_what_idle_connections_may_take_unasked_does_not_grow_with_the_number_of_servers() -> None:
+    ledger = MemoryLedger()
+    budgets = [budget_of(ledger, 16 * MB)]
+    clients = [Client(budgets[0]) for _ in range(64)]
+    alone = budgets[0].spare
+    assert alone == budgets[0].limit == 8 * MB
+    for count in range(2, 9):
+        budgets.append(budget_of(ledger, 16 * MB))
+        clients += [Client(budgets[-1]) for _ in range(64)]
+        ledger.changed()
+        assert all(alone <= budget.spare < alone + 10 for budget in budgets), "but for the rounding"
+        assert all(64 * budget.allowance <= 4 * MB // count for budget in budgets)
+    topics = budgets[-1].part.limited("topics", 4)
+    assert topics.has_room(4 * MB)
+    assert all(client.share.take(budgets[0].allowance) for client in clients)
+    for budget in budgets[1:]:
+        budget.part.close()
+    assert budgets[0].limit == 8 * MB
+    assert budgets[0].allowance == ALLOWANCE
+
+
 class Loop:
     """The event loop of another thread, which has run all that was posted, until it ends."""
 
