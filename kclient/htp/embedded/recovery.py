@@ -157,6 +157,8 @@ class _Recovery:
         self._interval = settings.index_interval_bytes
         self._dense = settings.dense
         self._checkpoint = checkpoint or SyncCheckpoint()
+        # none of the segment that is written to: earlier versions began one of the name of one that held nothing sound
+        self._checkpoint.limits.pop(self._checkpoint.segment, None)
         self._given = 0
         """No ordinal below this may be given again: it was found behind damage."""
         self._damaged = False
@@ -296,7 +298,9 @@ class _Recovery:
     def _keep_rest(self, fd: int, segment: Segment, size: int, bound: int | None) -> bool:
         """Copy what lies behind damage, unless it is just a torn end, or an old end that has come back.
 
-        The segment is not cut: the limit does that at the next opening, when the checkpoint has it and what is next.
+        Returns:
+            Whether the segment must not be cut yet: the limit does that at the next opening, when the checkpoint has it
+            and what is next.
         """
         if bound is not None and segment.next >= bound:
             return False
@@ -307,12 +311,17 @@ class _Recovery:
         if not rest.kept:
             return False
         copy = keep(self._files, fd, segment.path, segment.size, size)
+        following = f"the whole ones among those up to {rest.next - 1} that follow"
         logger.error(
-            "%s is damaged at byte %d: the messages from %d on are lost, and the whole ones among those up to %d that "
-            "follow are kept in %s. Check the disk; who needs them restores the data directory from a backup, or reads "
-            "them out of that file",
-            segment.path, segment.size, segment.next, rest.next - 1, copy,
+            "%s is damaged at byte %d: the messages from %d on are lost, and %s are kept in %s. Check the disk; who "
+            "needs them restores the data directory from a backup, or reads them out of that file",
+            segment.path, segment.size, segment.next, following if rest.next > segment.next else "its last bytes", copy,
         )  # fmt: skip
+        if max(rest.next, self._checkpoint.next) == segment.base:
+            # Nothing of this segment was given: the next one will have its name, which no limit may bound. There is
+            # nothing to be remembered either, but the copy goes first.
+            self._files.sync_directory(self._directory, SyncPoint.RECOVERED_ENTRIES)
+            return False
         self._given = max(self._given, rest.next)
         self._checkpoint.limits[segment.base] = segment.size
         self._damaged = True

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from kclient.htp import OrderError, StorageError, TopicSettings
+from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
+from tests.all_rows import scan_all
 from tests.domains import domains_among
 from tests.sweeps import slow
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -26,9 +28,9 @@ KEPT = "*.damaged"
 Damage = Callable[[bytearray, int], None]
 
 
-def batch(offset: int) -> bytearray:
+def batch(offset: int, value: bytes | None = None) -> bytearray:
     builder = BatchBuilder(limit=1 << 20)
-    builder.append(1000 + offset, b"key", b"value %02d" % offset)
+    builder.append(1000 + offset, b"key", b"value %02d" % offset if value is None else value)
     return builder.build(base_offset=offset)
 
 
@@ -186,6 +188,43 @@ async def test_a_torn_end_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert file.read_bytes() == whole
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert not list(file.parent.glob(KEPT))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+async def test_a_long_torn_beginning_of_a_segment_bounds_nothing_of_its_successor(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is a torn end is not found out; the segment that is begun instead has the same name."""
+    monkeypatch.setattr("kclient.htp.embedded.salvage._SEARCH_BYTES", 20)
+    torn = bytes(batch(count, b"x" * 500)[:-1])
+    data = tmp_path / "data"
+    async with opened(data) as store:
+        for number in range(count):
+            await send(store, number)
+        await store.broker.roll(TOPIC)
+    (folder,) = data.glob("brk-0/topics/*")
+    (folder / f"{count:020}.log").write_bytes(torn)
+    for number in range(count, count + 3):
+        async with opened(data) as store:
+            assert (await store.broker.status(TOPIC))[:3] == (0, number, number)
+            await send(store, number)
+            assert await offsets(store, 0, number + 1) == list(range(number + 1))
+    (kept,) = folder.glob(KEPT)
+    assert kept.read_bytes() == torn
+
+
+async def test_a_limit_that_an_earlier_version_left_for_the_segment_in_use(tmp_path: Path) -> None:
+    """It was that of a segment of the same name, of which nothing was sound."""
+    async with opened(tmp_path / "data") as store:
+        for number in range(3):
+            await send(store, number)
+    async with opened(tmp_path / "data") as store:
+        ((key, row),) = (await scan_all(store.manager, "brk/")).items()
+        checkpoint = SyncCheckpoint.decode(row.value)
+        checkpoint.limits[0] = 0
+        await store.broker.close(TOPIC)
+        await store.manager.commit({key: checkpoint.encode()})
+        assert await store.broker.open(TOPIC, FRAMING) == (0, 3, 3, 3 * ONE)
 
 
 async def test_no_gap_is_appended(tmp_path: Path) -> None:
