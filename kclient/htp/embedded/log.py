@@ -109,6 +109,9 @@ class TopicLog:
         self.cursors: Cursors = Cursors()
 
     def _begin_segment(self) -> None:
+        """Have an empty segment for what comes next; one that is there already would share its file with a new one."""
+        if self._segments and self._segments[-1].base == self.next:
+            return
         segment = Segment.empty(self.directory, self.next, self.settings.index_interval_bytes)
         self._segments.append(segment)
         self.services.indexes.count(segment)

@@ -294,6 +294,27 @@ async def test_with_durability_written_a_failed_sync_loses_nothing_visible(
         assert await visible(store) == [b"a", b"b", b"c"]
 
 
+async def test_a_failed_sync_of_a_closed_segment_leaves_its_successor_as_it_is(
+    opening: Opening, files: FailingFiles
+) -> None:
+    """When that is empty still, there would be two of its name, and a trim of one would remove the other's file."""
+    async with opening(durability="written") as store:
+        await prepare(store)
+        await send(store, 0, b"a")
+        fail_once(files, SyncPoint.SEALED)
+        await store.broker.roll(TOPIC)
+        await store.broker.open(TOPIC, FRAMING, epoch=2)  # waits for what is to be synced
+        assert [each.first for each in await store.broker.segments(TOPIC)] == [0, 1]
+        await send(store, 1, b"b")
+        await store.broker.roll(TOPIC)
+        await store.broker.open(TOPIC, FRAMING, epoch=3)
+        assert await store.broker.trim(TOPIC, 1) == 1
+        assert await visible(store) == [b"b"]
+    async with opening(durability="written") as store:
+        await store.broker.open(TOPIC, FRAMING, epoch=3)
+        assert await visible(store) == [b"b"]
+
+
 # --- going on further on ---
 
 
