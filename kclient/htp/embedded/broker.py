@@ -295,14 +295,15 @@ class EmbeddedBroker:
             recovered = await thread_to_the_end(find)  # it cuts files, which nobody may have opened meanwhile
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
-        if next_position > recovered.next:
-            recovered.next = next_position
-            recovered.appendable = False
         log = TopicLog(str(place.topic), path, framing, settings, self._services, recovered, sealed)
         log.key = self._checkpoints.key(place.incarnation)
         self._logs[log] = None
+        unrecorded = recovered.damaged or (not recovered.appendable and log.next > 0)
         try:
-            if recovered.damaged or (not recovered.appendable and log.next > 0):
+            if next_position > log.next:
+                log.raise_next(next_position)
+                unrecorded = True
+            if unrecorded:
                 # before anything is appended: recovery must not take the gap for a loss
                 await self._checkpoints.write(log)
             self._check()

@@ -293,17 +293,28 @@ class TopicLog:
             What takes it back, as long as nothing was appended.
         """
         self._pass_stale(next_position, "could not begin further on")
-        before = self._synced, self._gap_from, self._gap_to, self.next
+        before = list(self._segments), dict(self._limits), self._synced, self._gap_from, self._gap_to, self.next
 
         def take_back() -> None:
-            self.services.indexes.forget(self._segments.pop())
-            self._synced, self._gap_from, self._gap_to, self.next = before
+            self.services.indexes.forget(self._segments[-1])
+            self._segments[:], self._limits, self._synced, self._gap_from, self._gap_to, self.next = before
+            self.services.indexes.count(self._segments[-1])
 
         self._gap_from, self._gap_to = self.end, next_position
         self.next = next_position
+        if not self._segments[-1].exists:  # no file tells the next opening that the log begins, or goes on, there
+            self.services.indexes.forget(self._segments.pop())
+        if self._segments:
+            last = self._segments[-1]
+            self._limits[last.base] = last.size  # so recovery knows that nothing of it is lost
         self._begin_segment()
         self._synced = LogPlace(next_position, self._segments[-1], 0)
         self.checkpoint_due = True
+        if self.settings.dense and self._gap_from > self.start:
+            logger.error(
+                "%s ends at %d, and whoever opens it knows that all below %d was given: the messages between are lost",
+                self.directory, self._gap_from, next_position,
+            )  # fmt: skip
         return take_back
 
     def _pass_stale(self, last: int, what: str) -> None:

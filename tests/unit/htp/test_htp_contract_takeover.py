@@ -376,6 +376,25 @@ async def test_a_topic_that_goes_on_further_on_ends_where_its_messages_end(store
     assert await content(topic) == [b"d"]
 
 
+async def test_an_empty_topic_that_goes_on_further_on(store: Store, again: OpenPlain) -> None:
+    place = await created(store)
+    await store.broker.open(place, FRAMING, epoch=1)
+    topic = await store.broker.open(place, FRAMING, epoch=2, next_position=100)
+    assert await topic.status() == (100, 100, 100, 0)
+    await topic.close()
+    topic = await store.broker.open(place, FRAMING, epoch=2)
+    assert await topic.status() == (100, 100, 100, 0)
+    await send(topic, b"a")
+    assert await topic.trim(101) == 101
+    start = (await (await store.broker.open(place, FRAMING, epoch=3, next_position=200)).status()).start
+    await store.aclose()
+    async with again() as store:
+        topic = await store.broker.open(place, FRAMING, epoch=4)
+        assert await topic.status() == (start, start, 200, 0)
+        await send(topic, b"b")
+        assert await content(topic) == [b"b"]
+
+
 @pytest.mark.parametrize(("epoch", "position"), [(-1, 0), (1 << 31, 0), (1, -1), (1, 1 << 62)])
 async def test_what_could_not_be_recorded_is_refused(store: Store, epoch: int, position: int) -> None:
     place = await created(store)

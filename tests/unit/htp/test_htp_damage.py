@@ -276,6 +276,33 @@ async def test_a_segment_that_lacks_messages_is_told(
             assert await offsets(store, start, COUNT) == [n for n in range(COUNT) if not first <= n <= last]
 
 
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("dense", [False, True])
+async def test_a_gap_that_was_asked_for_is_no_loss(
+    tmp_path: Path, dense: bool, refused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, settings = tmp_path / "data", TopicSettings(dense=dense)
+    async with opened(data, settings) as store:
+        for number in range(3):
+            await send(store, number)
+        await store.broker.open(TOPIC, FRAMING, next_position=100)
+    assert ("ends at 3, and whoever opens it knows that all below 100 was given" in caplog.text) is dense
+    (file,) = data.glob("brk-0/topics/*/*.log")
+    if refused:
+        file.with_name(f"{100:020}.log").touch()  # as an append that failed leaves it
+    caplog.clear()
+    for number in (100, 101):
+        async with opened(data, settings) as store:
+            end = number if number > 100 else 3
+            assert (await store.broker.status(TOPIC))[:3] == (0, end, number)
+            await send(store, number)
+            assert await offsets(store, 0, number + 1) == [0, 1, 2, *range(100, number + 1)]
+    assert not caplog.records
+    file.write_bytes(file.read_bytes()[: 2 * ONE])
+    async with opened(data, settings):
+        assert ("the messages from 2 to 99 are missing" in caplog.text) is dense
+
+
 async def test_what_was_never_synced_is_not_looked_for_in_backups(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
