@@ -398,17 +398,23 @@ class EmbeddedBroker:
         await anyio.lowlevel.checkpoint()
         async with self._locks.hold(topic.place.topic):  # not while it is deleted: its rows would come back
             log = topic.use()
-            while (prepared := log.prepare_trim(before)) is None:
+            while (start := log.prepare_trim(before)) is None:
                 await self._services.open_files.room()
                 topic.use()
-            if prepared:
-                await to_the_end(self._cut, topic, log)
+            if start > log.start:
+                await to_the_end(self._cut, topic, log, start)
             return log.start
 
-    async def _cut(self, topic: EmbeddedTopic, log: TopicLog) -> None:
+    async def _cut(self, topic: EmbeddedTopic, log: TopicLog, start: int) -> None:
         await self._decided(log)
         topic.use()
-        await self._checkpoints.write(log)
+        log.trimming = start
+        try:
+            await self._checkpoints.write(log)
+        except BaseException:
+            log.trimming = 0
+            self._checkpoints.write_soon(log)  # one that was written meanwhile would have the next opening trim it
+            raise
         log.trim()
 
 

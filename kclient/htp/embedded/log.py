@@ -103,8 +103,8 @@ class TopicLog:
         """Given up, and their files are still there: at the next opening the name of each would bound what is before
         it, so the log may not grow past one."""
         self._tickets: deque[Ticket] = deque()
-        self._trimmed = 0
-        """Where a trim that is under way will leave the start."""
+        self.trimming: int = 0
+        """Where the last trim will leave the start, once it is being recorded: checkpoints tell it from then on."""
         self._since_checkpoint = 0
         self.cursors: Cursors = Cursors()
 
@@ -163,7 +163,7 @@ class TopicLog:
         kept = {segment.base for segment in self._segments}
         self._limits = {base: size for base, size in self._limits.items() if base in kept}
         place = self._synced
-        start = max(self.start, self._trimmed)
+        start = max(self.start, self.trimming)
         position = place.position if trusted else 0
         limits = dict(self._limits)
         return SyncCheckpoint(place.ordinal, place.segment.base, position, start, limits, self.fence, self.framing.name)
@@ -427,17 +427,17 @@ class TopicLog:
 
     # --- trimming ---
 
-    def prepare_trim(self, before: int) -> bool | None:
-        """Get ready to drop what lies before a position; False if nothing does, None if it cannot be had yet.
+    def prepare_trim(self, before: int) -> int | None:
+        """Get ready to drop what lies before a position; what the start will be, None if that cannot be had yet.
 
         If nothing will be left, a new segment is begun: its name keeps the next ordinal. It has to be synced, and
-        the checkpoint written, before `trim`.
+        the checkpoint written with that start, before `trim`.
         """
         if before >= self.next and self._synced.ordinal == self.next:
             self.roll()
         dropped = self._droppable(before)
         if not dropped:
-            return False
+            return self.start
         active = self._segments[-1]
         if len(dropped) == len(self._segments) - 1 and not active.exists:
             self._pass_stale(active.base, "could not be trimmed")
@@ -447,8 +447,7 @@ class TopicLog:
             except OSError as error:
                 raise self.storage_error("could not be trimmed", error) from error
             self.unsynced.request()
-        self._trimmed = max(self._trimmed, self._segments[len(dropped)].base)
-        return True
+        return self._segments[len(dropped)].base
 
     def _droppable(self, before: int) -> list[Segment]:
         """Whole segments before a position that are synced."""
@@ -461,8 +460,8 @@ class TopicLog:
         return dropped
 
     def trim(self) -> None:
-        """Drop the segments that the last `prepare_trim` found."""
-        for segment in self._droppable(self._trimmed):
+        """Drop the segments that lie before what `trimming` says, which has been recorded."""
+        for segment in self._droppable(self.trimming):
             self._segments.remove(segment)
             self.services.indexes.forget(segment)
             self.services.open_files.remove(segment.handle)
