@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from kclient.htp.appending import inspect_all
 from kclient.htp.embedded.cutting import cut, discard
 from kclient.htp.embedded.log_reader import LogReader
 from kclient.htp.embedded.pulling import Cursors
@@ -29,11 +30,10 @@ from kclient.htp.embedded.space import NO_SPACE
 from kclient.htp.embedded.syncer import SyncPlan
 from kclient.htp.embedded.tickets import Ticket
 from kclient.htp.embedded.unsynced import Unsynced
-from kclient.htp.errors import OrderError, StorageError, StorageFullError
+from kclient.htp.errors import StorageError, StorageFullError
 from kclient.htp.port import (
     DURABILITY_SYNCED,
     Framing,
-    MessageInfo,
     SegmentInfo,
     TopicSettings,
     TopicStatus,
@@ -181,7 +181,7 @@ class TopicLog:
         """Append all or none; the ticket tells when they are synced. None if that has to wait for room."""
         if self.paused:
             return None
-        infos = self._inspect(messages)
+        infos = inspect_all(self.name, self.framing, messages, self.next, dense=self.settings.dense)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:
             if self._stale:
@@ -207,23 +207,6 @@ class TopicLog:
         else:
             ticket.settle()
         return ticket
-
-    def _inspect(self, messages: Sequence[Buffer]) -> list[MessageInfo]:
-        expected = self.next
-        infos = []
-        for message in messages:
-            info = self.framing.inspect(message, 0)
-            if info.length != len(message):
-                raise ValueError(f"a message of {info.length} bytes was sent in a buffer of {len(message)}")
-            if info.first < expected or info.last < info.first or (info.first > expected and self.settings.dense):
-                raise OrderError(
-                    f"{self.name}: ordinals {info.first} to {info.last} do not follow on {expected}, the next one"
-                )
-            expected = info.last + 1
-            infos.append(info)
-        if not infos:
-            raise ValueError("no message to send")
-        return infos
 
     def _room_for(self, length: int) -> Segment | None:
         """The active segment, held and ready to be written to; None if it cannot be held yet."""

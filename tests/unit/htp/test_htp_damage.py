@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kclient.htp import OrderError, StorageError, TopicSettings
+from kclient.htp import FencedError, OrderError, StorageError, TopicSettings
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
 from tests.all_rows import scan_all
@@ -152,6 +152,23 @@ async def test_a_wrong_offset_of_the_last_message(tmp_path: Path) -> None:
         change(file, COUNT - 1, damage)
         async with opened(store_of(file)) as store:
             assert (await store.broker.status(TOPIC))[:3] == (0, COUNT - 1, COUNT)
+
+
+async def test_an_absurd_offset_behind_damage(tmp_path: Path) -> None:
+    """No checkpoint could tell what comes next, so the epoch would be forgotten, too."""
+
+    def absurd(content: bytearray, place: int) -> None:
+        content[place] ^= 0x40
+
+    file = await filled(tmp_path, killed=True)
+    change(file, 6, payload)
+    change(file, 7, absurd)
+    async with opened(store_of(file)) as store:
+        assert (await store.broker.status(TOPIC))[:3] == (0, 6, COUNT)
+        await store.broker.open(TOPIC, FRAMING, epoch=7)
+        await store.broker.close(TOPIC)
+        with pytest.raises(FencedError):
+            await store.broker.open(TOPIC, FRAMING, epoch=6)
 
 
 @pytest.mark.parametrize("damage", [offset_up, offset_down, offset_to_the_last])
