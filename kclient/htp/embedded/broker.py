@@ -214,7 +214,8 @@ class EmbeddedBroker:
             held = self._held.get(place.incarnation)
             if held is not None and held.epoch > epoch:  # whatever has become of its row
                 raise fenced(place, epoch, held.epoch)
-            sealed = await self._checkpoints.seal(place, epoch, framing)
+            in_use = None if held is None else held.use()
+            sealed = await self._checkpoints.seal(place, epoch, framing, log=in_use)
             if sealed is None:
                 sealed = await self._begin(place, epoch, framing)
             self._check()
