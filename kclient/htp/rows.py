@@ -17,7 +17,7 @@ from crc32c import crc32c
 if TYPE_CHECKING:
     from kclient.htp.port import Manager, Versioned
 
-_GREATEST: Final = (1 << 62) - 1
+GREATEST: Final = (1 << 62) - 1
 """No offset, size or time is as large, so sums of a few of them stay 64-bit numbers."""
 GREATEST_EPOCH: Final = (1 << 31) - 2
 """Whoever leads under an epoch tells it in 32 bits, and the next one is greater."""
@@ -68,14 +68,14 @@ def parse_list(row: bytes, *lengths: int) -> list[Any]:
     return value
 
 
-def parse_number(row: bytes, least: int = 0, greatest: int = _GREATEST) -> int:
+def parse_number(row: bytes, least: int = 0, greatest: int = GREATEST) -> int:
     """The number that is all of a row, in digits. Raises `ValueError` if it is none within these bounds."""
     if not _DIGITS.fullmatch(row):
         raise ValueError(f"{row[:_SHOWN]!r} is no number")
     return whole(int(row), least, greatest)
 
 
-def whole(value: Any, least: int = 0, greatest: int = _GREATEST) -> int:
+def whole(value: Any, least: int = 0, greatest: int = GREATEST) -> int:
     """A field that is an integer. Raises `ValueError` if it is none within these bounds."""
     if type(value) is not int or not least <= value <= greatest:
         raise ValueError(f"{str(value)[:_SHOWN]} is no integer from {least} to {greatest}")

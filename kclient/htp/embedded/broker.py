@@ -216,7 +216,8 @@ class EmbeddedBroker:
             held = self._held.get(place.incarnation)
             if held is not None and held.epoch > epoch:  # whatever has become of its row
                 raise fenced(place, epoch, held.epoch)
-            sealed = await self._checkpoints.seal(place, epoch, framing)
+            in_use = None if held is None else held.use()
+            sealed = await self._checkpoints.seal(place, epoch, framing, log=in_use)
             if sealed is None:
                 sealed = await self._begin(place, epoch, framing)
             self._check()
@@ -297,14 +298,15 @@ class EmbeddedBroker:
             recovered = await thread_to_the_end(find)  # it cuts files, which nobody may have opened meanwhile
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
-        if next_position > recovered.next:
-            recovered.next = next_position
-            recovered.appendable = False
         log = TopicLog(str(place.topic), path, framing, settings, self._services, recovered, sealed)
         log.key = self._checkpoints.key(place.incarnation)
         self._logs[log] = None
+        unrecorded = recovered.damaged or (not recovered.appendable and log.next > 0)
         try:
-            if recovered.damaged or (not recovered.appendable and log.next > 0):
+            if next_position > log.next:
+                log.raise_next(next_position)
+                unrecorded = True
+            if unrecorded:
                 # before anything is appended: recovery must not take the gap for a loss
                 await self._checkpoints.write(log)
             self._check()
@@ -399,17 +401,23 @@ class EmbeddedBroker:
         await anyio.lowlevel.checkpoint()
         async with self._locks.hold(topic.place.topic):  # not while it is deleted: its rows would come back
             log = topic.use()
-            while (prepared := log.prepare_trim(before)) is None:
+            while (start := log.prepare_trim(before)) is None:
                 await self._services.open_files.room()
                 topic.use()
-            if prepared:
-                await to_the_end(self._cut, topic, log)
+            if start > log.start:
+                await to_the_end(self._cut, topic, log, start)
             return log.start
 
-    async def _cut(self, topic: EmbeddedTopic, log: TopicLog) -> None:
+    async def _cut(self, topic: EmbeddedTopic, log: TopicLog, start: int) -> None:
         await self._decided(log)
         topic.use()
-        await self._checkpoints.write(log)
+        log.trimming = start
+        try:
+            await self._checkpoints.write(log)
+        except BaseException:
+            log.trimming = 0
+            self._checkpoints.write_soon(log)  # one that was written meanwhile would have the next opening trim it
+            raise
         log.trim()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
+from kclient.concurrency import to_the_end
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.errors import FencedError, StorageError, StoreClosedError
 from kclient.htp.framings import check_framing
@@ -50,8 +51,17 @@ class SyncCheckpoints:
         """Of a topic's checkpoint."""
         return checkpoint_key(self._shard, incarnation)
 
-    async def seal(self, place: Place, epoch: int, framing: Framing, *, new: bool = False) -> SyncCheckpoint | None:
+    async def seal(
+        self, place: Place, epoch: int, framing: Framing, *, log: SyncedLog | None = None, new: bool = False
+    ) -> SyncCheckpoint | None:
         """Refuse older epochs and other framings from now on, durably.
+
+        Args:
+            place: The topic.
+            epoch: The opener's.
+            framing: The opener's.
+            log: The topic's, if it is open: its checkpoints keep the new epoch, whatever becomes of the opener.
+            new: Whether to make a checkpoint where there is none.
 
         Returns:
             The topic's checkpoint, None if it has none and is not `new`.
@@ -78,12 +88,15 @@ class SyncCheckpoints:
             return found.encode()
 
         key = self.key(place.incarnation)
+
+        async def commit() -> None:
+            await self._manager.change_of(place, key, change)
+            if log is not None and found is not None:
+                log.fence = found.fence
+
         self._sealing[key] = None
         try:
-            await self._manager.change_of(place, key, change)
-            late = self._sealing[key]
-            if late is not None and found is not None:
-                late.fence = found.fence
+            await (commit() if log is None else to_the_end(commit))
         finally:
             late = self._sealing.pop(key)
             if late is not None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from kclient.htp.appending import inspect_all
 from kclient.htp.embedded.cutting import cut, discard
 from kclient.htp.embedded.log_reader import LogReader
 from kclient.htp.embedded.pulling import Cursors
@@ -29,11 +30,10 @@ from kclient.htp.embedded.space import NO_SPACE
 from kclient.htp.embedded.syncer import SyncPlan
 from kclient.htp.embedded.tickets import Ticket
 from kclient.htp.embedded.unsynced import Unsynced
-from kclient.htp.errors import OrderError, StorageError, StorageFullError
+from kclient.htp.errors import StorageError, StorageFullError
 from kclient.htp.port import (
     DURABILITY_SYNCED,
     Framing,
-    MessageInfo,
     SegmentInfo,
     TopicSettings,
     TopicStatus,
@@ -103,12 +103,15 @@ class TopicLog:
         """Given up, and their files are still there: at the next opening the name of each would bound what is before
         it, so the log may not grow past one."""
         self._tickets: deque[Ticket] = deque()
-        self._trimmed = 0
-        """Where a trim that is under way will leave the start."""
+        self.trimming: int = 0
+        """Where the last trim will leave the start, once it is being recorded: checkpoints tell it from then on."""
         self._since_checkpoint = 0
         self.cursors: Cursors = Cursors()
 
     def _begin_segment(self) -> None:
+        """Have an empty segment for what comes next; one that is there already would share its file with a new one."""
+        if self._segments and self._segments[-1].base == self.next:
+            return
         segment = Segment.empty(self.directory, self.next, self.settings.index_interval_bytes)
         self._segments.append(segment)
         self.services.indexes.count(segment)
@@ -160,7 +163,7 @@ class TopicLog:
         kept = {segment.base for segment in self._segments}
         self._limits = {base: size for base, size in self._limits.items() if base in kept}
         place = self._synced
-        start = max(self.start, self._trimmed)
+        start = max(self.start, self.trimming)
         position = place.position if trusted else 0
         limits = dict(self._limits)
         return SyncCheckpoint(place.ordinal, place.segment.base, position, start, limits, self.fence, self.framing.name)
@@ -178,7 +181,7 @@ class TopicLog:
         """Append all or none; the ticket tells when they are synced. None if that has to wait for room."""
         if self.paused:
             return None
-        infos = self._inspect(messages)
+        infos = inspect_all(self.name, self.framing, messages, self.next, dense=self.settings.dense)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:
             if self._stale:
@@ -204,23 +207,6 @@ class TopicLog:
         else:
             ticket.settle()
         return ticket
-
-    def _inspect(self, messages: Sequence[Buffer]) -> list[MessageInfo]:
-        expected = self.next
-        infos = []
-        for message in messages:
-            info = self.framing.inspect(message, 0)
-            if info.length != len(message):
-                raise ValueError(f"a message of {info.length} bytes was sent in a buffer of {len(message)}")
-            if info.first < expected or info.last < info.first or (info.first > expected and self.settings.dense):
-                raise OrderError(
-                    f"{self.name}: ordinals {info.first} to {info.last} do not follow on {expected}, the next one"
-                )
-            expected = info.last + 1
-            infos.append(info)
-        if not infos:
-            raise ValueError("no message to send")
-        return infos
 
     def _room_for(self, length: int) -> Segment | None:
         """The active segment, held and ready to be written to; None if it cannot be held yet."""
@@ -290,17 +276,28 @@ class TopicLog:
             What takes it back, as long as nothing was appended.
         """
         self._pass_stale(next_position, "could not begin further on")
-        before = self._synced, self._gap_from, self._gap_to, self.next
+        before = list(self._segments), dict(self._limits), self._synced, self._gap_from, self._gap_to, self.next
 
         def take_back() -> None:
-            self.services.indexes.forget(self._segments.pop())
-            self._synced, self._gap_from, self._gap_to, self.next = before
+            self.services.indexes.forget(self._segments[-1])
+            self._segments[:], self._limits, self._synced, self._gap_from, self._gap_to, self.next = before
+            self.services.indexes.count(self._segments[-1])
 
         self._gap_from, self._gap_to = self.end, next_position
         self.next = next_position
+        if not self._segments[-1].exists:  # no file tells the next opening that the log begins, or goes on, there
+            self.services.indexes.forget(self._segments.pop())
+        if self._segments:
+            last = self._segments[-1]
+            self._limits[last.base] = last.size  # so recovery knows that nothing of it is lost
         self._begin_segment()
         self._synced = LogPlace(next_position, self._segments[-1], 0)
         self.checkpoint_due = True
+        if self.settings.dense and self._gap_from > self.start:
+            logger.error(
+                "%s ends at %d, and whoever opens it knows that all below %d was given: the messages between are lost",
+                self.directory, self._gap_from, next_position,
+            )  # fmt: skip
         return take_back
 
     def _pass_stale(self, last: int, what: str) -> None:
@@ -413,17 +410,17 @@ class TopicLog:
 
     # --- trimming ---
 
-    def prepare_trim(self, before: int) -> bool | None:
-        """Get ready to drop what lies before a position; False if nothing does, None if it cannot be had yet.
+    def prepare_trim(self, before: int) -> int | None:
+        """Get ready to drop what lies before a position; what the start will be, None if that cannot be had yet.
 
         If nothing will be left, a new segment is begun: its name keeps the next ordinal. It has to be synced, and
-        the checkpoint written, before `trim`.
+        the checkpoint written with that start, before `trim`.
         """
         if before >= self.next and self._synced.ordinal == self.next:
             self.roll()
         dropped = self._droppable(before)
         if not dropped:
-            return False
+            return self.start
         active = self._segments[-1]
         if len(dropped) == len(self._segments) - 1 and not active.exists:
             self._pass_stale(active.base, "could not be trimmed")
@@ -433,8 +430,7 @@ class TopicLog:
             except OSError as error:
                 raise self.storage_error("could not be trimmed", error) from error
             self.unsynced.request()
-        self._trimmed = max(self._trimmed, self._segments[len(dropped)].base)
-        return True
+        return self._segments[len(dropped)].base
 
     def _droppable(self, before: int) -> list[Segment]:
         """Whole segments before a position that are synced."""
@@ -447,8 +443,8 @@ class TopicLog:
         return dropped
 
     def trim(self) -> None:
-        """Drop the segments that the last `prepare_trim` found."""
-        for segment in self._droppable(self._trimmed):
+        """Drop the segments that lie before what `trimming` says, which has been recorded."""
+        for segment in self._droppable(self.trimming):
             self._segments.remove(segment)
             self.services.indexes.forget(segment)
             self.services.open_files.remove(segment.handle)

@@ -61,7 +61,8 @@ class SyncCheckpoint:
     start: int = 0
     """Segments that lie wholly before this were trimmed; some of them may come back. -1: nobody knows."""
     limits: dict[int, int] = field(default_factory=dict)
-    """Segments, by base, of which only so many bytes count: a sync of what followed failed."""
+    """Segments, by base, of which only so many bytes count: a sync of what followed failed, or it was damaged, or the
+    next ordinal was raised."""
     fence: int = -1
     """The epoch that the topic was opened under last: older ones are refused."""
     framing: str = ""
@@ -122,7 +123,7 @@ class Recovered:
     damaged: bool = False
     """Whether a segment was limited to what lies before damage: the checkpoint has to say so."""
     end: int = 0
-    """The ordinal after the last message that is there; `next`, unless messages were lost."""
+    """The ordinal after the last message that is there: below `next` if some were lost, or it goes on further on."""
 
 
 def recover(
@@ -157,6 +158,8 @@ class _Recovery:
         self._interval = settings.index_interval_bytes
         self._dense = settings.dense
         self._checkpoint = checkpoint or SyncCheckpoint()
+        # none of the segment that is written to: earlier versions began one of the name of one that held nothing sound
+        self._checkpoint.limits.pop(self._checkpoint.segment, None)
         self._given = 0
         """No ordinal below this may be given again: it was found behind damage."""
         self._damaged = False
@@ -191,14 +194,14 @@ class _Recovery:
             self._files.sync_directory(self._directory, SyncPoint.RECOVERED_ENTRIES)
         found = segments[-1].next if segments else 0
         following = max(found, self._checkpoint.next, self._given)
-        lost = found < self._checkpoint.next and bool(segments) and not self._damaged
-        if lost:
+        if segments and found < self._checkpoint.next and not self._damaged and not self._is_whole(segments[-1]):
             logger.error(
                 "%s ends at %d, but everything below %d was synced once: the messages between are lost",
                 self._directory, found, self._checkpoint.next,
             )  # fmt: skip
         appendable = bool(segments) and segments[-1].base not in self._checkpoint.limits and found == following
-        return Recovered(segments, following, appendable, self._damaged, found if lost or self._damaged else following)
+        end = next((each.next for each in reversed(segments) if each.size), segments[0].base if segments else following)
+        return Recovered(segments, following, appendable, self._damaged, end)
 
     def _bases(self) -> list[int]:
         names = self._files.list_directory(self._directory)
@@ -257,7 +260,7 @@ class _Recovery:
             segment = self._segment(fd, base, size)
             self._extend(fd, segment, size, bound, verify_from=size)
             if segment.size == size:
-                if self._dense and segment.next < bound and base not in self._checkpoint.limits:
+                if self._dense and segment.next < bound and not self._is_whole(segment):
                     self._tell_missing(segment.next, bound)
             else:
                 logger.error(
@@ -293,10 +296,16 @@ class _Recovery:
         segment.max_timestamp = segment.index.max_timestamp
         return segment
 
+    def _is_whole(self, segment: Segment) -> bool:
+        """Whether a segment ends where its limit says: nothing is missing, or it was told."""
+        return self._checkpoint.limits.get(segment.base) == segment.size
+
     def _keep_rest(self, fd: int, segment: Segment, size: int, bound: int | None) -> bool:
         """Copy what lies behind damage, unless it is just a torn end, or an old end that has come back.
 
-        The segment is not cut: the limit does that at the next opening, when the checkpoint has it and what is next.
+        Returns:
+            Whether the segment must not be cut yet: the limit does that at the next opening, when the checkpoint has it
+            and what is next.
         """
         if bound is not None and segment.next >= bound:
             return False
@@ -307,12 +316,17 @@ class _Recovery:
         if not rest.kept:
             return False
         copy = keep(self._files, fd, segment.path, segment.size, size)
+        following = f"the whole ones among those up to {rest.next - 1} that follow"
         logger.error(
-            "%s is damaged at byte %d: the messages from %d on are lost, and the whole ones among those up to %d that "
-            "follow are kept in %s. Check the disk; who needs them restores the data directory from a backup, or reads "
-            "them out of that file",
-            segment.path, segment.size, segment.next, rest.next - 1, copy,
+            "%s is damaged at byte %d: the messages from %d on are lost, and %s are kept in %s. Check the disk; who "
+            "needs them restores the data directory from a backup, or reads them out of that file",
+            segment.path, segment.size, segment.next, following if rest.next > segment.next else "its last bytes", copy,
         )  # fmt: skip
+        if max(rest.next, self._checkpoint.next) == segment.base:
+            # Nothing of this segment was given: the next one will have its name, which no limit may bound. There is
+            # nothing to be remembered either, but the copy goes first.
+            self._files.sync_directory(self._directory, SyncPoint.RECOVERED_ENTRIES)
+            return False
         self._given = max(self._given, rest.next)
         self._checkpoint.limits[segment.base] = segment.size
         self._damaged = True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kclient.errors import KafkaError
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.reading import NotCachedError, Read, SegmentWindow
+from kclient.htp.rows import GREATEST
 
 if TYPE_CHECKING:
     from kclient.htp.port import Framing, MessageInfo
@@ -59,11 +60,12 @@ class _Search:
                 continue
             if self._bound is not None and following >= self._bound:
                 break
-            if info.first == following or (info.first > following and (skipped or not self._dense)):
+            absurd = info.last >= GREATEST  # as no ordinal may be: no row could tell the next one
+            if info.first == following or (info.first > following and (skipped or not self._dense) and not absurd):
                 following, kept = info.last + 1, True
             elif self._dense:  # whole, and with a wrong place: only how many ordinals it takes is believed
                 following, kept = following + info.last - info.first + 1, True
-            skipped = False
+            skipped = absurd
             place += info.length
         return Rest(following, kept)
 

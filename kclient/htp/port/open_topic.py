@@ -167,7 +167,9 @@ class OpenTopic(Protocol):
             messages: Each buffer is exactly one message of the topic's framing.
 
         Raises:
-            OrderError: If a message's first ordinal is below the next one (capability `ordinal_positions`).
+            OrderError: If a message's first ordinal is below the next one, or above its last one (capability
+                `ordinal_positions`).
+            ValueError: If an ordinal is too large to be recorded (62 bits), or a buffer is not one message.
             StorageFullError: If there is no space; nothing was appended.
             StorageError: If writing failed; nothing was appended.
             OutcomeUnknownError: If it is not known whether they are stored; they may still become so.

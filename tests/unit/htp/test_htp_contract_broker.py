@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from kclient.htp import (
+    FencedError,
     OrderError,
     PositionError,
     StoreClosedError,
@@ -106,11 +107,13 @@ async def test_positions_outside_are_refused(store: NamedStore) -> None:
 
 async def test_messages_must_follow_on(store: NamedStore) -> None:
     await send(store, 0, b"a", b"b")
-    for wrong in ([message(1)], [message(2), message(2)], [message(5), message(4)]):
+    for wrong in ([message(1)], [message(2), message(2)], [message(5), message(4)], [message(5, count=-2)]):
         with pytest.raises(OrderError):
             await store.broker.send(TOPIC, wrong)
     with pytest.raises(ValueError, match="in a buffer of"):
         await store.broker.send(TOPIC, [message(2) + b"more"])
+    with pytest.raises(ValueError, match="too large to be recorded"):
+        await store.broker.send(TOPIC, [message(2), message((1 << 62) - 3, count=3)])
     with pytest.raises(ValueError, match="no message"):
         await store.broker.send(TOPIC, [])
     assert (await store.broker.status(TOPIC)).next == 2, "nothing was appended by what was refused"
@@ -259,6 +262,18 @@ async def test_segments_and_trimming(reopen: OpenStore) -> None:
         await store.broker.open(TOPIC, FRAMING)
         segments = await store.broker.segments(TOPIC)
         assert [(each.first, each.next, each.max_timestamp) for each in segments] == [(4, 8, 70), (8, 10, 90)]
+
+
+async def test_the_greatest_ordinal_is_recorded(reopen: OpenStore) -> None:
+    greatest = (1 << 62) - 2
+    async with reopen() as store:
+        await prepare(store)
+        await send(store, greatest, b"a")
+        await store.broker.open(TOPIC, FRAMING, epoch=7)
+    async with reopen() as store:
+        with pytest.raises(FencedError):
+            await store.broker.open(TOPIC, FRAMING, epoch=6)
+        assert (await store.broker.open(TOPIC, FRAMING, epoch=7)).next == greatest + 1
 
 
 async def test_a_log_trimmed_to_nothing_goes_on(reopen: OpenStore) -> None:

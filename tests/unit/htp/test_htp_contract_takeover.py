@@ -350,6 +350,45 @@ async def test_a_checkpoint_that_is_written_meanwhile_does_not_bring_back_the_ol
         assert await content(await copy.broker.open(place, FRAMING, epoch=2)) == [b"a"]
 
 
+@pytest.mark.parametrize("backend", ["embedded"], indirect=True)
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("closed", [False, True])
+async def test_an_epoch_that_was_sealed_stays_so_whatever_becomes_of_its_opener(
+    store: Store, again: OpenPlain, closed: bool, written: bool
+) -> None:
+    """It is cancelled, or the store closed: the checkpoint that the older one's log leaves does not take it back."""
+    assert isinstance(store.manager, SqliteManager)
+    assert isinstance(store.broker, EmbeddedBroker)
+    place = await created(store)
+    old = await store.broker.open(place, FRAMING, epoch=1)
+    free, scope, broker = threading.Event(), anyio.CancelScope(), store.broker
+    store.manager._writer.submit(Job(lambda _: free.wait(30), lambda *_: lambda: None))
+
+    async def take_over() -> None:
+        with scope, suppress(StoreClosedError):
+            await broker.open(place, FRAMING, epoch=2)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_over)
+            while not broker._checkpoints._sealing:
+                await anyio.sleep(0.001)
+            if written:
+                await (await old.send([message(0, b"a")])).synced()
+            if closed:
+                group.start_soon(store.aclose)
+                while broker._refusal is None:
+                    await anyio.sleep(0.001)
+            else:
+                scope.cancel()
+            free.set()
+    await store.aclose()
+    async with again() as store:
+        with pytest.raises(FencedError):
+            await store.broker.open(place, FRAMING, epoch=1)
+        await store.broker.open(place, FRAMING, epoch=2)
+
+
 async def test_an_older_epoch_is_refused_whatever_becomes_of_the_checkpoint(store: Store) -> None:
     place = await created(store)
     topic = await store.broker.open(place, FRAMING, epoch=2)
@@ -374,6 +413,25 @@ async def test_a_topic_that_goes_on_further_on_ends_where_its_messages_end(store
     assert [each.first for each in await topic.segments()][-1] == 100
     assert await topic.trim(100) == 100
     assert await content(topic) == [b"d"]
+
+
+async def test_an_empty_topic_that_goes_on_further_on(store: Store, again: OpenPlain) -> None:
+    place = await created(store)
+    await store.broker.open(place, FRAMING, epoch=1)
+    topic = await store.broker.open(place, FRAMING, epoch=2, next_position=100)
+    assert await topic.status() == (100, 100, 100, 0)
+    await topic.close()
+    topic = await store.broker.open(place, FRAMING, epoch=2)
+    assert await topic.status() == (100, 100, 100, 0)
+    await send(topic, b"a")
+    assert await topic.trim(101) == 101
+    start = (await (await store.broker.open(place, FRAMING, epoch=3, next_position=200)).status()).start
+    await store.aclose()
+    async with again() as store:
+        topic = await store.broker.open(place, FRAMING, epoch=4)
+        assert await topic.status() == (start, start, 200, 0)
+        await send(topic, b"b")
+        assert await content(topic) == [b"b"]
 
 
 @pytest.mark.parametrize(("epoch", "position"), [(-1, 0), (1 << 31, 0), (1, -1), (1, 1 << 62)])

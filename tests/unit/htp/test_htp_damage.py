@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kclient.htp import OrderError, StorageError, TopicSettings
+from kclient.htp import FencedError, OrderError, StorageError, TopicSettings
+from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
+from tests.all_rows import scan_all
 from tests.domains import domains_among
 from tests.sweeps import slow
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -26,9 +28,9 @@ KEPT = "*.damaged"
 Damage = Callable[[bytearray, int], None]
 
 
-def batch(offset: int) -> bytearray:
+def batch(offset: int, value: bytes | None = None) -> bytearray:
     builder = BatchBuilder(limit=1 << 20)
-    builder.append(1000 + offset, b"key", b"value %02d" % offset)
+    builder.append(1000 + offset, b"key", b"value %02d" % offset if value is None else value)
     return builder.build(base_offset=offset)
 
 
@@ -152,6 +154,23 @@ async def test_a_wrong_offset_of_the_last_message(tmp_path: Path) -> None:
             assert (await store.broker.status(TOPIC))[:3] == (0, COUNT - 1, COUNT)
 
 
+async def test_an_absurd_offset_behind_damage(tmp_path: Path) -> None:
+    """No checkpoint could tell what comes next, so the epoch would be forgotten, too."""
+
+    def absurd(content: bytearray, place: int) -> None:
+        content[place] ^= 0x40
+
+    file = await filled(tmp_path, killed=True)
+    change(file, 6, payload)
+    change(file, 7, absurd)
+    async with opened(store_of(file)) as store:
+        assert (await store.broker.status(TOPIC))[:3] == (0, 6, COUNT)
+        await store.broker.open(TOPIC, FRAMING, epoch=7)
+        await store.broker.close(TOPIC)
+        with pytest.raises(FencedError):
+            await store.broker.open(TOPIC, FRAMING, epoch=6)
+
+
 @pytest.mark.parametrize("damage", [offset_up, offset_down, offset_to_the_last])
 @pytest.mark.parametrize("number", [6, *slow(0, 1, 19)])
 async def test_a_wrong_offset_is_not_served(tmp_path: Path, damage: Damage, number: int) -> None:
@@ -186,6 +205,43 @@ async def test_a_torn_end_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert file.read_bytes() == whole
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert not list(file.parent.glob(KEPT))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+async def test_a_long_torn_beginning_of_a_segment_bounds_nothing_of_its_successor(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is a torn end is not found out; the segment that is begun instead has the same name."""
+    monkeypatch.setattr("kclient.htp.embedded.salvage._SEARCH_BYTES", 20)
+    torn = bytes(batch(count, b"x" * 500)[:-1])
+    data = tmp_path / "data"
+    async with opened(data) as store:
+        for number in range(count):
+            await send(store, number)
+        await store.broker.roll(TOPIC)
+    (folder,) = data.glob("brk-0/topics/*")
+    (folder / f"{count:020}.log").write_bytes(torn)
+    for number in range(count, count + 3):
+        async with opened(data) as store:
+            assert (await store.broker.status(TOPIC))[:3] == (0, number, number)
+            await send(store, number)
+            assert await offsets(store, 0, number + 1) == list(range(number + 1))
+    (kept,) = folder.glob(KEPT)
+    assert kept.read_bytes() == torn
+
+
+async def test_a_limit_that_an_earlier_version_left_for_the_segment_in_use(tmp_path: Path) -> None:
+    """It was that of a segment of the same name, of which nothing was sound."""
+    async with opened(tmp_path / "data") as store:
+        for number in range(3):
+            await send(store, number)
+    async with opened(tmp_path / "data") as store:
+        ((key, row),) = (await scan_all(store.manager, "brk/")).items()
+        checkpoint = SyncCheckpoint.decode(row.value)
+        checkpoint.limits[0] = 0
+        await store.broker.close(TOPIC)
+        await store.manager.commit({key: checkpoint.encode()})
+        assert await store.broker.open(TOPIC, FRAMING) == (0, 3, 3, 3 * ONE)
 
 
 async def test_no_gap_is_appended(tmp_path: Path) -> None:
@@ -235,6 +291,33 @@ async def test_a_segment_that_lacks_messages_is_told(
             else:
                 assert [f"the messages from {first} to {last} are missing" in each for each in told] == [True]
             assert await offsets(store, start, COUNT) == [n for n in range(COUNT) if not first <= n <= last]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("dense", [False, True])
+async def test_a_gap_that_was_asked_for_is_no_loss(
+    tmp_path: Path, dense: bool, refused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, settings = tmp_path / "data", TopicSettings(dense=dense)
+    async with opened(data, settings) as store:
+        for number in range(3):
+            await send(store, number)
+        await store.broker.open(TOPIC, FRAMING, next_position=100)
+    assert ("ends at 3, and whoever opens it knows that all below 100 was given" in caplog.text) is dense
+    (file,) = data.glob("brk-0/topics/*/*.log")
+    if refused:
+        file.with_name(f"{100:020}.log").touch()  # as an append that failed leaves it
+    caplog.clear()
+    for number in (100, 101):
+        async with opened(data, settings) as store:
+            end = number if number > 100 else 3
+            assert (await store.broker.status(TOPIC))[:3] == (0, end, number)
+            await send(store, number)
+            assert await offsets(store, 0, number + 1) == [0, 1, 2, *range(100, number + 1)]
+    assert not caplog.records
+    file.write_bytes(file.read_bytes()[: 2 * ONE])
+    async with opened(data, settings):
+        assert ("the messages from 2 to 99 are missing" in caplog.text) is dense
 
 
 async def test_what_was_never_synced_is_not_looked_for_in_backups(

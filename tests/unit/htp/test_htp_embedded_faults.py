@@ -294,6 +294,57 @@ async def test_with_durability_written_a_failed_sync_loses_nothing_visible(
         assert await visible(store) == [b"a", b"b", b"c"]
 
 
+async def test_a_failed_sync_of_a_closed_segment_leaves_its_successor_as_it_is(
+    opening: Opening, files: FailingFiles
+) -> None:
+    """When that is empty still, there would be two of its name, and a trim of one would remove the other's file."""
+    async with opening(durability="written") as store:
+        await prepare(store)
+        await send(store, 0, b"a")
+        fail_once(files, SyncPoint.SEALED)
+        await store.broker.roll(TOPIC)
+        await store.broker.open(TOPIC, FRAMING, epoch=2)  # waits for what is to be synced
+        assert [each.first for each in await store.broker.segments(TOPIC)] == [0, 1]
+        await send(store, 1, b"b")
+        await store.broker.roll(TOPIC)
+        await store.broker.open(TOPIC, FRAMING, epoch=3)
+        assert await store.broker.trim(TOPIC, 1) == 1
+        assert await visible(store) == [b"b"]
+    async with opening(durability="written") as store:
+        await store.broker.open(TOPIC, FRAMING, epoch=3)
+        assert await visible(store) == [b"b"]
+
+
+# --- trimming ---
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_trim_that_could_not_be_recorded_is_none(
+    opening: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Neither a smaller one carries it out, nor a checkpoint that was written meanwhile."""
+    async with opening(settings=TopicSettings(segment_bytes=OVERHEAD)) as store:
+        await prepare(store)
+        for number in range(6):
+            await send(store, number, b"a")
+
+        async def fail(*_: object) -> int:
+            await store.broker.roll(TOPIC)
+            raise StorageFullError("no space left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.manager, "commit", fail)
+            with pytest.raises(StorageFullError):
+                await store.broker.trim(TOPIC, 5)
+        await store.manager.get([])  # what was submitted is done
+        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm"))
+        if again:
+            assert await store.broker.trim(TOPIC, 2) == 2
+    for name, start in (("killed", 0), ("data", 2 if again else 0)):
+        async with named_store(f"embedded:{tmp_path / name}") as store:
+            assert (await store.broker.open(TOPIC, FRAMING))[:3] == (start, 6, 6)
+
+
 # --- going on further on ---
 
 
