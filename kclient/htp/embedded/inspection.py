@@ -211,6 +211,7 @@ class _TopicReader:
         self._place = place
         self._directory = directory
         self._checkpoint = checkpoint
+        checkpoint.limits.pop(checkpoint.segment, None)  # as recovery has it
         self._framing = framing
         self._progress = progress
         self._findings: list[Finding] = []
@@ -272,6 +273,10 @@ class _TopicReader:
         self._size += covered
         self._next = expected
         self._findings += [Finding(found.severity, where, found.what) for found in index.findings(covered)]
+        if size < self._checkpoint.limits.get(base, 0):
+            had = self._checkpoint.limits[base]
+            what = f"has {size} bytes, and had {had}: the messages from {expected} on are missing"
+            self._findings.append(error(where, what))
         if covered < limit:
             self._findings.append(self._rest(where, base, covered, limit, expected))
         elif limit < size:
