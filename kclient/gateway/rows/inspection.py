@@ -76,7 +76,7 @@ class RowInspection:
         """Of topics that are being made or removed."""
         self._of_partitions: list[tuple[str, bytes]] = []
         self._offsets: list[tuple[str, str, bytes]] = []
-        self.rows = 0
+        self.rows: int = 0
         """How many there are."""
 
     def look(self, key: str, row: bytes) -> Iterator[Finding]:

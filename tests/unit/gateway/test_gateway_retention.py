@@ -212,7 +212,7 @@ async def test_a_partition_whose_store_hangs_does_not_hold_up_the_next_pass(
             with anyio.fail_after(5):
                 await sending.reached.wait()
                 assert await gateway.apply_retention() == 1
-                assert opening.reached.is_set()
+                await opening.reached.wait()
                 assert (await wire.offset("u", -2)).offset == 1
                 await wire.produce("u", batch_of(b"b", timestamp=1000))
                 assert await gateway.apply_retention() == 1
