@@ -30,7 +30,7 @@ _PER_PARTITION: Final = 250
 """About how many bytes of memory a session takes for each partition, beside the name of its topic."""
 _AT_A_TIME: Final = 256
 """Partitions that are taken into account between two pauses."""
-_MEASURED: Final = 4096
+_MEASURED: Final = 2048
 """Partitions that are measured between two pauses."""
 
 
