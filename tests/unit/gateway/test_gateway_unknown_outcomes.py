@@ -741,6 +741,7 @@ async def test_a_coordinator_that_hangs_is_not_waited_for_beyond_the_requests_ti
         assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert not partition_of(gateway).log.transactions._verifications
         coordinator.before_answer = anyio.lowlevel.checkpoint
+        request.timeout_ms = 20_000
         assert not (await wire(request, 12)).responses[0].partition_responses[0].error_code
 
 
