@@ -18,7 +18,7 @@ async def test_values_are_written_and_deleted(sandbox: Sandbox) -> None:
     a, b, c, missing = (sandbox.key(name) for name in ("a", "b", "c", "missing"))
     assert await manager.get([a, b]) == {}
     first = await manager.commit({a: b"1", b: b""})
-    second = await manager.commit({a: b"2", c: bytearray(b"3")})
+    second = await manager.commit({a: b"2", c: b"3"})
     assert second > first > 0
     assert await manager.get([a, b, missing]) == {a: (b"2", second), b: (b"", first)}
     third = await manager.commit({a: None, missing: None})
