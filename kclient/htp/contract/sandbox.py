@@ -51,6 +51,8 @@ class Sandbox:
         self._places: list[Place] = []
         self._number = 0
         self._closed = False
+        self.capabilities: frozenset[str] = frozenset()
+        """Of the backend."""
         self.store: Store = open_store(url, **self._options)
         """Open; another one after `reopen`."""
 
@@ -61,6 +63,7 @@ class Sandbox:
         sandbox = cls(url, options)
         await sandbox.store.__aenter__()
         try:
+            sandbox.capabilities = frozenset(sandbox.broker.capabilities)
             await sandbox.manager.create_domain(sandbox.domain)
             yield sandbox
             await sandbox._clean_up()
@@ -86,12 +89,12 @@ class Sandbox:
 
     def claims(self, capability: str) -> bool:
         """Whether the backend has a capability."""
-        return capability in self.broker.capabilities
+        return capability in self.capabilities
 
     @property
     def ordinal(self) -> bool:
         """Whether positions are the messages' ordinals."""
-        return self.claims(CAP_ORDINAL_POSITIONS)
+        return CAP_ORDINAL_POSITIONS in self.capabilities
 
     async def reopen(self, **options: Any) -> None:
         """Close the store and open it again, with other options from now on if there are any."""
