@@ -217,10 +217,8 @@ def run(name: str, mutant: Mutant) -> list[str]:
     failures = Failures()
     path = str(FOLDER / mutant.file)
     with planted(mutant), redirect_stdout(StringIO()):
-        pytest.main(
-            [path, "--htp", f"memory:{name}", "-q", "-k", "asyncio", "--maxfail=2", "-p", "no:cacheprovider", "-c", "/dev/null"],
-            [failures],
-        )  # fmt: skip
+        options = ["-q", "-k", "asyncio", "--maxfail=2", "-p", "no:cacheprovider", "-c", "/dev/null"]
+        pytest.main([path, "--htp", f"memory:{name}", *options], [failures])
     memory.reset(name)
     return failures.names
 

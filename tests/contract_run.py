@@ -48,9 +48,9 @@ def run_contract(
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
         lines = [f"{scheme} = {place}\n" for scheme, place in schemes.items()]
         (about / "entry_points.txt").write_text("[kclient.htp]\n" + "".join(lines))
-    environment = {
-        name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS" and not name.startswith("COV_")
-    }
+    # bytecode is kept, or every run would compile pytest's plugins and rewrite the tests anew
+    apart = ("PYTEST_", "COV_", "PYTHONDONTWRITEBYTECODE")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(apart)}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, [installed, *paths, ROOT]))
     command = [sys.executable, "-m", "pytest", "--pyargs", "kclient.htp.contract", "--htp", url]
     done = subprocess.run(

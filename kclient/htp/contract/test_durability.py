@@ -67,7 +67,7 @@ async def test_a_process_that_is_killed_loses_nothing_that_it_was_told_to_be_sto
     place, key = await sandbox.create(), sandbox.key("number")
     await sandbox.close()
     command = [sys.executable, "-m", "kclient.htp.contract.killed", sandbox.url, *place.topic, key]
-    process = subprocess.Popen(command, env=stores, stdout=subprocess.PIPE, text=True)  # noqa: S603, ASYNC220
+    process = subprocess.Popen(command, env=stores, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         reached = 0
@@ -79,7 +79,7 @@ async def test_a_process_that_is_killed_loses_nothing_that_it_was_told_to_be_sto
         rest = process.stdout.read().split()
     finally:
         process.kill()
-        process.wait()  # noqa: ASYNC222
+        process.wait()
         process.stdout.close()
     reached = max([reached, *map(int, rest[:-1])])  # the last line may be cut off
     await sandbox.reopen()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from kclient.htp.contract.marks import subject
@@ -63,7 +65,7 @@ async def test_every_position_gives_the_message_that_holds_it_or_comes_next(sand
     there = await sandbox.positions(topic)
     assert [payload for _, _, payload in there] == [b"a", b"b", b"c", b"d", b"e"]
     assert all(first <= last for first, last, _ in there)
-    assert all(before[1] < after[0] for before, after in zip(there, there[1:], strict=False)), "they only grow"
+    assert all(before[1] < after[0] for before, after in pairwise(there)), "they only grow"
     start, end = (await topic.status())[:2]
     for position in range(start, min(end, start + 2000)):
         expected = next((each for each in there if each[1] >= position), None)

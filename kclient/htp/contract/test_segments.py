@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from kclient.htp.contract.marks import needs, subject
@@ -19,7 +21,7 @@ def consistent(infos: list[SegmentInfo]) -> None:
     """Assert that segments follow on each other, and that the last one is written to."""
     assert infos
     assert [info.active for info in infos] == [False] * (len(infos) - 1) + [True]
-    for before, after in zip(infos, infos[1:], strict=False):
+    for before, after in pairwise(infos):
         assert before.first < before.next <= after.first
 
 

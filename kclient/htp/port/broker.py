@@ -46,7 +46,7 @@ CAP_FENCED_SENDS = "fenced_sends"
 Without it a message whose outcome was unknown may become stored after it was looked for in vain; the gateway does not
 allow for that yet."""
 CAP_DURABLE = "durable"
-"""What was reported as synced, and what the manager has committed, survives the end of this process, however it ends."""
+"""What was reported as synced, and what the manager has committed, outlives this process, however it ends."""
 
 DURABILITY_SYNCED = "synced"
 """Messages are visible, and reported as synced, once they are on disk."""
