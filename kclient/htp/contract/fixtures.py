@@ -17,6 +17,7 @@ from kclient.errors import ConfigError
 from kclient.htp.contract.marks import FAULT, NEEDS
 from kclient.htp.contract.report import NOT_CLAIMED, NOT_TESTABLE, VERDICT
 from kclient.htp.contract.sandbox import Sandbox
+from kclient.htp.port import faults_of
 from kclient.htp.store import open_store
 
 __all__ = ["Backend", "anyio_backend", "asked_for", "backend", "limited", "sandbox", "stores"]
@@ -55,11 +56,11 @@ def backend(pytestconfig: pytest.Config) -> Backend:
 
 async def _ask(url: str) -> Backend:
     try:
-        store: Any = open_store(url, faults=True)
+        store = open_store(url, faults=True)
     except ConfigError:
         store = open_store(url)
     async with store:
-        faults = getattr(store, "faults", None)
+        faults = faults_of(store)
         return Backend(url, frozenset(store.broker.capabilities), frozenset(faults.kinds if faults else ()))
 
 

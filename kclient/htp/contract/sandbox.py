@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kclient.htp.contract.messages import FRAMING, message, payloads
 from kclient.htp.port import (
@@ -19,6 +19,7 @@ from kclient.htp.port import (
     Store,
     Topic,
     Versioned,
+    faults_of,
 )
 from kclient.htp.rows import GREATEST_EPOCH, scan_pages
 from kclient.htp.store import open_store
@@ -85,7 +86,9 @@ class Sandbox:
     @property
     def faults(self) -> Faults:
         """What has the store fail; it was opened with `faults=True`."""
-        return cast("Faults", cast("Any", self.store).faults)
+        faults = faults_of(self.store)
+        assert faults is not None
+        return faults
 
     def claims(self, capability: str) -> bool:
         """Whether the backend has a capability."""

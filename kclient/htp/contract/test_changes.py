@@ -14,7 +14,7 @@ from kclient.htp.contract.sandbox import ROWS, Sandbox
 from kclient.htp.errors import ConflictError, HtpError, StoreClosedError, TokenTooOldError
 from kclient.htp.port import Change, Manager
 
-pytestmark = [pytest.mark.anyio, subject("changes")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("changes")]
 
 
 async def begin(sandbox: Sandbox) -> str:

@@ -16,7 +16,7 @@ from kclient.htp.errors import (
 )
 from kclient.htp.port import Topic
 
-pytestmark = [pytest.mark.anyio, subject("domains and topics")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("domains and topics")]
 
 THOUSANDS = 2000
 

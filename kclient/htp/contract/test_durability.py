@@ -11,7 +11,7 @@ from kclient.htp.contract.marks import needs, subject
 from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.port import CAP_DURABLE, DURABILITY_SYNCED, DURABILITY_WRITTEN
 
-pytestmark = [pytest.mark.anyio, subject("durability")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("durability")]
 
 
 async def test_what_was_sent_is_there_when_opened_again(sandbox: Sandbox) -> None:

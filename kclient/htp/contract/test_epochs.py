@@ -15,7 +15,7 @@ from kclient.htp.errors import FencedError, StoreClosedError, UnknownTopicError
 from kclient.htp.port import CAP_FENCED_SENDS, OpenTopic
 from kclient.htp.rows import GREATEST_EPOCH
 
-pytestmark = [pytest.mark.anyio, subject("epochs")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("epochs")]
 
 
 async def test_a_topic_tells_where_it_is_and_under_which_epoch(sandbox: Sandbox) -> None:

@@ -17,7 +17,7 @@ from kclient.htp.port import (
     FAULT_WRITE,
 )
 
-pytestmark = [pytest.mark.anyio, subject("faults")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("faults")]
 
 
 @needs_fault(FAULT_WRITE)

@@ -15,7 +15,7 @@ from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.errors import FramingMismatchError, UnknownTopicError
 from kclient.htp.port import OpenTopic, Place, Topic
 
-pytestmark = [pytest.mark.anyio, subject("incarnations")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("incarnations")]
 
 
 @pytest.fixture

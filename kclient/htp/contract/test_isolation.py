@@ -10,7 +10,7 @@ from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.errors import FencedError, UnknownTopicError
 from kclient.htp.port import CAP_FENCED_SENDS, OpenTopic
 
-pytestmark = [pytest.mark.anyio, subject("isolation")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("isolation")]
 
 LIKE = ["a", "a/b", "a/b/c", "a.b", "A", "a b", "é", "%", "a" * 150]
 """Names that a careless backend takes for each other."""

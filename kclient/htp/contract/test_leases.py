@@ -14,7 +14,7 @@ from kclient.htp.leases import acquire_when_over
 from kclient.htp.port import CAP_EXCLUSIVE, Lease, LeaseInfo
 from kclient.htp.rows import GREATEST_EPOCH
 
-pytestmark = [pytest.mark.anyio, subject("leases")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("leases")]
 
 
 async def seen(sandbox: Sandbox, name: str = "lease") -> LeaseInfo:

@@ -11,7 +11,7 @@ from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.errors import PositionError
 from kclient.htp.port import CAP_NOWAIT, DirectTopic
 
-pytestmark = [pytest.mark.anyio, subject("nowait"), needs(CAP_NOWAIT)]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("nowait"), needs(CAP_NOWAIT)]
 
 
 async def direct(sandbox: Sandbox, name: str = "some/topic") -> DirectTopic:

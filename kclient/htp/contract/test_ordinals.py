@@ -10,7 +10,7 @@ from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.errors import OrderError, PositionError
 from kclient.htp.port import CAP_ORDINAL_POSITIONS, OpenTopic, TopicSettings
 
-pytestmark = [pytest.mark.anyio, subject("ordinals"), needs(CAP_ORDINAL_POSITIONS)]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("ordinals"), needs(CAP_ORDINAL_POSITIONS)]
 
 GREATEST = (1 << 62) - 1
 

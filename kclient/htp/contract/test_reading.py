@@ -11,7 +11,7 @@ from kclient.htp.contract.messages import OVERHEAD, payloads, split
 from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.errors import PositionError
 
-pytestmark = [pytest.mark.anyio, subject("reading")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("reading")]
 
 
 async def test_an_empty_topic(sandbox: Sandbox) -> None:

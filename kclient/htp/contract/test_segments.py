@@ -11,7 +11,7 @@ from kclient.htp.contract.messages import OVERHEAD
 from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.port import CAP_FIND_BY_TIMESTAMP, CAP_SEGMENTS, OpenTopic, SegmentInfo, TopicSettings
 
-pytestmark = [pytest.mark.anyio, subject("segments")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("segments")]
 
 SMALL = TopicSettings(segment_bytes=4 * (OVERHEAD + 10), index_interval_bytes=100)
 """Four messages of ten bytes."""

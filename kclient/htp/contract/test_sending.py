@@ -10,7 +10,7 @@ from kclient.htp.contract.messages import OVERHEAD
 from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.port import CAP_POSITIONS, OpenTopic, Sent
 
-pytestmark = [pytest.mark.anyio, subject("sending")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("sending")]
 
 
 async def test_what_is_sent_one_after_the_other_is_read_in_that_order(sandbox: Sandbox) -> None:

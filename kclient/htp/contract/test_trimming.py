@@ -8,7 +8,7 @@ from kclient.htp.contract.marks import subject
 from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.errors import PositionError
 
-pytestmark = [pytest.mark.anyio, subject("trimming")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("trimming")]
 
 CONTENTS = [b"%d" % number for number in range(10)]
 

@@ -10,7 +10,7 @@ from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.errors import ConflictError, FencedError
 from kclient.htp.rows import scan_pages
 
-pytestmark = [pytest.mark.anyio, subject("values")]
+pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("values")]
 
 
 async def test_values_are_written_and_deleted(sandbox: Sandbox) -> None:

@@ -33,6 +33,7 @@ from kclient.htp.port.faults import (
     FAULT_UNKNOWN,
     FAULT_WRITE,
     Faults,
+    faults_of,
 )
 from kclient.htp.port.framing import (
     Framing,
@@ -105,4 +106,5 @@ __all__ = [
     "TopicSettings",
     "TopicStatus",
     "Versioned",
+    "faults_of",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from kclient.htp.port.places import Place
 
-__all__ = ["FAULT_DAMAGE", "FAULT_FULL", "FAULT_SYNC", "FAULT_UNKNOWN", "FAULT_WRITE", "Faults"]
+if TYPE_CHECKING:
+    from kclient.htp.port.store import Store
+
+__all__ = ["FAULT_DAMAGE", "FAULT_FULL", "FAULT_SYNC", "FAULT_UNKNOWN", "FAULT_WRITE", "Faults", "faults_of"]
 
 FAULT_WRITE = "write"
 """`Faults.fail_write` works."""
@@ -60,3 +63,8 @@ class Faults(Protocol):
     def clear(self) -> None:
         """Nothing fails any more: there is space, and what was to fail next does not. Damage stays."""
         ...
+
+
+def faults_of(store: Store) -> Faults | None:
+    """What has a store fail; None for a backend that does not offer it, or a store made without `faults=True`."""
+    return cast("Faults | None", getattr(store, "faults", None))
