@@ -48,12 +48,19 @@ _LEAST_S: Final = 1.0
 """Seconds that the store has at least to take what has to be stored at the end."""
 
 
-def _opened_elsewhere(htp: object, durability: str) -> Store:
+def _open(htp: str, durability: str, brokers: int | None) -> Store:
+    if brokers is None:
+        return open_store(htp, durability=durability)
+    return open_store(htp, durability=durability, brokers=brokers)
+
+
+def _opened_elsewhere(htp: object, durability: str, brokers: int | None) -> Store:
     # looked up statically: a store that is not open yet refuses to give its parts
     if any(inspect.getattr_static(htp, part, None) is None for part in ("manager", "broker")):
         raise TypeError(f"htp is an address such as 'embedded:./data', or a Store, not {type(htp).__name__}")
-    if durability != "synced":
-        raise ConfigError("durability belongs to the store: give it to open_store, where this one was opened")
+    for name, given in (("durability", durability != "synced"), ("brokers", brokers is not None)):
+        if given:
+            raise ConfigError(f"{name} belongs to the store: give it to open_store, where this one was opened")
     return cast("Store", htp)
 
 
@@ -67,9 +74,13 @@ class Gateway:
         advertise: The address that clients are told, if it is another: `host:port`.
         durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
             `"written"` (the operating system has it: Kafka's own default). A `Store` has its own already.
-        mapping: How new topics lie in HTP: `"domain"` (a topic is a domain, a partition a topic in it) or
-            `"multilevel"` (a partition is a topic `NAME/PARTITION` in one domain for all). Topics that are there stay
-            as they were created.
+        mapping: How new topics lie in HTP: `"domain"` (a topic is a domain, a partition a topic in it), `"multilevel"`
+            (a partition is a topic `NAME/PARTITION` in one domain for all) or `"broker"` (a topic is a topic in one
+            domain for all, a partition is one of the brokers that it is bound to). Topics that are there stay as they
+            were created.
+        brokers: How many brokers HTP has, 1 to 256; the same as `?brokers=N` at the end of `htp`. If None, as many as
+            the store has had, at first one. They may become more, and not fewer than hold topics. A topic of mapping
+            `"broker"` has a partition at each of them at most; those of other mappings are at the first.
         config: Kafka's broker settings by their names, for instance `{"num.partitions": 4}`.
 
     Raises:
@@ -89,14 +100,15 @@ class Gateway:
         *,
         durability: str = "synced",
         mapping: str = "domain",
+        brokers: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self._config = BrokerConfig(config)
         self._mapping = mapping_for(mapping)
         self._listen = parse_address(listen) if listen is not None else None
         self._advertise = parse_address(advertise) if advertise is not None else None
-        self._owned: Store | None = open_store(htp, durability=durability) if isinstance(htp, str) else None
-        self._store: Store = self._owned or _opened_elsewhere(htp, durability)
+        self._owned: Store | None = _open(htp, durability, brokers) if isinstance(htp, str) else None
+        self._store: Store = self._owned or _opened_elsewhere(htp, durability, brokers)
         self._htp = htp if isinstance(htp, str) else repr(htp)
         local = local_address(htp) if isinstance(htp, str) else None
         self._presence = Presence(local) if local is not None else None
@@ -187,6 +199,7 @@ class Gateway:
 
         Raises:
             LockedError: Another process owns the data directory.
+            TooFewBrokersError: More brokers of the store hold topics than it is to have.
             LeaseHeldError: A gateway with another `node.id`, or another one in this process, serves the store.
             OSError: The address cannot be bound.
             IllegalStateError: It was started before, or its store in memory belongs to the process that this one was

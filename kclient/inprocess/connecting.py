@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from kclient.errors import BrokerConnectionError, ClosedError
+from kclient.errors import BrokerConnectionError, ClosedError, ConfigError
 from kclient.gateway.local import find_local, find_socket, local_address
+from kclient.htp.brokers import brokers_asked_for
 from kclient.htp.embedded.directory import is_data_directory
 from kclient.htp.errors import LeaseHeldError, LockedError, StorageError, StorageFullError
 from kclient.inprocess.hosts import Host, HostState, host_of, start_host
@@ -27,9 +28,16 @@ async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
     """A stream to the gateway over a store, which is started here if nobody runs one.
 
     Raises:
+        ConfigError: If the address has an option of the store's own.
         BrokerConnectionError: If the store belongs to a process that does not answer.
         KafkaError: If the store cannot be opened.
     """
+    name, brokers = brokers_asked_for(address.host)
+    if brokers is not None:
+        raise ConfigError(
+            f"how many brokers a store has is said where its gateway is started (Gateway, kclient gateway): "
+            f"clients connect to {address.scheme}:{name}"
+        )
     found = local_address(str(address))
     assert found is not None, "registered for memory: and embedded: only"
     seconds = config.socket_connection_setup_timeout_ms / 1000
