@@ -123,9 +123,7 @@ else:
 
 
 @needs(CAP_EXCLUSIVE)
-async def test_a_store_that_is_open_is_refused_to_other_processes(
-    sandbox: Sandbox, environment: dict[str, str]
-) -> None:
+async def test_a_store_that_is_open_is_refused_to_others(sandbox: Sandbox, environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", _OPENING, sandbox.url]
     for expected in ("LockedError", "opened"):
         done = await anyio.run_process(command, env=environment, stderr=subprocess.PIPE, check=False)
