@@ -256,8 +256,8 @@ class _TopicReader:
             self._findings.append(error(f"{where}: {self._file(checkpoint.segment)}", what))
 
     def _compare_end(self, bases: list[int]) -> None:
-        lost = self._checkpoint.next
-        if bases and self._next is not None and self._next < lost and not self._whole:
+        lost, start = self._checkpoint.next, self._checkpoint.start  # what was trimmed may have come back: no loss
+        if bases and self._next is not None and max(self._next, start) < lost and not self._whole:
             what = f"ends at {self._next}, and everything below {lost} was synced: the messages between are lost"
             self._findings.append(error(str(self._place.topic), what))
 
