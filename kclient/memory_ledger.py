@@ -312,8 +312,12 @@ class MemoryPart:
         if self.loop is None or self.loop.is_current:
             what()
         elif what not in self._told:
-            self._told.add(what)
-            self._post(partial(self._hear, what))
+            try:
+                self._told.add(what)
+                self._post(partial(self._hear, what))
+            except BaseException:  # a signal handler's: it may not have been posted, and is told again the next time
+                self._told.discard(what)
+                raise
 
     def _hear(self, what: Callable[[], object]) -> None:
         self._told.discard(what)  # before: it may be told again from now on

@@ -17,7 +17,7 @@ from kclient.records import RecordBatchFraming
 
 def verify(directory: str) -> int:
     """Read everything that is stored, and print what is there and what is wrong; 1 if something is lost."""
-    with Inspection(directory, RecordBatchFraming.name) as inspection:
+    with Inspection(directory, RecordBatchFraming.name, dense=True) as inspection:
         findings = [*inspection.findings, *inspection.directories()]
         with _progress(directory) as progress:
             reports = list(_read_topics(inspection, progress))

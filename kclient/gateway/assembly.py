@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from kclient.concurrency import loop_soon
+from kclient.concurrency import TaskHandle, loop_soon
 from kclient.gateway.access import Access
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig, TopicConfig
@@ -52,7 +52,7 @@ from kclient.htp.port import Broker, Manager
 from kclient.memory_ledger import MemoryPart
 from kclient.net.fair_queue import FairQueue
 
-Spawn = Callable[..., object]
+Spawn = Callable[..., TaskHandle]
 """`spawn(async_function, *args, name="...")`: a background task owned by the gateway. Its failure is the gateway's
 failure; expected errors are handled inside."""
 _TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE = 4, 8, 8
@@ -156,7 +156,7 @@ async def assemble(
         topics, partitions, clock,
         check_interval_ms=config.live_int("log.retention.check.interval.ms"),
         producer_id_expiration_ms=config.live_int("producer.id.expiration.ms"),
-        unreadable=unreadable,
+        unreadable=unreadable, spawn=spawn,
     )  # fmt: skip
     dynamic.on_change(groups.reconfigure)
     dynamic.on_change(retention.reconfigure)

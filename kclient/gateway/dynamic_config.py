@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError
+from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError, KafkaError
 from kclient.gateway.connection_quota import SETTINGS, LimitSettings, connection_quota
 from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.gateway.rows.keys import SETTINGS as SETTINGS_KEY
@@ -128,7 +128,7 @@ class DynamicConfig:
             with self._shields.shield():
                 ignored = {name: text for name, text in self._ignored.items() if name not in names}
                 row = encode_settings({**ignored, **values})
-                await self._manager.commit({SETTINGS_KEY: row}, lease=self._lease.current)
+                await self._write(row)
                 self._ignored = ignored
                 self.unreadable = False
                 self._config.set_dynamic(values)
@@ -137,6 +137,22 @@ class DynamicConfig:
                 for take_over in self._taking_over:
                     await take_over()
         logger.info("broker settings changed: %s", ", ".join(f"{name}={text}" for name, text in values.items()))
+
+    async def _write(self, row: bytes) -> None:
+        """Have the store keep settings; where it fails though it has them, they are made."""
+        try:
+            await self._manager.commit({SETTINGS_KEY: row}, lease=self._lease.current)
+        except BaseException:  # cancelled too: whether it was written is not known
+            try:
+                found = (await self._manager.get([SETTINGS_KEY])).get(SETTINGS_KEY)
+            except KafkaError as error:
+                logger.error(
+                    "whether the store has taken changed broker settings is not known, and they are not in force; the "
+                    "next start may find them: make the change again (%s)", error,
+                )  # fmt: skip
+                found = None
+            if found is None or found.value != row:
+                raise
 
     async def _check_together(self, values: Mapping[str, str]) -> None:
         present = self._config.dynamic

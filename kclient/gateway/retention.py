@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,6 +16,7 @@ from kclient.gateway.config import TopicConfig
 from kclient.htp.port import SegmentInfo
 
 if TYPE_CHECKING:
+    from kclient.concurrency import TaskHandle
     from kclient.gateway.clock import Clock
     from kclient.gateway.config import Live
     from kclient.gateway.partition import Partition
@@ -28,7 +29,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.retention")
 _LONG_S: Final = 1.0
 """Seconds until the others of a pass no longer wait for a partition."""
 _PATIENCE_S: Final = 10.0
-"""Seconds that a pass waits for appends that are on their way: the next one waits for its end."""
+"""Seconds that a pass waits for appends that are on their way, and for partitions that take longer than all others: the
+next one waits for its end."""
 
 
 class Cut(NamedTuple):
@@ -86,6 +88,7 @@ class Retention:
         check_interval_ms: Time between two passes.
         producer_id_expiration_ms: After this time an idle producer is forgotten.
         unreadable: Whether the settings that say how long records are kept cannot be read.
+        spawn: Starts a task of the gateway.
     """
 
     FIRST: Final = 30.0
@@ -100,15 +103,19 @@ class Retention:
         check_interval_ms: Live[int],
         producer_id_expiration_ms: Live[int],
         unreadable: Live[bool],
+        spawn: Callable[..., TaskHandle],
     ) -> None:
         self._topics = topics
         self._partitions = partitions
         self._clock = clock
+        self._spawn = spawn
         self._check_interval_ms = check_interval_ms
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._unreadable = unreadable
         self._running = anyio.Lock()
         self._changed = Wakeup()
+        self._under_way: dict[Partition, TaskHandle] = {}
+        """What looks at partitions, of this pass or of an earlier one that their store has not answered."""
 
     def reconfigure(self) -> None:
         """The interval may have changed."""
@@ -117,11 +124,15 @@ class Retention:
     async def run(self) -> None:
         """Apply retention every `log.retention.check.interval.ms`, for ever."""
         last, most = self._clock.now(), self.FIRST
-        while True:
-            pause = last + min(most, self._interval()) - self._clock.now()
-            if not await self._changed.wait(max(0.0, pause)):
-                await self.apply()
-                last, most = self._clock.now(), inf
+        try:
+            while True:
+                pause = last + min(most, self._interval()) - self._clock.now()
+                if not await self._changed.wait(max(0.0, pause)):
+                    await self.apply()
+                    last, most = self._clock.now(), inf
+        finally:  # the gateway closes: what an earlier pass has left
+            with anyio.CancelScope(shield=True):
+                await self._end()
 
     def _interval(self) -> float:
         return self._check_interval_ms() / 1000
@@ -133,13 +144,37 @@ class Retention:
             return 0
         async with self._running:
             look = _Look(self._clock.wall_ms() - self._producer_id_expiration_ms())
-            async with anyio.create_task_group() as tasks:
+            try:
                 for record, partition in self._all():
-                    done = anyio.Event()
-                    tasks.start_soon(self._apply_or_warn, record, partition, look, done)
-                    with anyio.move_on_after(_LONG_S):  # one after the other, but for those that take long
-                        await done.wait()
+                    if partition not in self._under_way:
+                        with anyio.move_on_after(_LONG_S):  # one after the other, but for those that take long
+                            await self._begin(record, partition, look).wait()
+                with anyio.move_on_after(_PATIENCE_S):
+                    for task in list(self._under_way.values()):
+                        await task.wait()
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._end()
+                raise
+            for partition in self._under_way:
+                logger.warning(
+                    "retention of %s waits for its store: until that answers, passes leave it out", partition
+                )
             return look.moved
+
+    def _begin(self, record: TopicRecord, partition: Partition, look: _Look) -> TaskHandle:
+        """Look at a partition in a task of its own, which outlives the pass where the store does not answer it."""
+        task = self._spawn(self._apply_or_warn, record, partition, look, name=f"retention of {partition}")
+        self._under_way[partition] = task
+        task.on_done(lambda _: self._under_way.pop(partition))
+        return task
+
+    async def _end(self) -> None:
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            await task.wait()
 
     def _all(self) -> Iterator[tuple[TopicRecord, Partition]]:
         for record in self._topics:
@@ -149,7 +184,7 @@ class Retention:
                     break
                 yield record, partition
 
-    async def _apply_or_warn(self, record: TopicRecord, partition: Partition, look: _Look, done: anyio.Event) -> None:
+    async def _apply_or_warn(self, record: TopicRecord, partition: Partition, look: _Look) -> None:
         try:
             if await self._apply(partition):
                 look.moved += 1
@@ -158,7 +193,6 @@ class Retention:
                 logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
         finally:
             partition.log.expire(look.expired_ms)  # also of one that cannot be opened
-            done.set()
 
     async def _apply(self, partition: Partition) -> bool:
         await partition.ready()

@@ -292,16 +292,27 @@ class TopicCatalogue:
         record.places = await record.mapping.create(
             self._manager, self._broker, name, range(partitions), lease=self._lease.current
         )
-        record.version = await self._manager.commit(
-            {key: record.row(), intent: None}, {key: 0}, lease=self._lease.current
-        )
-        del self._topics.left[name]
-        record.config = self._resolve(overrides)  # as they are now
-        self._topics.add(record)
+        try:
+            record.version = await self._manager.commit(
+                {key: record.row(), intent: None}, {key: 0}, lease=self._lease.current
+            )
+        except BaseException:  # cancelled too: whether it was written is not known
+            self._topics.unsure[name] = record
+            await self._find_out(name)
+            if name not in self._topics:
+                raise
+        else:
+            self._created(record)
         logger.info("topic %s created with %d partitions", name, partitions)
         if record.config.compacts:
             logger.warning("topic %s asks for compaction, which is not there yet: it keeps every record", name)
         return record
+
+    def _created(self, record: TopicRecord) -> None:
+        """A topic has a row, and no intent any more."""
+        del self._topics.left[record.name]
+        record.config = self._resolve(record.overrides)  # as they are now
+        self._topics.add(record)
 
     # Deleting
 
@@ -380,7 +391,8 @@ class TopicCatalogue:
     async def _find_out(self, name: str) -> None:
         """See what the row of a topic says where a change of it has failed; the caller holds its lock.
 
-        Until that is known, nothing is changed, and a topic that may be deleted takes nothing: it would go with it.
+        Until that is known, nothing is changed, and a topic that may be deleted takes nothing: it would go with it. One
+        that may have been created is not there yet.
 
         Raises:
             StorageError: It is still not known, and is looked up again later.
@@ -388,7 +400,7 @@ class TopicCatalogue:
         record = self._topics.unsure.get(name)
         if record is None:
             return
-        served, key = name in self._topics, topic_key(name)
+        served, new, key = name in self._topics, not record.version, topic_key(name)
         try:
             row = (await self._manager.get([key])).get(key)
             if row is not None:
@@ -404,6 +416,10 @@ class TopicCatalogue:
             self._sweep_soon()
             raise StorageError(f"{text}: {error}") from error
         del self._topics.unsure[name]
+        if new:
+            if row is not None:
+                self._created(record)
+            return  # else its places are removed with what others have left
         if row is None:
             await self._deleted(record)
             return
@@ -458,6 +474,8 @@ class TopicCatalogue:
                     await self._find_out(name)
         for name in list(self._topics.left):
             async with self._changing.hold(name):
+                if name in self._topics.unsure:  # whether it was created is looked up again first
+                    continue
                 try:
                     with self._shields.shield():
                         await self._remove_left(name)

@@ -294,6 +294,29 @@ def test_a_loop_that_stands_still_gathers_no_calls() -> None:
     assert len(loop.posted) == 1, "it is told again"
 
 
+def test_what_a_signal_handler_cut_off_is_told_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else those that wait for memory in another server would never hear that there is some."""
+    ledger = MemoryLedger()
+    here, there = ledger.part(64 * MB), ledger.part(64 * MB)
+    mine, theirs = FakeConnections(here), FakeConnections(there)
+    there.loop = loop = Loop()
+    mine.held = 60 * MB
+    assert theirs.spare == 4 * MB
+    theirs.waits = True
+
+    def interrupted(function: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "post", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.freed(here)
+    ledger.freed(here)
+    assert len(loop.posted) == 1
+    loop.posted.pop()()  # type: ignore[operator]
+    assert theirs.told == ["others freed"]
+
+
 def test_a_server_whose_loop_has_ended_holds_nothing() -> None:
     ledger = MemoryLedger()
     here, there = ledger.part(64 * MB), ledger.part(128 * MB)

@@ -129,7 +129,8 @@ class GroupOffsets:
         """How many commits have begun."""
 
     def __bool__(self) -> bool:
-        return bool(self._committed) or bool(self._pending)
+        """Whether the store has, may have or is about to have any."""
+        return bool(self._committed) or bool(self._pending) or bool(self._in_doubt)
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         """The committed offset of a partition, or None."""

@@ -62,11 +62,24 @@ class CommitParts:
             yield
 
     async def failed(self, manager: Manager) -> None:
-        """The store may have these: they are not told, and go with the group, or with their topic."""
+        """The store may have these: they are not told, and go with the group, or with their topic.
+
+        What was to be deleted stays, unless the store has removed it all the same: who reads on from it would not after
+        the next start.
+        """
         taken, self._taken = self._taken, []
+        deleted: dict[str, tuple[TopicRecord, TopicPartition]] = {}
+        group = offsets_of_group(self._group_id)
         for record, partition, committed in taken:
-            if committed is not None and not record.gone:
+            if committed is None:
+                deleted[f"{group}{of_topic_offsets(record.name)}{partition.partition}"] = record, partition
+            elif not record.gone:
                 self._offsets.doubt(partition)
+        with suppress(KafkaError):
+            there = await manager.get(deleted) if deleted else {}
+            for key, (record, partition) in deleted.items():
+                if key not in there and not record.gone:
+                    self._offsets.put(partition, None)
 
 
 class DeletionParts:

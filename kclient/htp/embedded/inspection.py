@@ -55,6 +55,7 @@ class Inspection:
     Args:
         path: The directory.
         framing: The name of the framing of topics of which nothing says it, as of those that the first versions wrote.
+        dense: Whether no ordinal was left out by who sent messages, as `TopicSettings.dense` has it: a gap is a loss.
 
     Raises:
         FormatVersionError: It is not a data directory, or one of a newer version.
@@ -63,9 +64,10 @@ class Inspection:
         OSError: The file system refuses.
     """
 
-    def __init__(self, path: str, framing: str) -> None:
+    def __init__(self, path: str, framing: str, *, dense: bool = False) -> None:
         self.path: str = str(Path(path).absolute())
         self._framing = framing
+        self._dense = dense
         self.places: dict[int, Place] = {}
         """The topics that the manager knows, at each broker that they are bound to, by incarnation."""
         self.findings: list[Finding] = []
@@ -198,7 +200,7 @@ class Inspection:
             framing = find_framing(checkpoint.framing or self._framing)
         except UnknownFramingError as raised:
             return TopicReport(place, 0, 0, 0, [error(where, f"its messages cannot be read: {raised}")])
-        return _TopicReader(place, directory, checkpoint, framing, progress).read()
+        return _TopicReader(place, directory, checkpoint, framing, progress, dense=self._dense).read()
 
 
 class _TopicReader:
@@ -211,6 +213,8 @@ class _TopicReader:
         checkpoint: SyncCheckpoint,
         framing: Framing,
         progress: Callable[[int], object],
+        *,
+        dense: bool,
     ) -> None:
         self._place = place
         self._directory = directory
@@ -218,10 +222,13 @@ class _TopicReader:
         checkpoint.limits.pop(checkpoint.segment, None)  # as recovery has it
         self._framing = framing
         self._progress = progress
+        self._dense = dense
         self._findings: list[Finding] = []
         self._messages = self._size = 0
         self._next: int | None = None
         """The ordinal after the last message; None before the first segment."""
+        self._whole = True
+        """Whether the last segment ends where its limit says: what is missing was told when that was found."""
 
     def read(self) -> TopicReport:
         names = _names(self._directory)
@@ -231,7 +238,12 @@ class _TopicReader:
                 self._findings.append(note(f"{called(self._place)}: {name}", "was set aside; it stays for a week"))
         self._compare_beginning(bases)
         for number, base in enumerate(bases):
-            self._read_segment(base, bases[number + 1] if number + 1 < len(bases) else None)
+            bound = bases[number + 1] if number + 1 < len(bases) else None
+            try:
+                self._read_segment(base, bound)
+            except OSError as raised:  # as a disk does that is failing: the others are looked at all the same
+                self._findings.append(error(f"{called(self._place)}: {self._file(base)}", f"cannot be read: {raised}"))
+                self._next, self._whole = bound, True  # nobody knows more
         self._compare_end(bases)
         return TopicReport(self._place, len(bases), self._messages, self._size, self._findings)
 
@@ -248,8 +260,8 @@ class _TopicReader:
             self._findings.append(error(f"{where}: {self._file(checkpoint.segment)}", what))
 
     def _compare_end(self, bases: list[int]) -> None:
-        lost = self._checkpoint.next
-        if bases and self._next is not None and self._next < lost and not self._checkpoint.limits:
+        lost, start = self._checkpoint.next, self._checkpoint.start  # what was trimmed may have come back: no loss
+        if bases and self._next is not None and max(self._next, start) < lost and not self._whole:
             what = f"ends at {self._next}, and everything below {lost} was synced: the messages between are lost"
             self._findings.append(error(called(self._place), what))
 
@@ -267,6 +279,8 @@ class _TopicReader:
             for info in scan(lambda length, place: os.pread(fd, length, place), self._framing, 0, limit, 0):
                 if info.first < expected or info.last < info.first or (bound is not None and info.last >= bound):
                     break
+                if info.first > expected and self._dense:
+                    break
                 if info.first > expected and self._messages:
                     what = f"there is no message from {expected} to {info.first - 1}"
                     self._findings.append(note(where, what))
@@ -275,7 +289,7 @@ class _TopicReader:
                 self._messages += 1
                 self._progress(info.length)
         self._size += covered
-        self._next = expected
+        self._next, self._whole = expected, self._checkpoint.limits.get(base) == covered
         self._findings += [Finding(found.severity, where, found.what) for found in index.findings(covered)]
         if size < self._checkpoint.limits.get(base, 0):
             had = self._checkpoint.limits[base]
@@ -285,6 +299,17 @@ class _TopicReader:
             self._findings.append(self._rest(where, base, covered, limit, expected))
         elif limit < size:
             self._findings.append(note(where, f"{size - limit} bytes at its end do not count, and will be cut"))
+        if self._dense and bound is not None and expected < bound and not self._whole:
+            self._findings.append(self._gap(where, expected, bound))
+
+    def _gap(self, where: str, expected: int, bound: int) -> Finding:
+        """No messages lie between a segment and the next one, which begins further on."""
+        begin, end = max(expected, self._checkpoint.start), min(bound, self._checkpoint.next)
+        if begin < end:
+            return error(
+                where, f"ends at {expected}, and the next one begins at {bound}: the messages between are lost"
+            )
+        return note(where, f"ends at {expected}, and the next one begins at {bound}: what is between was never synced")
 
     def _rest(self, where: str, base: int, covered: int, limit: int, expected: int) -> Finding:
         """What lies behind the last whole message that follows on the ones before."""

@@ -194,7 +194,8 @@ class _Recovery:
             self._files.sync_directory(self._directory, SyncPoint.RECOVERED_ENTRIES)
         found = segments[-1].next if segments else 0
         following = max(found, self._checkpoint.next, self._given)
-        if segments and found < self._checkpoint.next and not self._damaged and not self._is_whole(segments[-1]):
+        known = max(found, self._checkpoint.start)  # what was trimmed may have come back, and is no loss
+        if segments and known < self._checkpoint.next and not self._damaged and not self._is_whole(segments[-1]):
             logger.error(
                 "%s ends at %d, but everything below %d was synced once: the messages between are lost",
                 self._directory, found, self._checkpoint.next,

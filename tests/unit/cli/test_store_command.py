@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tarfile
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from kclient.cli.app import run
 from kclient.gateway.rows.topics import TopicRow
 from kclient.htp import open_store
 from kclient.htp.embedded.index import SegmentIndex
+from kclient.htp.embedded.recovery import SyncCheckpoint
 from tests.gateway_wire import batch_of, running
 
 TOPIC_ID = "0" * 32
@@ -73,8 +75,25 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "the first file": (lambda data: segments(data)[0].unlink(), "error\tt:0\tthe messages from 0 to"),
     "all files": (lambda data: [path.unlink() for path in segments(data)], "error\tt:0\tits files are missing"),
     "half a file": (lambda data: os.truncate(segments(data)[-1], 1000), "error\tt:0"),
+    "the end of a file, amid others": (
+        lambda data: cut_between_messages(segments(data)[0]),
+        "error\tt:0: {}\tends at 2, and the next one begins at",
+    ),
+    "the end of the last file": (
+        lambda data: cut_between_messages(segments(data)[-1]),
+        "the messages between are lost",
+    ),
     "an index": (lambda data: index_elsewhere(data), "error\tt:0: {}\tits index tells of a message at byte"),
 }
+
+
+def cut_between_messages(path: Path) -> None:
+    """Cut a file off where its second message ends."""
+    content, place = path.read_bytes(), 0
+    for _ in range(2):
+        place += 12 + int.from_bytes(content[place + 8 : place + 12], "big")
+    os.truncate(path, place)
+    path.with_suffix(".index").unlink(missing_ok=True)
 
 
 def index_elsewhere(data: Path) -> None:
@@ -142,6 +161,45 @@ def test_a_partition_at_another_broker_than_its_row_says(brokers: Path, capsys: 
     assert run(["store", "verify", str(brokers)]) == 1
     out = capsys.readouterr().out
     assert out.count("and the manager says that it lies at brk-") == 3, out
+
+
+def test_a_file_that_the_disk_does_not_give(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a disk that is failing, which is when somebody asks: all that can be read is."""
+    first, pread = segments(data)[0], os.pread
+    number = first.stat().st_ino
+
+    def failing(fd: int, length: int, place: int) -> bytes:
+        if os.fstat(fd).st_ino == number:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(fd, length, place)
+
+    monkeypatch.setattr(os, "pread", failing)
+    assert run(["store", "verify", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert f"error\tt:0: {first.name}\tcannot be read: [Errno {errno.EIO}]" in out
+    assert out.count("error\t") == 1
+    assert "t:1\tbrk-0\t2\t1\t1\t" in out
+
+
+def test_a_gap_that_was_asked_for_hides_no_loss(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One limit of a segment is no answer for the others."""
+    first, last = segments(data)[0], segments(data)[-1]
+
+    async def limit() -> None:
+        async with open_store(f"embedded:{data}") as store:
+            key = "brk/brk-0/1"
+            checkpoint = SyncCheckpoint.decode((await store.manager.get([key]))[key].value)
+            checkpoint.limits[0] = first.stat().st_size
+            await store.manager.commit({key: checkpoint.encode()})
+
+    anyio.run(limit)
+    assert run(["store", "verify", str(data)]) == 0
+    capsys.readouterr()
+    cut_between_messages(last)
+    assert run(["store", "verify", str(data)]) == 1
+    assert "the messages between are lost" in capsys.readouterr().out
 
 
 def test_what_a_crash_leaves_is_no_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

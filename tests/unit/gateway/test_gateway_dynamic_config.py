@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -19,6 +20,7 @@ from kclient.gateway.retention import Retention
 from kclient.gateway.rows.keys import SETTINGS
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from kclient.htp import StorageError, open_store
+from kclient.htp.memory.manager import MemoryManager
 from kclient.htp.memory.topic import MemoryTopic
 from kclient.htp.port import TopicSettings
 from kclient.htp.rows import unsealed
@@ -594,6 +596,30 @@ async def test_a_topic_that_cannot_be_told_of_changed_settings_keeps_none_from_o
         assert codes[1:] == [0]
         assert told[3:] == [("b:0", 2_000_000)]
         await other.aclose()
+
+
+@pytest.mark.parametrize("made", [False, True])
+async def test_settings_that_are_stored_though_the_store_said_otherwise(
+    monkeypatch: pytest.MonkeyPatch, *, made: bool
+) -> None:
+    """They are in force at once: the next start would surprise who was told that they are not."""
+    url, commit = f"memory:{next(names)}", MemoryManager.commit
+
+    async def losing(self: MemoryManager, writes: Any, *args: Any, **options: Any) -> int:
+        version = await commit(self, writes, *args, **options) if made or SETTINGS not in writes else 0
+        if SETTINGS in writes:
+            raise StorageError("the answer was lost")
+        return version
+
+    async with running(url) as (_, wire):
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryManager, "commit", losing)
+            code = await wire.alter(BROKER, "", ("log.retention.ms", SET, "1000"))
+        assert code == (0 if made else ErrorCode.KAFKA_STORAGE_ERROR)
+        live = (await wire.configs(BROKER, ""))["log.retention.ms"]
+        assert live[0] == ("1000" if made else None)
+    async with running(url) as (_, wire):
+        assert (await wire.configs(BROKER, ""))["log.retention.ms"] == live
 
 
 @pytest.mark.parametrize("incremental", [True, False])

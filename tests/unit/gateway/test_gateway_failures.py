@@ -524,8 +524,8 @@ async def test_a_topic_whose_row_cannot_be_read_after_a_change_is_served_as_it_w
             assert await wire.alter(2, "t", ("retention.ms", 0, "-1")) == 0
 
 
-async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was recorded, though the store said that it was not: the topic is there."""
+async def test_a_topic_that_was_made_though_the_store_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was deleted so: it is found out at once."""
     async with running() as (gateway, wire):
         commit = MemoryManager.commit
 
@@ -537,7 +537,7 @@ async def test_a_creation_whose_outcome_was_told_wrongly(monkeypatch: pytest.Mon
 
         with monkeypatch.context() as patch:
             patch.setattr(MemoryManager, "commit", done_and_failed)
-            assert (await wire.create("t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert (await wire.create("t", 2)).error_code == 0
         assert (await wire.create("t", 2)).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
         assert (await wire.produce("t", batch_of(b"a"), 1)).base_offset == 0
         with monkeypatch.context() as patch:
@@ -574,13 +574,41 @@ async def test_what_a_creation_left_that_nobody_repeats_is_dealt_with_later(monk
         await tidy(gateway)
         assert not await domains_among(gateway.parts.manager, ["u"])
         assert (await wire.metadata("u")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        answers.lost = frozenset(("commit",))
+        answers.lost = frozenset(("commit", "get"))
         assert (await wire.create("t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         answers.lost = frozenset()
         await tidy(gateway)
         assert not await scan_all(gateway.parts.manager, "kafka/intent/")
         assert len((await wire.metadata("t")).topics[0].partitions) == 2
         assert (await wire.produce("t", batch_of(b"a"), 1)).error_code == 0
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("then", ["delete", "create"])
+async def test_a_topic_that_may_have_been_made(monkeypatch: pytest.MonkeyPatch, then: str, *, made: bool) -> None:
+    """Nothing is done to it until that is known: a deletion that finds no topic would be followed by the topic."""
+    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    answers = Answers(monkeypatch)
+    url = f"memory:{next(names)}"
+    async with running(url) as (gateway, wire):
+        answers.made, answers.lost = made, frozenset(("commit", "get"))
+        assert (await wire.create("t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
+        await anyio.sleep(0.03)  # it is looked up again meanwhile, and still not known
+        assert (await wire.create("t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        answers.lost = frozenset()
+        if then == "delete":
+            assert await wire.delete("t") == (0 if made else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            assert (await wire.create("t", 2)).error_code == (ErrorCode.TOPIC_ALREADY_EXISTS if made else 0)
+        await tidy(gateway)
+        topics = gateway.parts.topics
+        assert ("t" in topics) is (then == "create")
+        assert not topics.unsure
+        assert not await scan_all(gateway.parts.manager, "kafka/intent/")
+        assert await domains_among(gateway.parts.manager, ["t"]) == (["t"] if then == "create" else [])
+    async with running(url) as (gateway, wire):
+        assert ("t" in gateway.parts.topics) is (then == "create")
 
 
 async def test_what_the_deletion_of_a_damaged_topic_left_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,6 +223,59 @@ async def test_a_partition_whose_store_hangs_does_not_hold_up_the_next_pass(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("call", ["segments", "roll", "trim"])
+async def test_a_call_that_hangs_holds_up_no_other_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Whichever it is: later passes end, leave the partition out, and come back to it when the store has answered."""
+    monkeypatch.setattr(retention, "_LONG_S", 0.01)
+    monkeypatch.setattr(retention, "_PATIENCE_S", 0.01)
+    gates = Gates(open_store(f"embedded:{tmp_path / 'data'}"))
+    store: Any = gates.store
+    async with store, Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        for name in ("t", "u"):
+            await wire.create(name, retention_ms="1000")
+            await wire.produce(name, batch_of(b"a", timestamp=1000))
+        gate = gates.hold(call)
+        try:
+            with anyio.fail_after(20):
+                for name in ("u", "t"):
+                    for start in range(1, 4):
+                        while (await wire.offset(name, -2)).offset < start:
+                            await gateway.apply_retention()
+                        await wire.produce(name, batch_of(b"b", timestamp=1000))
+                    assert gate.reached.is_set()
+                    gates.open()
+        finally:
+            gates.open()
+        await wire.aclose()
+
+
+@pytest.mark.anyio
+async def test_closing_does_not_wait_for_a_pass_that_has_left_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_LONG_S", 0.01)
+    monkeypatch.setattr(retention, "_PATIENCE_S", 0.01)
+    gates = Gates(open_store(f"embedded:{tmp_path / 'data'}"))
+    store: Any = gates.store
+    async with store, Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t", retention_ms="1000")
+        await wire.produce("t", batch_of(b"a", timestamp=1000))
+        gates.hold("segments")
+        assert await gateway.apply_retention() == 0
+        await wire.aclose()
+        with anyio.fail_after(10):
+            await gateway.close()
+    async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
+        while (answer := await wire.offset("t", -2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+            await anyio.lowlevel.checkpoint()  # a slow machine takes long to open it
+        assert answer.offset == 0
+
+
+@pytest.mark.anyio
 async def test_what_was_not_durable_when_it_was_looked_at_does_not_take_younger_records_with_it(tmp_path: Path) -> None:
     """Its sync fails, and others get its offsets."""
     async with slowly_sending(tmp_path / "data", "t") as (gates, gateway, wire, partition):

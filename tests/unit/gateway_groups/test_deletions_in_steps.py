@@ -16,6 +16,12 @@ from kclient.gateway.groups.offsets import GroupOffsets
 from kclient.gateway.groups.writer import Write
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.htp.errors import OutcomeUnknownError, StorageError, StorageFullError
+from kclient.protocol.messages.groups import LeaveGroupRequest
+from kclient.protocol.messages.offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from kclient.types import TopicPartition
 from tests.unit.gateway_groups.harness import (
     FakeTopic,
@@ -76,6 +82,10 @@ def loses_answers(box: Harness, monkeypatch: pytest.MonkeyPatch, error: type[Exc
         raise error("the answer was lost")
 
     monkeypatch.setattr(manager, "commit", losing)
+
+
+async def silent(*_args: Any, **_options: Any) -> None:
+    raise StorageError("no answer")
 
 
 async def commits_in_doubt(box: Harness, group: str, topic: str, number: int) -> None:
@@ -192,6 +202,40 @@ async def test_a_commit_whose_answer_was_lost_goes_with_a_group_that_expires(sto
         assert await stored(box) == []
 
 
+async def test_a_commit_whose_answer_was_lost_is_remembered_though_nobody_joins_its_group(store: str) -> None:
+    """Of a group of which nothing else is known: who asks to join it and does not come back does not end it."""
+    async with coordinator(store) as box:
+        await commits_in_doubt(box, "g", "a", 0)
+        joined = await box.join(version=4)
+        assert joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        assert (await box.ask(LeaveGroupRequest(group_id="g", member_id=joined.member_id), 1)).error_code == 0
+        assert await deleted(box).wait() is ErrorCode.NONE
+        assert await stored(box) == []
+
+
+@pytest.mark.parametrize("tells", [False, True])
+async def test_offsets_that_were_deleted_though_the_answer_was_lost_are_told_no_more(
+    store: str, monkeypatch: pytest.MonkeyPatch, *, tells: bool
+) -> None:
+    """Those of members that go on from them would not after the next start; unless the store does not tell that."""
+    partition = OffsetDeleteRequestPartition(partition_index=0)
+    topics = [OffsetDeleteRequestTopic(name=name, partitions=[partition]) for name in ("a", "b")]
+    async with coordinator(store) as box:
+        await committed(box, "g", a=1, b=2, c=3)
+        with monkeypatch.context() as patch:
+            loses_answers(box, patch)
+            if not tells:
+                patch.setattr(type(box.manager), "get", silent)
+            answer = await box.ask(OffsetDeleteRequest(group_id="g", topics=topics))
+            assert [topic.partitions[0].error_code for topic in answer.topics] == [
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ]  # fmt: skip
+        assert await stored(box) == ["g/c/0"]
+        assert topics_of(box) == (["c"] if tells else ["a", "b", "c"])
+        assert await deleted(box).wait() is ErrorCode.NONE
+        assert box.groups._memory.offsets.held == 0
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_commit_whose_answer_was_lost_goes_with_its_topic(store: str, *, again: bool) -> None:
     """Also where it was tried again."""
@@ -255,10 +299,6 @@ async def test_a_group_is_put_back_whole_where_the_store_does_not_tell_what_is_l
     async with coordinator(store) as box:
         await commits(box, "g", a=1)
         with monkeypatch.context() as patch:
-
-            async def silent(*_args: Any, **_options: Any) -> None:
-                raise StorageError("no answer")
-
             patch.setattr(type(box.manager), "get", silent)
             patch.setattr(type(box.manager), "commit", silent)
             assert await deleted(box).wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE

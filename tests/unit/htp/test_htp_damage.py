@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from kclient.htp import FencedError, OrderError, StorageError, TopicSettings
+from kclient.htp.embedded.inspection import Inspection
 from kclient.htp.embedded.recovery import SyncCheckpoint
+from kclient.htp.findings import Severity
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
 from tests.all_rows import scan_all
 from tests.domains import domains_among
@@ -336,6 +338,28 @@ async def test_what_was_never_synced_is_not_looked_for_in_backups(
         assert "the messages from 0 to 4 were never synced and are lost; it begins at 5" in caplog.text
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
         assert await offsets(store, 5, 10) == list(range(5, 10))
+
+
+async def test_a_trimmed_file_that_comes_back_is_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As by a power cut, which leaves it, and not the file of the segment that was begun in its place."""
+    data = tmp_path / "data"
+    async with opened(data, TopicSettings(dense=True, segment_bytes=2 * ONE)) as store:
+        for number in range(3):
+            await send(store, number)
+        first, _ = sorted(data.glob("brk-0/topics/*/*.log"))
+        content = first.read_bytes()
+        assert await store.broker.trim(TOPIC, 3) == 3
+    for file in data.glob("brk-0/topics/*/*.log"):
+        file.unlink()
+    first.write_bytes(content)
+    with Inspection(str(data), FRAMING.name, dense=True) as inspection:
+        (info,) = inspection.topics.values()
+        assert not [each for each in inspection.topic(info, lambda _: None).findings if each.severity is Severity.ERROR]
+    caplog.clear()
+    async with opened(data) as store:
+        await send(store, 3)
+        assert await offsets(store, 3, 4) == [3]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_trimming_leaves_no_hole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
