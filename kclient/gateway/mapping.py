@@ -44,7 +44,7 @@ class Mapping(Protocol):
         ...
 
     def place(self, topic: str, partition: int, incarnation: int, broker: str | None = None) -> Place:
-        """Where a partition lies whose HTP topic has this incarnation, at this broker; None: at the first."""
+        """Where a partition lies whose HTP topic has this incarnation, at this broker; None: at `brk-0`."""
         ...
 
     async def check(self, manager: Manager, topic: str, partitions: int) -> None:
@@ -199,8 +199,9 @@ class _TwoLevels(_TopicPerPartition):
 
 
 async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) -> Place:
+    first, *_ = await manager.brokers()
     try:
-        return (await manager.create_topic(topic, broker=FIRST_BROKER)).place
+        return (await manager.create_topic(topic, broker=first)).place
     except TopicExistsError:
         # Left by a growth that was cut off before it was recorded: nobody has read or written it.
         with suppress(UnknownTopicError):
@@ -208,7 +209,7 @@ async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) 
             await manager.commit({}, lease=lease)  # still held, so it is not a successor's
             await broker.delete([place], epoch=lease.epoch)
             await manager.delete_topics([topic], lease=lease)
-        return (await manager.create_topic(topic, broker=FIRST_BROKER)).place
+        return (await manager.create_topic(topic, broker=first)).place
 
 
 async def _each(numbers: Iterable[int], action: Callable[[int], Awaitable[None]]) -> None:

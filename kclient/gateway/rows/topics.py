@@ -39,7 +39,7 @@ class TopicRow(NamedTuple):
     overrides: Mapping[str, str]
     """Its own settings."""
     brokers: Sequence[str] = ()
-    """The HTP broker of each partition, in order; none where all are at the first one."""
+    """The HTP broker of each partition, in order; none where all are at `brk-0`."""
 
     def encode(self) -> bytes:
         """The row."""

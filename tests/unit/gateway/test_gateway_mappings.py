@@ -8,6 +8,7 @@ from kclient.errors import ConfigError, ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.rows.topics import TopicRow
 from kclient.htp import Topic, open_store
+from kclient.htp.memory import manager as memory_manager
 from tests.all_rows import scan_all
 from tests.domains import domains_among
 from tests.gateway_wire import Wire, batch_of, connect, names, running
@@ -127,6 +128,26 @@ async def test_how_many_brokers_a_store_has_is_told_once() -> None:
             await wire.aclose()
     with pytest.raises(ConfigError, match="brokers=2, and brokers=3"):
         Gateway("memory:mine?brokers=2", listen=None, brokers=3)
+
+
+@pytest.mark.parametrize("mapping", ["domain", "multilevel", "broker"])
+async def test_brokers_may_be_called_otherwise(mapping: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of other backends are."""
+    monkeypatch.setattr(memory_manager, "broker_names", lambda _number: ["east", "west"])
+    store = f"memory:{next(names)}"
+    async with running(store, mapping=mapping) as (_, wire):
+        await wire.create("t", 1)
+        assert await wire.grow("t", 2) == 0
+        for number in range(2):
+            await wire.produce("t", batch_of(b"%d" % number), number)
+    async with running(store) as (gateway, wire):
+        for number in range(2):
+            assert await wire.values("t", partition=number) == [b"%d" % number]
+        record = gateway.parts.topics.get("t")
+        assert record is not None
+        brokers = {place.broker for place in record.places}
+        assert brokers == ({"east", "west"} if mapping == "broker" else {"east"})
+        assert await wire.delete("t") == 0
 
 
 def test_rows_tell_brokers_where_there_are_several() -> None:

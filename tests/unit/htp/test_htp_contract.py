@@ -55,7 +55,7 @@ def test_a_backend_keeps_the_contract(backend: str, loop: str, tmp_path: Path) -
     assert untested == NOT_TESTABLE_WITH.get(backend, FAULTS)
     assert "required" in verdicts[PASSED]
     assert all(failed == 0 for _, failed, _ in rows.values())
-    assert len({subject for subject, _ in rows}) == 16
+    assert len({subject for subject, _ in rows}) == 17
     if backend == "embedded":
         left = [path.suffix for path in (tmp_path / "store" / "brk-0" / "topics").iterdir()]
         assert left == [".orphan"], "what the manager knew no more when it was opened again is set aside, not deleted"
