@@ -5,29 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from kclient.cli.errors import UsageError, check_terminated, guarded
-from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Config
+from kclient.cli.migrate_app import migrate_app
+from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Config
 from kclient.cli.settings import PATIENCE_MS, client_settings, parse_config, with_patience
-
-
-class _Command(TyperCommand):
-    """A command that takes each option once, unless it says otherwise: of several values all but one are ignored."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        seen = set[str]()
-        for option in given:
-            name = option.opts[0]
-            if name in seen and not getattr(option, "multiple", False) and not getattr(option, "is_flag", False):
-                raise UsageError(f"{name} is given twice; see {ctx.command_path} --help")
-            seen.add(name)
-        return super().parse_args(ctx, args)
-
 
 app: typer.Typer = typer.Typer(
     name="kclient",
@@ -45,6 +30,7 @@ app.add_typer(groups_app, name="groups")
 store_app: typer.Typer = typer.Typer(help="Look after a data directory that no gateway uses.", no_args_is_help=True)
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(store_app, name="store")
+app.add_typer(migrate_app, name="migrate")
 
 
 def run(arguments: list[str]) -> int:
@@ -96,7 +82,7 @@ def _admin(bootstrap: str, config: list[str] | None, *, creates: bool = False) -
 # ---- gateway and clients ------------------------------------------------------------------------------------
 
 
-@app.command(cls=_Command)
+@app.command(cls=Command)
 def gateway(
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Directory that holds everything.")],
     listen: Annotated[
@@ -136,7 +122,7 @@ def gateway(
     return serve(data, listen, advertise, durability, mapping, brokers, parse_config(config), log_level)
 
 
-@app.command(cls=_Command)
+@app.command(cls=Command)
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -149,7 +135,7 @@ def produce(
     return work(topic, {"max.block.ms": PATIENCE_MS, **_client(bootstrap, config, creates=True, refused=own)})
 
 
-@app.command(cls=_Command)
+@app.command(cls=Command)
 def consume(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Where from.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -187,7 +173,7 @@ def consume(
     )  # fmt: skip
 
 
-@app.command(cls=_Command)
+@app.command(cls=Command)
 def info(
     bootstrap: Annotated[
         str | None,
@@ -213,7 +199,7 @@ def _stores() -> None:
     """Look after a data directory that no gateway uses."""
 
 
-@store_app.command("verify", cls=_Command)
+@store_app.command("verify", cls=Command)
 def store_verify(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory; nothing in it is changed.")],
 ) -> int:
@@ -226,7 +212,7 @@ def store_verify(
 # ---- topics -------------------------------------------------------------------------------------------------
 
 
-@topics_app.command("list", cls=_Command)
+@topics_app.command("list", cls=Command)
 def topics_list(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     internal: Annotated[bool, typer.Option("--internal", help="Also Kafka's own topics.")] = False,
@@ -238,7 +224,7 @@ def topics_list(
     return topics.list_topics(_admin(bootstrap, config), internal=internal)
 
 
-@topics_app.command("create", cls=_Command)
+@topics_app.command("create", cls=Command)
 def topics_create(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -262,7 +248,7 @@ def topics_create(
     )  # fmt: skip
 
 
-@topics_app.command("delete", cls=_Command)
+@topics_app.command("delete", cls=Command)
 def topics_delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -274,7 +260,7 @@ def topics_delete(
     return topics.delete(names, _admin(bootstrap, config))
 
 
-@topics_app.command("describe", cls=_Command)
+@topics_app.command("describe", cls=Command)
 def topics_describe(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -286,7 +272,7 @@ def topics_describe(
     return topics.describe(names, _admin(bootstrap, config))
 
 
-@topics_app.command("alter", cls=_Command)
+@topics_app.command("alter", cls=Command)
 def topics_alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -313,7 +299,7 @@ def topics_alter(
 # ---- groups -------------------------------------------------------------------------------------------------
 
 
-@groups_app.command("list", cls=_Command)
+@groups_app.command("list", cls=Command)
 def groups_list(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     state: Annotated[
@@ -327,7 +313,7 @@ def groups_list(
     return groups.list_groups(_admin(bootstrap, config), states=state or [])
 
 
-@groups_app.command("describe", cls=_Command)
+@groups_app.command("describe", cls=Command)
 def groups_describe(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -339,7 +325,7 @@ def groups_describe(
     return groups.describe(group, _admin(bootstrap, config))
 
 
-@groups_app.command("reset", cls=_Command)
+@groups_app.command("reset", cls=Command)
 def groups_reset(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -367,7 +353,7 @@ def groups_reset(
     )  # fmt: skip
 
 
-@groups_app.command("delete", cls=_Command)
+@groups_app.command("delete", cls=Command)
 def groups_delete(
     names: Annotated[list[str], typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -387,7 +373,7 @@ def _pipelines() -> None:
     """Jobs that run on Spark."""
 
 
-@pipeline_app.command("archive", cls=_Command)
+@pipeline_app.command("archive", cls=Command)
 def pipeline_archive(
     destination: Annotated[
         str, typer.Option("--to", metavar="DIR", help="Folder for the Parquet files, which Spark's workers share.")

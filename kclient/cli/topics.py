@@ -62,7 +62,7 @@ def describe(names: list[str], settings: dict[str, object]) -> int:
             (resource.name, entry.name, entry.value)
             for resource, entries in configs.items()
             for entry in entries.values()
-            if entry.source.name == "DYNAMIC_TOPIC_CONFIG" or entry.name == "htp.mapping"
+            if entry.source.name == "DYNAMIC_TOPIC_CONFIG" or entry.name in ("htp.mapping", "htp.mirror")
         ]
         if settings_rows:
             output.line("")

@@ -84,6 +84,7 @@ class Assembly:
     catalogue: TopicCatalogue
     partitions: PartitionTable
     groups: GroupCoordinator
+    producer_ids: ProducerIds
     retention: Retention
     opener: Opener
     table: HandlerTable
@@ -164,6 +165,7 @@ async def assemble(
     access = Access(topics, leadership)
     peers = LocalPeers(topics, partitions, NoTransactions())
     auto_create_topics = config.live_bool("auto.create.topics.enable")
+    producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
     table = HandlerTable(
         [
             ProduceHandler(access, partitions, workers, clock, peers, appends, batches, spawn),
@@ -180,7 +182,7 @@ async def assemble(
             ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
             OffsetForLeaderEpochHandler(access, partitions),
             DeleteRecordsHandler(access, partitions),
-            InitProducerIdHandler(access, ProducerIds(manager, lease, identity.leader_epoch, producers)),
+            InitProducerIdHandler(access, producer_ids),
             MetadataHandler(identity.cluster_id, leadership, access, catalogue, auto_create_topics=auto_create_topics),
             DescribeClusterHandler(identity.cluster_id, leadership, access),
             DescribeTopicPartitionsHandler(leadership, access),
@@ -211,6 +213,7 @@ async def assemble(
         catalogue=catalogue,
         partitions=partitions,
         groups=groups,
+        producer_ids=producer_ids,
         retention=retention,
         opener=Opener(topics, partitions, clock),
         table=table,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean
-from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, HTP_MAPPING, TOPIC_SETTINGS, WITHOUT_EFFECT
+from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, HTP_MAPPING, HTP_MIRROR, TOPIC_SETTINGS, WITHOUT_EFFECT
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
@@ -229,6 +229,8 @@ class TopicConfig:
     segment_ms: int = 604_800_000
     deletes: bool = True
     compacts: bool = False
+    mirrored: bool = False
+    """Whether the topic follows one of another cluster, its log start too, and takes records from there only."""
 
     @classmethod
     def resolve(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
@@ -263,6 +265,8 @@ def check_topic_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]
         setting = TOPIC_SETTINGS.get(name)
         if name == HTP_MAPPING.name:
             raise ConfigError(f"{name} cannot be set: new topics get it from the gateway's option mapping (--mapping)")
+        if name == HTP_MIRROR.name:
+            raise ConfigError(f"{name} cannot be set: kclient migrate makes mirrors, and takes them over")
         if setting is None:
             raise ConfigError(f"Unknown topic config name: {name}{did_you_mean(name, TOPIC_SETTINGS)}")
         if text is None:

@@ -83,6 +83,8 @@ class StoredHeader(Header, Protocol):
     def max_timestamp(self) -> int: ...
     @property
     def is_control(self) -> bool: ...
+    @property
+    def count(self) -> int: ...
 
 
 class Marker(Protocol):
@@ -208,6 +210,40 @@ class PartitionLog:
         append.length = header.length
         self.pending.append(append)
         return base
+
+    def prepare_mirrored(self, header: StoredHeader, marker: Marker | None, now_ms: int) -> Append:
+        """Give a batch of another log the offsets that it has there: the first has to be the next one.
+
+        That log has checked it: producers and transactions are taken over as it tells them.
+
+        Args:
+            header: The batch's.
+            marker: What it says of a transaction's end, if it is a control batch that does.
+            now_ms: The time in milliseconds since the epoch.
+
+        Raises:
+            OutOfOrderSequenceError: It does not begin at the next offset; then nothing has changed.
+        """
+        if header.base_offset != self.next_offset:
+            raise OutOfOrderSequenceError(
+                f"a batch begins at offset {header.base_offset}, and the next one is {self.next_offset}"
+            )
+        append = Append()
+        self._take_place(append, header)
+        producer_id = header.producer_id
+        if producer_id < 0 or (header.is_control and marker is None):
+            return append
+        window = self._windows.get(producer_id)
+        append.producer_id, append.undo = producer_id, window
+        if marker is None:
+            stamp = _log_append_time(header)
+            extended = self._extended(window, header, append.base_offset, stamp, now_ms, _in_transaction(header))
+        else:
+            extended = _ended(window, header, marker, now_ms)
+            if window is not None and window.transaction_start >= 0:
+                append.ends = EndedTransaction(window.transaction_start, marker.committed)
+        self._windows.put(producer_id, extended)
+        return append
 
     def _check(self, header: Header, window: ProducerWindow | None) -> Duplicate | None:
         if header.base_sequence < 0:
@@ -450,9 +486,9 @@ class PartitionLog:
             if not self._pass(header):
                 continue
             if header.producer_id >= 0:
-                stamp = header.max_timestamp if getattr(header, "timestamp_type", 0) == 1 else -1
+                stamp = _log_append_time(header)
                 window = self._windows.get(header.producer_id)
-                transactional = header.is_transactional
+                transactional = _in_transaction(header)
                 extended = self._extended(window, header, header.base_offset, stamp, now_ms, transactional)
                 self._windows.put(header.producer_id, extended)
             self.transactions.visible(header.length, decided=False)
@@ -559,6 +595,16 @@ class PartitionLog:
     def windows(self) -> dict[int, ProducerWindow]:
         """What is remembered of each producer id, for descriptions and tests."""
         return self._windows.copy()
+
+
+def _log_append_time(header: StoredHeader) -> int:
+    """The time that a stored batch was stamped with when it was appended, or -1."""
+    return header.max_timestamp if getattr(header, "timestamp_type", 0) == 1 else -1
+
+
+def _in_transaction(header: StoredHeader) -> bool:
+    """Whether a stored batch has records of a transaction: of one that compaction has emptied the end may be gone."""
+    return header.is_transactional and header.count > 0
 
 
 def _goes_on(window: ProducerWindow | None, header: Header) -> bool:

@@ -21,6 +21,7 @@ from kclient.errors import (
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
+    PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.aborted import ChunkBounds, Entries, Hidden
@@ -28,6 +29,7 @@ from kclient.gateway.append import Append, AppendState
 from kclient.gateway.checkpoints import encoded
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.log import Checkpoint, Duplicate, PartitionLog
+from kclient.gateway.mirroring import fillers, marker_of, mirrored
 from kclient.gateway.partition_life import PartitionLife, Surroundings
 from kclient.gateway.partition_states import State
 from kclient.gateway.recovery import aborted_between
@@ -328,9 +330,59 @@ class Partition(PartitionLife):
         Raises:
             KafkaError: It is refused: the partition has gone, the producer is fenced or has left a sequence out.
         """
+        if self.config.mirrored:
+            self.check_own()
         if self.state is State.OPEN:
             return self._append(batch, header, verified=verified)
         return self._wait_for(batch, header, verified)
+
+    def check_own(self) -> None:
+        """See to it that the partition mirrors none of another cluster. Raises `PolicyViolationError` if it does."""
+        if self.config.mirrored:
+            raise PolicyViolationError(f"{mirrored(self.name)}, and is written and trimmed at its source")
+
+    def append_mirrored(self, batch: Buffer, header: BatchHeader) -> Append:
+        """Append one batch of the partition that this one mirrors, at the offsets that it has there.
+
+        Offsets before it that nothing has are taken by batches without records. It keeps its timestamps, its codec and
+        its producer; its leader epoch becomes this log's.
+
+        Args:
+            batch: The batch, whose checksum was compared; stamped in place where it can be.
+            header: Its header.
+
+        Raises:
+            KafkaError: The partition is not open, or its topic mirrors none (any more).
+            OutOfOrderSequenceError: Something is there already at the batch's first offset.
+        """
+        self.skip_mirrored(header.base_offset)
+        append = self.log.prepare_mirrored(header, marker_of(batch, header, str(self)), self._wall_ms())
+        self._send_mirrored(append, writable(batch), header)
+        return append
+
+    def skip_mirrored(self, end: int) -> Append | None:
+        """Take all offsets before this one, which have no record at the source; None if they are taken.
+
+        Raises:
+            KafkaError: The partition is not open, or its topic mirrors none (any more).
+        """
+        if self.state is not State.OPEN:
+            raise NotLeaderOrFollowerError(f"{self} is not open")
+        if not self.config.mirrored:
+            raise PolicyViolationError(f"{self} mirrors no partition of another cluster (any more)")
+        append = None
+        for batch in fillers(self.log.next_offset, end):
+            header = read_header(batch)
+            append = self.log.prepare_mirrored(header, None, self._wall_ms())
+            self._send_mirrored(append, batch, header)
+            if append.error is not None:
+                raise append.error
+        return append
+
+    def _send_mirrored(self, append: Append, batch: bytearray | memoryview, header: BatchHeader) -> None:
+        append.crc = header.crc
+        place_batch(batch, append.base_offset, self.log.leader_epoch)
+        self._send(append, batch)
 
     def append_end(self, producer_id: int, producer_epoch: int, marker: EndMarker) -> Append:
         """Append the control record that ends a transaction; only to an open partition.
@@ -340,6 +392,7 @@ class Partition(PartitionLife):
         """
         if self.state is not State.OPEN:
             raise NotLeaderOrFollowerError(f"{self} is not open")
+        self.check_own()
         now_ms = self._wall_ms()
         batch = _end_of_transaction(producer_id, producer_epoch, marker, now_ms)
         header = read_header(batch)

@@ -44,7 +44,7 @@ class Cut(NamedTuple):
 
 def cut(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> Cut | None:
     """What is to be dropped of these segments, oldest first, or None; Kafka's rules by time, then by size."""
-    if not config.deletes:
+    if not config.deletes or config.mirrored:  # what mirrors another log begins where that does
         return None
     dropped, reason = 0, ""
     if config.retention_ms >= 0:

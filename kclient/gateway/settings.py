@@ -395,6 +395,15 @@ HTP_MAPPING: Final = BrokerSetting(
 )
 """What a topic tells of itself beside its settings; it cannot be set."""
 
+HTP_MIRROR: Final = BrokerSetting(
+    "htp.mirror",
+    _S,
+    None,
+    "Where the topic is moved in from, with its id there: `following CLUSTER/ID` while it takes records from there "
+    "only, `taken over from CLUSTER/ID` since it takes producers' records. Topics that were made here do not have it.",
+)
+"""Another; only `kclient migrate` makes it."""
+
 WITHOUT_EFFECT: Final = (
     "auto.leader.rebalance.enable",
     "background.threads",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from kclient.errors import PolicyViolationError
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
-from kclient.gateway.rows.topics import IntentRow, TopicRow
+from kclient.gateway.mirroring import mirrored
+from kclient.gateway.rows.topics import IntentRow, MirrorOrigin, TopicRow
 from kclient.htp.brokers import FIRST_BROKER
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ class TopicRecord:
     mapping: PartitionMapping
     overrides: dict[str, str]
     config: TopicConfig
+    mirror: MirrorOrigin | None = None
+    """Of which topic of another cluster it is the mirror, or was."""
     places: list[Place] = field(default_factory=list)
     """Where its partitions lie in HTP."""
     gone: bool = False
@@ -37,6 +41,24 @@ class TopicRecord:
     """Bytes of memory that it counts for."""
     logs: dict[int, Partition] = field(default_factory=dict)
     """The partitions used so far (`PartitionTable` fills it)."""
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether it follows a topic of another cluster: it takes records from there only."""
+        return self.mirror is not None and not self.mirror.taken_over
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take over the settings that are in force for its overrides."""
+        self.config = replace(config, mirrored=True) if self.mirrored else config
+
+    def check_own(self) -> None:
+        """See to it that it is changed here only if it follows no topic of another cluster.
+
+        Raises:
+            PolicyViolationError: It does.
+        """
+        if self.mirrored:
+            raise PolicyViolationError(f"{mirrored(self.name)}, and is changed at its source")
 
     def row(self) -> bytes:
         """The topic as its row holds it."""
@@ -49,6 +71,7 @@ class TopicRecord:
             [place.incarnation for place in self.places],
             self.overrides,
             brokers if any(broker != FIRST_BROKER for broker in brokers) else (),
+            self.mirror,
         ).encode()
 
 

@@ -36,7 +36,7 @@ from kclient.gateway.config import Live, TopicConfig, check_topic_overrides
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for, mapping_of_what_lies
 from kclient.gateway.rows.keys import INTENTS, TOPICS, intent_key, of_topic, topic_key
-from kclient.gateway.rows.topics import TopicRow
+from kclient.gateway.rows.topics import MirrorOrigin, TopicRow
 from kclient.gateway.settings import MOST_PARTITIONS
 from kclient.gateway.topic_record import Intent, TopicRecord
 from kclient.htp.errors import StorageError
@@ -187,7 +187,7 @@ class TopicCatalogue:
                 record = self._parse(name, row, configs)
                 if not record.places:  # recorded by a version that did not know them
                     record.places = await record.mapping.find(self._manager, name, record.partitions)
-                    record.config = self._resolve(record.overrides)
+                    record.configure(self._resolve(record.overrides))
                     older.append(record)
             except (ValueError, KafkaError) as error:
                 self._not_served(name, f"its row cannot be read: {error}")
@@ -203,7 +203,7 @@ class TopicCatalogue:
         check_name(name)
         fields = TopicRow.decode(row.value)
         mapping, overrides = mapping_for(fields.mapping), dict(fields.overrides)
-        return TopicRecord(
+        record = TopicRecord(
             name=name,
             topic_id=fields.topic_id,
             partitions=fields.partitions,
@@ -211,12 +211,15 @@ class TopicCatalogue:
             mapping=mapping,
             overrides=overrides,
             config=configs.of(overrides),
+            mirror=fields.mirror,
             places=[
                 mapping.place(name, number, incarnation, broker)
                 for number, (incarnation, broker) in enumerate(zip_longest(fields.incarnations, fields.brokers))
             ],
             version=row.version,
         )
+        record.configure(record.config)
+        return record
 
     def _not_served(self, name: str, reason: str) -> None:
         self._topics.damaged[name] = reason
@@ -261,25 +264,32 @@ class TopicCatalogue:
         partitions: int = -1,
         replication_factor: int = -1,
         overrides: Mapping[str, str | None] | None = None,
+        *,
+        mirror: MirrorOrigin | None = None,
     ) -> TopicRecord:
-        """Create a topic; it can be used when this returns. Errors as `check_creation` and `check_places`."""
+        """Create a topic; it can be used when this returns. Errors as `check_creation` and `check_places`.
+
+        With `mirror` it takes the records of that topic only, until it is taken over.
+        """
         async with self._turn(name):
             partitions, checked = self.check_creation(name, partitions, overrides or {})
             await self.check_places(name, partitions)
             with self._topics.room(partitions, checked), self._shields.shield():
                 try:
-                    return await self._create(name, partitions, replication_factor, checked)
+                    return await self._create(name, partitions, replication_factor, checked, mirror)
                 except (KafkaError, OSError):
                     if name in self._topics.left:
                         self._sweep_soon()
                     raise
         raise AssertionError("a lock lets no error pass")
 
-    async def _create(self, name: str, partitions: int, factor: int, overrides: dict[str, str]) -> TopicRecord:
+    async def _create(
+        self, name: str, partitions: int, factor: int, overrides: dict[str, str], mirror: MirrorOrigin | None
+    ) -> TopicRecord:
         if factor < 1:
             factor = self._replication_factor()
         config = self._resolve(overrides)
-        record = TopicRecord(name, _new_id(), partitions, factor, self._mapping, overrides, config)
+        record = TopicRecord(name, _new_id(), partitions, factor, self._mapping, overrides, config, mirror)
         key, intent = topic_key(name), intent_key(name)
         await self._remove_left(name)
         if name in self._topics:
@@ -311,7 +321,7 @@ class TopicCatalogue:
     def _created(self, record: TopicRecord) -> None:
         """A topic has a row, and no intent any more."""
         del self._topics.left[record.name]
-        record.config = self._resolve(record.overrides)  # as they are now
+        record.configure(self._resolve(record.overrides))  # as they are now
         self._topics.add(record)
 
     # Deleting
@@ -498,10 +508,24 @@ class TopicCatalogue:
 
     # Changing
 
-    async def grow(self, name: str, partitions: int, *, validate_only: bool = False) -> None:
-        """Give a topic more partitions. Raises `InvalidPartitionsError`, `UnknownTopicOrPartitionError`."""
+    async def grow(self, name: str, partitions: int, *, validate_only: bool = False, as_source: bool = False) -> None:
+        """Give a topic more partitions.
+
+        Args:
+            name: Of the topic.
+            partitions: How many it has then.
+            validate_only: Nothing is changed.
+            as_source: The topic that it mirrors has so many.
+
+        Raises:
+            InvalidPartitionsError: That is no growth, or there are too many.
+            PolicyViolationError: It mirrors a topic of another cluster, and it is not that which has grown.
+            UnknownTopicOrPartitionError: There is no such topic.
+        """
         async with self._turn(name):
             record = self._require(name)
+            if not as_source:
+                record.check_own()
             if partitions == record.partitions:
                 raise InvalidPartitionsError(f"Topic already has {partitions} partition(s).")
             if not record.partitions < partitions <= MOST_PARTITIONS:
@@ -542,6 +566,20 @@ class TopicCatalogue:
                     with self._shields.shield():
                         await self._change(record, changed)
 
+    async def take_over(self, name: str) -> None:
+        """Have a topic that mirrors one of another cluster follow that no more, and take producers' records.
+
+        It has when this returns; of one that was taken over before that is true already.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+        """
+        async with self._turn(name):
+            record = self._require(name)
+            if record.mirror is not None and record.mirrored:
+                with self._shields.shield():
+                    await self._change(record, replace(record, mirror=record.mirror._replace(taken_over=True)))
+
     async def _change(self, record: TopicRecord, changed: TopicRecord) -> None:
         """Make a topic's record what a changed copy says, once that is durable."""
         key = topic_key(record.name)
@@ -561,12 +599,12 @@ class TopicCatalogue:
     def _take_over(self, record: TopicRecord, written: TopicRecord) -> None:
         """Make a topic's record what its row says."""
         record.places, record.partitions, record.overrides = written.places, written.partitions, written.overrides
-        record.version = written.version
+        record.mirror, record.version = written.mirror, written.version
         if record.name in self._topics:
             self._topics.count(record)
 
     async def _reconfigure(self, record: TopicRecord) -> None:
-        record.config = self._resolve(record.overrides)
+        record.configure(self._resolve(record.overrides))
         await self._tell_partitions(record, Pace(self._flow))
 
     @staticmethod
@@ -598,7 +636,7 @@ class TopicCatalogue:
         failure: KafkaError | None = None
         for record in self._topics:
             await pace.pause()
-            record.config = configs.of(record.overrides)
+            record.configure(configs.of(record.overrides))
             try:
                 await self._tell_partitions(record, pace)
             except KafkaError as error:  # the other topics are told all the same

@@ -20,7 +20,7 @@ from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import Work, counted, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
-from kclient.gateway.settings import BROKER_SETTINGS, HTP_MAPPING, TOPIC_SETTINGS
+from kclient.gateway.settings import BROKER_SETTINGS, HTP_MAPPING, HTP_MIRROR, TOPIC_SETTINGS
 from kclient.gateway.topics import TopicCatalogue, check_name, checked_overrides
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
@@ -110,7 +110,7 @@ class DescribeConfigsHandler(Handler):
         for setting, origins in self._settings(resource, context.connection):
             if asked is None or setting.name in asked:
                 row = _row(setting, origins, synonyms=request.include_synonyms)
-                row.read_only = setting is HTP_MAPPING or (
+                row.read_only = setting in (HTP_MAPPING, HTP_MIRROR) or (
                     resource.resource_type == Resource.BROKER and setting.name in READ_ONLY
                 )
                 if request.include_documentation:
@@ -127,6 +127,8 @@ class DescribeConfigsHandler(Handler):
             for name, setting in TOPIC_SETTINGS.items():
                 yield setting, list(origins.topic_origins(name, record.overrides))
             yield HTP_MAPPING, [Origin(HTP_MAPPING.name, record.mapping.name, SOURCE_STATIC_BROKER)]
+            if record.mirror is not None:
+                yield HTP_MIRROR, [Origin(HTP_MIRROR.name, record.mirror.describe(), SOURCE_STATIC_BROKER)]
         elif resource.resource_type == Resource.BROKER:
             access.check_cluster(client, AclOperation.DESCRIBE_CONFIGS)
             _check_broker(self._node_id, resource.resource_name)

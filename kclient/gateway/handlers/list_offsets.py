@@ -246,5 +246,6 @@ class DeleteRecordsHandler(Handler):
             before = log.high_watermark
         if not 0 <= before <= log.high_watermark:
             raise OffsetOutOfRangeError(f"{partition}: {before} is not within the log")
+        partition.check_own()
         await partition.trim(before)
         return log.start_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -19,11 +20,40 @@ from kclient.htp.rows import (
 )
 from kclient.records.bounds import INT16_MAX
 
-_TOPIC_FORMAT: Final = 3
-"""The first had no number, and no incarnations, the second no brokers."""
+_TOPIC_FORMAT: Final = 4
+"""The first had no number, and no incarnations, the second no brokers, the third no mirrors."""
+_WITHOUT_MIRROR: Final = 3
 _WITHOUT_BROKERS: Final = 2
-"""Is still written where it does: what knows no other reads it."""
+"""Are still written where they do: what knows no other reads them."""
 _INTENT_FORMAT: Final = 1
+TAKEN_OVER: Final = "taken over from"
+"""How `htp.mirror` begins of a topic that goes on by itself."""
+_FOLLOWING: Final = "following"
+
+
+class MirrorOrigin(NamedTuple):
+    """Where a topic comes from that is, or was, kept as the mirror of another cluster's."""
+
+    cluster_id: str
+    """Of the source; empty where it tells none."""
+    topic_id: bytes
+    """The topic's at the source; zeros where that knows no ids."""
+    taken_over: bool = False
+    """Whether it takes producers' records, and follows its source no more."""
+
+    def describe(self) -> str:
+        """As `htp.mirror` tells it."""
+        topic_id = base64.urlsafe_b64encode(self.topic_id).decode().rstrip("=")
+        return f"{TAKEN_OVER if self.taken_over else _FOLLOWING} {self.cluster_id}/{topic_id}"
+
+    @classmethod
+    def of(cls, described: str) -> MirrorOrigin:
+        """What `describe` tells. Raises `ValueError` for another text."""
+        told, _, place = described.rpartition(" ")
+        cluster_id, _, topic_id = place.rpartition("/")
+        if told not in (TAKEN_OVER, _FOLLOWING):
+            raise ValueError(f"{described!r} does not tell of a mirror")
+        return cls(cluster_id, base64.urlsafe_b64decode(topic_id + "=="), told == TAKEN_OVER)
 
 
 class TopicRow(NamedTuple):
@@ -40,24 +70,27 @@ class TopicRow(NamedTuple):
     """Its own settings."""
     brokers: Sequence[str] = ()
     """The HTP broker of each partition, in order; none where all are at `brk-0`."""
+    mirror: MirrorOrigin | None = None
+    """Of which topic it is the mirror, or was."""
 
     def encode(self) -> bytes:
         """The row."""
-        brokers = {"brokers": self.brokers} if self.brokers else {}
-        return seal(
-            dump(
-                {
-                    "format": _TOPIC_FORMAT if self.brokers else _WITHOUT_BROKERS,
-                    "id": self.topic_id.hex(),
-                    "partitions": self.partitions,
-                    "replication_factor": self.replication_factor,
-                    "mapping": self.mapping,
-                    "incarnations": self.incarnations,
-                    **brokers,
-                    "config": self.overrides,
-                }
-            )
-        )
+        fields: dict[str, object] = {
+            "format": _WITHOUT_MIRROR if self.brokers else _WITHOUT_BROKERS,
+            "id": self.topic_id.hex(),
+            "partitions": self.partitions,
+            "replication_factor": self.replication_factor,
+            "mapping": self.mapping,
+            "incarnations": self.incarnations,
+            "config": self.overrides,
+        }
+        if self.brokers:
+            fields["brokers"] = self.brokers
+        if self.mirror is not None:  # an earlier version would take records into it
+            cluster_id, topic_id, taken_over = self.mirror
+            fields["format"] = _TOPIC_FORMAT
+            fields["mirror"] = {"cluster": cluster_id, "topic": topic_id.hex(), "taken_over": int(taken_over)}
+        return seal(dump(fields))
 
     @classmethod
     def decode(cls, row: bytes) -> TopicRow:
@@ -80,6 +113,7 @@ class TopicRow(NamedTuple):
                 incarnations,
                 {setting: string(value) for setting, value in fields["config"].items()},
                 brokers,
+                _mirror(fields["mirror"]) if "mirror" in fields else None,
             )
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{row[:200]!r}: {error!r}") from error
@@ -109,6 +143,11 @@ class IntentRow(NamedTuple):
             return cls(string(fields["mapping"]), None if topic_id is None else bytes.fromhex(topic_id))
         except LookupError as error:
             raise ValueError(f"{row[:200]!r} is not an intent: {error!r}") from error
+
+
+def _mirror(fields: Mapping[str, object]) -> MirrorOrigin:
+    taken_over = bool(whole(fields["taken_over"], 0, 1))
+    return MirrorOrigin(string(fields["cluster"]), _parse_id(fields["topic"]), taken_over)
 
 
 def _parse_id(value: object) -> bytes:

@@ -43,6 +43,10 @@ class Batch(NamedTuple):
     length: int = 100
 
     @property
+    def count(self) -> int:  # type: ignore[override]
+        return self.records
+
+    @property
     def last_offset_delta(self) -> int:
         return self.records - 1
 

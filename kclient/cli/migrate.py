@@ -1,0 +1,315 @@
+"""`kclient migrate`: what its commands do, and how they end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from kclient.cli import output
+from kclient.cli.errors import FAILED, UsageError, check_terminated
+from kclient.cli.migrate_output import MigrationProgress, print_plan, print_verification
+from kclient.cli.settings import PATIENCE_MS, parse_config
+from kclient.errors import BrokerConnectionError
+from kclient.htp.brokers import brokers_asked_for
+from kclient.inprocess import exists
+from kclient.migration.cutover import CutOver, CutOverRun
+from kclient.migration.following import Following, Sides, beside, both_sides
+from kclient.migration.mirror import Mirror
+from kclient.migration.planning import Plan, make_plan
+from kclient.migration.source import SourceCluster, SourceTopic
+from kclient.migration.throttle import Throttle
+from kclient.migration.verifying import ComparedSides
+from kclient.migration.verifying import verify as compare_sides
+
+_PROGRESS_S: Final = 0.5
+_CALL_MS: Final = 60_000
+"""How long one question to a busy cluster may take; runs ask again."""
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How the store is opened."""
+
+    address: str
+    listen: str | None
+    advertise: str | None
+    durability: str
+    mapping: str
+    brokers: int | None
+    config: dict[str, str]
+
+
+@dataclass(frozen=True)
+class TopicSelection:
+    """Which topics are meant."""
+
+    names: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    excluded: frozenset[str] = field(default_factory=frozenset)
+
+    def __call__(self, name: str) -> bool:
+        """Whether a topic is."""
+        if name in self.excluded:
+            return False
+        if not self.names and self.pattern is None:
+            return True
+        return name in self.names or (self.pattern is not None and self.pattern.fullmatch(name) is not None)
+
+    def check(self, found: dict[str, SourceTopic]) -> None:
+        """Raises `UsageError` where a topic that was named is not at the source, or none is."""
+        if missing := sorted(self.names - found.keys()):
+            raise UsageError(f"there is no topic {', '.join(missing)} at the source")
+        if not any(self(name) for name in found):
+            raise UsageError("the source has no topic that is to be moved")
+
+
+def selection(topics: list[str] | None, pattern: str | None, exclude: list[str] | None) -> TopicSelection:
+    """What the user has selected. Raises `UsageError` for a pattern that is none."""
+    try:
+        compiled = None if pattern is None else re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--pattern {pattern!r} is no regular expression: {error}") from error
+    return TopicSelection(frozenset(topics or ()), compiled, frozenset(exclude or ()))
+
+
+def source_settings(address: str, config: list[str] | None) -> dict[str, object]:
+    """The settings of the client of the source. Raises `UsageError` for one that is the command's own."""
+    given = parse_config(config)
+    if "bootstrap.servers" in {name.replace("_", ".") for name in given}:
+        raise UsageError("--from says where the brokers are, not --config bootstrap.servers")
+    return {
+        "bootstrap.servers": address,
+        "client.id": "kclient-migrate",
+        "default.api.timeout.ms": _CALL_MS,
+        **given,
+    }
+
+
+def _check_store(address: str) -> None:
+    """Raises `UsageError` for what is no store that outlives the command."""
+    if not address.startswith("embedded:") or not _directory(address):
+        raise UsageError(
+            f"--to is embedded:DIR, the data directory of a gateway that does not run now, not {address!r}"
+        )
+    directory = Path(_directory(address))
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"--to {address}: that is no directory")
+
+
+def _directory(address: str) -> str:
+    return brokers_asked_for(address.removeprefix("embedded:"))[0]
+
+
+def plan(settings: dict[str, object], store: str, selected: TopicSelection, *, as_json: bool) -> int:
+    """Print the plan; 1 if something stands in the way."""
+    _check_store(store)
+    made = anyio.run(_plan, settings, store, selected)
+    if as_json:
+        output.line(json.dumps(made.as_json(), indent=2, sort_keys=True))
+    else:
+        print_plan(made)
+    return FAILED if made.problems else 0
+
+
+async def _plan(settings: dict[str, object], store: str, selected: TopicSelection) -> Plan:
+    async with SourceCluster(_patient(settings)) as source:
+        selected.check(await source.topics())
+        if not exists(store):  # to connect to it would make it
+            return await make_plan(source, None, selected)
+        async with SourceCluster(bootstrap_servers=store) as target:
+            return await make_plan(source, target, selected)
+
+
+def _patient(settings: dict[str, object]) -> dict[str, object]:
+    """For commands that people wait for: a source that is not there is told soon."""
+    return {**settings, "default.api.timeout.ms": PATIENCE_MS} if settings.get(_API) == _CALL_MS else settings
+
+
+_API: Final = "default.api.timeout.ms"
+
+
+def run(
+    settings: dict[str, object],
+    store: StoreOptions,
+    selected: TopicSelection,
+    *,
+    rate: float | None,
+    until_caught_up: bool,
+) -> int:
+    """Mirror until a signal comes; 130 after Ctrl-C, 0 after SIGTERM, 1 if some topics could not be mirrored."""
+    _check_store(store.address)
+    throttle = _throttle(rate)
+
+    async def work(sides: Sides, progress: MigrationProgress, stop: Callable[[Callable[[], None]], None]) -> int:
+        mirror = Mirror(sides.source, sides.target, selected, throttle=throttle(), note=progress.note)
+        stop(mirror.stop)
+        await mirror.prepare()
+        if store.listen is not None:
+            progress.note(f"clients may read what was moved at {sides.gateway.bootstrap}")
+        following = Following(sides, mirror, note=progress.note)
+        with progress.showing(mirror):
+            await following.run(progress.keep_showing, until_caught_up=until_caught_up)
+        progress.summary(mirror, following.offsets)
+        return FAILED if mirror.problems else 0
+
+    return _with_both(settings, store, selected, work)
+
+
+def cutover(
+    settings: dict[str, object],
+    store: StoreOptions,
+    selected: TopicSelection,
+    *,
+    quiet: float,
+    timeout: float,
+    active_groups: bool,
+    records: bool,
+    rate: float | None,
+) -> int:
+    """Have the store take over; 1 if producers were heard of afterwards."""
+    _check_store(store.address)
+    throttle = _throttle(rate)
+
+    async def work(sides: Sides, progress: MigrationProgress, stop: Callable[[Callable[[], None]], None]) -> int:
+        mirror = Mirror(sides.source, sides.target, selected, throttle=throttle(), note=progress.note)
+        await mirror.prepare()
+        cut = CutOverRun(
+            sides.source, sides.target, sides.clients, mirror,
+            quiet=quiet, timeout=timeout, active_groups=active_groups, records=records,
+            note=progress.note, progress=lambda each: progress.compared(each),
+        )  # fmt: skip
+        done: list[CutOver] = []
+        with anyio.CancelScope() as scope:
+            stop(scope.cancel)
+            done.append(await beside(mirror, cut.run))
+        if not done:
+            taken = [topic.name for topic in mirror.topics.values() if not topic.record.mirrored]
+            told = f"only {', '.join(taken)} were" if taken else "nothing was"
+            progress.note(f"broken off, and {told} taken over: cut over again, or go on with kclient migrate run")
+            return FAILED
+        _told_of(done[0], mirror, store)
+        return FAILED if done[0].late else 0
+
+    return _with_both(settings, store, selected, work)
+
+
+def _told_of(done: CutOver, mirror: Mirror, store: StoreOptions) -> None:
+    for late in done.late:
+        output.warn(f"{late} after the cut-over: those records are at the source only, have them produced again")
+    if not done.topics:
+        output.line(f"nothing was left to be taken over: {', '.join(sorted(mirror.taken_over)) or 'no topic'}")
+        return
+    records = sum(each.records for each in done.verification.partitions)
+    output.line(
+        f"{len(done.topics)} topics were taken over; {records} records were compared, "
+        f"{done.offsets.moved + done.offsets.same} committed offsets are in place"
+    )
+    output.line(f"now start the gateway: kclient gateway --data {_directory(store.address)} --listen HOST:PORT")
+    output.line("then start the clients with its address as bootstrap.servers; nothing else in them changes")
+
+
+def verify(settings: dict[str, object], store: str, selected: TopicSelection, *, records: bool, as_json: bool) -> int:
+    """Compare both sides; 1 if they differ."""
+    if not exists(store):
+        raise BrokerConnectionError(f"there is no gateway's directory at {store}", retriable=False)
+    found = anyio.run(_verify, settings, store, selected, records)
+    if as_json:
+        output.line(json.dumps(_as_json(found), indent=2, sort_keys=True))
+    else:
+        print_verification(found)
+    return FAILED if found.failures else 0
+
+
+async def _verify(settings: dict[str, object], store: str, selected: TopicSelection, records: bool) -> ComparedSides:
+    progress = MigrationProgress()
+    async with SourceCluster(_patient(settings)) as source, SourceCluster(bootstrap_servers=store) as target:
+        topics = await source.topics()
+        selected.check(topics)
+        wanted = [topic for name, topic in topics.items() if selected(name)]
+        return await compare_sides(source, target, wanted, records=records, progress=progress.compared)
+
+
+def _as_json(found: ComparedSides) -> dict[str, Any]:
+    return {
+        "partitions": [
+            {
+                "topic": each.tp.topic,
+                "partition": each.tp.partition,
+                "source": each.source._asdict(),
+                "store": each.target._asdict(),
+                "records": each.records,
+                "checksum": each.checksum or None,
+                "difference": each.difference,
+                "note": each.note,
+            }
+            for each in found.partitions
+        ],
+        "committed_offsets": found.offsets,
+        "differences": found.failures,
+    }
+
+
+def _throttle(rate: float | None) -> Callable[[], Throttle]:
+    if rate is not None and not 0 < rate < float("inf"):
+        raise UsageError(f"--max-bytes-per-second is a positive number, not {rate:g}")
+    return lambda: Throttle(rate, anyio.current_time())
+
+
+_Work = Callable[[Sides, MigrationProgress, Callable[[Callable[[], None]], None]], Awaitable[int]]
+
+
+def _with_both(settings: dict[str, object], store: StoreOptions, selected: TopicSelection, work: _Work) -> int:
+    options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
+    return anyio.run(_working, settings, store, selected, work, backend="asyncio", backend_options=options)
+
+
+async def _working(settings: dict[str, object], store: StoreOptions, selected: TopicSelection, work: _Work) -> int:
+    """Open both sides and do the work; a signal ends it in order, a second one at once."""
+    ends: list[Callable[[], None]] = []
+    received: list[signal.Signals] = []
+    progress = MigrationProgress()
+    outcome: list[int] = []
+    failure: list[Exception] = []
+
+    async def body() -> None:
+        try:
+            async with SourceCluster(_patient(settings)) as asked:
+                selected.check(await asked.topics())
+            async with both_sides(
+                settings, store.address, listen=store.listen, advertise=store.advertise,
+                durability=store.durability, mapping=store.mapping, brokers=store.brokers, config=store.config,
+            ) as sides:  # fmt: skip
+                outcome.append(await work(sides, progress, ends.append))
+        except Exception as error:  # noqa: BLE001  (raised below, outside of the group, which would wrap it)
+            failure.append(error)
+
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        check_terminated()  # from here on the signals come to us
+        async with anyio.create_task_group() as tasks:
+
+            async def watch(came: AsyncIterator[signal.Signals]) -> None:
+                async for each in came:
+                    first = not received
+                    received.append(each)
+                    if first and ends:
+                        for end in ends:
+                            end()
+                    else:
+                        tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch, signals)
+            await body()
+            tasks.cancel_scope.cancel()
+    if failure:
+        raise failure[0]
+    if received:
+        return 0 if received[0] == signal.SIGTERM else 128 + received[0]
+    return outcome[0]

@@ -1,0 +1,140 @@
+"""What consumer groups have committed: read at the source, and committed in their names in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from kclient.admin import Admin, GroupListing, PartialFailureError
+from kclient.errors import GroupIdNotFoundError, GroupNotEmptyError, KafkaError, UnknownMemberIdError
+from kclient.types import OffsetAndMetadata, TopicPartition
+
+_TOGETHER: Final = 8
+"""Groups that are asked for at the same time."""
+ACTIVE: Final = frozenset({"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+"""The states of groups that have members."""
+
+
+@dataclass(slots=True)
+class GroupCommits:
+    """A group that has committed offsets of the topics in question."""
+
+    group_id: str
+    type: str
+    """`classic`, `consumer` or empty where the brokers are too old to tell."""
+    state: str
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+
+    @property
+    def active(self) -> bool:
+        """Whether it has members."""
+        return self.state in ACTIVE
+
+
+@dataclass(slots=True)
+class OffsetsMoved:
+    """What became of committed offsets."""
+
+    moved: int = 0
+    """Offsets that were committed in the store."""
+    same: int = 0
+    """Offsets that it had already."""
+    later: int = 0
+    """Offsets whose records the store does not have yet."""
+    active: list[str] = field(default_factory=list)
+    """Groups that were left as they are: they have members in the store."""
+
+
+def has_offsets(group: GroupListing) -> bool:
+    """Whether a group may commit offsets that consumers go on from."""
+    return group.type.lower() in ("", "classic", "consumer") and group.protocol_type in ("", "consumer")
+
+
+async def committed(admin: Admin, topics: Mapping[str, int]) -> list[GroupCommits]:
+    """The groups that have committed offsets of some topics, by name, with these offsets.
+
+    Args:
+        admin: Of the cluster.
+        topics: The topics, and how many partitions each has: what was committed of others is not looked at.
+
+    Raises:
+        KafkaError: The groups cannot be listed, or one of them not be asked for.
+    """
+    listed = [group for group in await admin.list_groups() if has_offsets(group)]
+    found: list[GroupCommits] = []
+    places = anyio.Semaphore(_TOGETHER)
+    failures: list[KafkaError] = []
+
+    async def one(group: GroupListing) -> None:
+        async with places:
+            try:
+                offsets = await admin.list_group_offsets(group.group_id)
+                state = group.state or (await admin.describe_groups([group.group_id]))[group.group_id].state
+            except GroupIdNotFoundError:  # it has just gone
+                return
+            except KafkaError as error:
+                failures.append(error)
+                return
+        of_topics = {tp: offset for tp, offset in offsets.items() if tp.partition < topics.get(tp.topic, 0)}
+        if of_topics:
+            found.append(GroupCommits(group.group_id, group.type, state, of_topics))
+
+    async with anyio.create_task_group() as tasks:
+        for group in listed:
+            tasks.start_soon(one, group)
+    if failures:
+        raise failures[0]
+    return sorted(found, key=lambda group: group.group_id)
+
+
+async def move_offsets(
+    source: Admin, target: Admin, topics: Mapping[str, int], end: Callable[[TopicPartition], int | None]
+) -> OffsetsMoved:
+    """Commit in the store what groups have committed at the source.
+
+    Args:
+        source: The source.
+        target: The store's gateway.
+        topics: Of which topics, and how many partitions each has.
+        end: Up to which offset what was committed of a partition is moved: one beyond is left for later. None where the
+            store has no such partition yet.
+
+    Raises:
+        KafkaError: A side cannot be asked, or the store takes no commits.
+    """
+    result = OffsetsMoved()
+    there = {group.group_id: group.offsets for group in await committed(target, topics)}
+    states = {group.group_id: group.state for group in await target.list_groups()}
+    for group in await committed(source, topics):
+        wanted: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp, offset in group.offsets.items():
+            has, ends = there.get(group.group_id, {}).get(tp), end(tp)
+            if ends is None or offset.offset > ends:
+                result.later += 1
+            elif has is not None and (has.offset, has.metadata) == (offset.offset, offset.metadata):
+                result.same += 1
+            else:  # leader epochs are the store's own
+                wanted[tp] = OffsetAndMetadata(offset.offset, offset.metadata)
+        if not wanted:
+            continue
+        if states.get(group.group_id) in ACTIVE:
+            result.active.append(group.group_id)
+            continue
+        try:
+            await target.alter_group_offsets(group.group_id, wanted)
+        except KafkaError as error:
+            if not _has_members(error):
+                raise
+            result.active.append(group.group_id)  # since a moment ago
+        else:
+            result.moved += len(wanted)
+    return result
+
+
+def _has_members(error: KafkaError) -> bool:
+    """Whether offsets were refused because the group has members."""
+    failures = error.failures.values() if isinstance(error, PartialFailureError) else (error,)
+    return all(isinstance(each, GroupNotEmptyError | UnknownMemberIdError) for each in failures)

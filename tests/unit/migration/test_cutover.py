@@ -1,0 +1,151 @@
+"""The cut-over: when it waits, what it refuses, and what holds afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+import kclient
+from kclient.gateway import Gateway
+from kclient.migration import MigrationError, Target
+from kclient.migration.cutover import CutOver, CutOverRun
+from tests.gateway_wire import batch_of, names, running
+from tests.unit.migration.conftest import Pair, clients, pair, until
+
+pytestmark = pytest.mark.anyio
+
+NO_DELAY = {"group.initial.rebalance.delay.ms": 0}
+
+
+async def cut_over(source: Pair, htp: str, target: Gateway, **options: Any) -> CutOver:
+    """Cut over at once, if it can be."""
+    options = {"quiet": 0.0, "timeout": 20.0, **options}
+    async with source.mirroring(target) as mirror, source.source() as theirs, clients(htp) as ours:
+        try:
+            return await CutOverRun(theirs, Target(target), ours, mirror, note=source.notes.append, **options).run()
+        except MigrationError as error:  # outside of the groups, which would wrap it
+            refusal = error
+    raise refusal
+
+
+async def test_afterwards_clients_go_on_with_another_address(htp: str) -> None:
+    async with pair() as source, running(htp) as (target, wire):
+        await source.wire.create("flights", 2)
+        for number in range(10):
+            await source.wire.produce("flights", batch_of(b"%d" % number), number % 2)
+        assert await source.wire.commit("delays", "flights", 3, 1) == 0
+        done = await cut_over(source, htp, target)
+        assert (done.topics, done.offsets.moved, done.late) == (["flights"], 1, [])
+        assert await wire.committed("delays", "flights", 1) == 3
+        written = await wire.produce("flights", batch_of(b"mine"), 1)
+        assert (written.error_code, written.base_offset) == (0, 5)
+        assert await wire.values("flights", 3, 1) == [b"7", b"9", b"mine"]
+        assert (await wire.configs(2, "flights"))["htp.mirror"][0].startswith("taken over from ")  # type: ignore[union-attr]
+        assert await wire.grow("flights", 3) == 0
+
+
+async def test_it_waits_until_producers_have_stopped() -> None:
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"first"))
+        produced = 1
+        async with anyio.create_task_group() as tasks:
+            done: list[CutOver] = []
+
+            async def work() -> None:
+                done.append(await cut_over(source, htp, target, quiet=0.3))
+
+            tasks.start_soon(work)
+            while "waiting: producers still write to flights-0: stop them" not in source.notes:
+                await source.wire.produce("flights", batch_of(b"more"))
+                produced += 1
+            assert not done
+        assert len(await wire.values("flights")) == produced
+        assert done[0].late == []
+
+
+async def test_members_at_the_source_hold_it_up() -> None:
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        consumer = kclient.Consumer(
+            "flights", group_id="delays", bootstrap_servers=source.address, auto_offset_reset="earliest"
+        )
+        async with consumer:
+            assert [record.value async for record in first(consumer)] == [b"a"]
+            await consumer.commit()
+            with pytest.raises(MigrationError, match="the groups delays have members at the source"):
+                await cut_over(source, htp, target, timeout=1.0)
+            assert (await wire.produce("flights", batch_of(b"mine"))).error_code == 44
+            done = await cut_over(source, htp, target, active_groups=True)
+        assert done.offsets.moved == 1
+        assert await wire.committed("delays", "flights") == 1
+
+
+async def first(consumer: kclient.Consumer) -> Any:
+    async for record in consumer:
+        yield record
+        return
+
+
+async def test_groups_that_read_the_mirror_already_are_not_moved_below_their_feet() -> None:
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        await source.wire.commit("delays", "flights", 1)
+        async with source.mirroring(target) as mirror:
+            await until(lambda: mirror.lag == 0)
+        consumer = kclient.Consumer("flights", group_id="delays", bootstrap_servers=htp, auto_offset_reset="earliest")
+        async with consumer:
+            assert [record.value async for record in first(consumer)] == [b"a"]
+            with pytest.raises(MigrationError, match="the groups delays have members in the store already"):
+                await cut_over(source, htp, target)
+        assert (await wire.produce("flights", batch_of(b"mine"))).error_code == 44
+
+
+async def test_a_second_cut_over_finds_nothing_left(htp: str) -> None:
+    async with pair() as source, running(htp) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        await cut_over(source, htp, target)
+        await wire.produce("flights", batch_of(b"mine"))
+        await source.wire.produce("flights", batch_of(b"late"))
+        assert (await cut_over(source, htp, target)).topics == []
+        assert await wire.values("flights") == [b"a", b"mine"]
+
+
+async def test_what_differs_is_not_taken_over() -> None:
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        async with source.mirroring(target) as mirror:
+            await until(lambda: mirror.lag == 0)
+        await target.parts.partitions.get("flights", 0).trim(1)  # type: ignore[union-attr]
+        with pytest.raises(MigrationError, match="the store begins at offset 1, and the source at 0"):
+            await cut_over(source, htp, target)
+        assert (await wire.produce("flights", batch_of(b"mine"))).error_code == 44
+
+
+async def test_no_producer_id_of_the_source_is_given_out_again() -> None:
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        high = 1 << 50
+        await source.append("flights", batch_of(b"a", producer_id=high, producer_epoch=0, sequence=0))
+        await cut_over(source, htp, target)
+        assert await wire.producer_id() > high
+
+
+async def test_an_offset_beyond_the_end_is_moved_as_it_is(htp: str) -> None:
+    async with pair() as source, running(htp) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        assert await source.wire.commit("delays", "flights", 100) == 0
+        assert (await cut_over(source, htp, target)).offsets.moved == 1
+        assert await wire.committed("delays", "flights") == 100

@@ -1,0 +1,120 @@
+"""Comparing both sides: every record, whatever batches they are in, and what groups have committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kclient.migration.verifying import ComparedSides, verify
+from kclient.records import CompressionType
+from tests.gateway_wire import batch_of, running
+from tests.unit.migration.conftest import Pair, caught_up, clients, pair
+
+pytestmark = pytest.mark.anyio
+
+
+async def compared(source: Pair, htp: str, *, records: bool = True) -> ComparedSides:
+    async with source.source() as theirs, clients(htp) as ours:
+        return await verify(theirs, ours, (await theirs.topics()).values(), records=records)
+
+
+async def test_a_mirror_is_equal(htp: str) -> None:
+    async with pair() as source, running(htp) as (target, _):
+        await source.wire.create("flights", 2)
+        for number in range(20):
+            await source.wire.produce("flights", batch_of(b"%d" % number, b"+"), number % 2)
+        await source.append("flights", batch_of(b"far"), at=1000)
+        async with source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        found = await compared(source, htp)
+        assert found.failures == []
+        assert [each.records for each in found.partitions] == [21, 20]
+        assert found.partitions[0].checksum != found.partitions[1].checksum
+        assert found.partitions[0].checksum == (await compared(source, htp)).partitions[0].checksum
+
+
+async def test_what_is_missing_is_told(htp: str) -> None:
+    async with pair() as source, running(htp) as (target, _):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        async with source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        await source.wire.produce("flights", batch_of(b"b"))
+        await source.wire.create("trains")
+        assert (await compared(source, htp)).failures == [
+            "topic trains is not in the store",
+            "flights-0: the store ends at offset 1, the source at 2",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "difference"),
+    [
+        (
+            [b"a", b"b"],
+            [b"a", b"B"],
+            "the records at offset 1 differ: (-1, -1, False, 17, None, b'b', ()) at the source",
+        ),
+        ([b"a", b"b"], [b"a"], "the source has a record at offset 1, and the store has none"),
+        ([b"a"], [b"a", b"b"], "the store has a record at offset 1, and the source has none"),
+    ],
+)
+async def test_the_first_difference_is_told(theirs: list[bytes], ours: list[bytes], difference: str) -> None:
+    async with pair() as source, pair() as other:
+        for side, values in ((source, theirs), (other, ours)):
+            await side.wire.create("flights")
+            await side.append("flights", batch_of(*values, timestamp=17))
+            await side.append("flights", batch_of(b"end", timestamp=17), at=5)
+        (found,) = (await compared(source, other.address)).failures
+        assert difference in found
+
+
+async def test_batches_may_be_packed_in_another_way() -> None:
+    async with pair() as source, pair() as other:
+        for side in (source, other):
+            await side.wire.create("flights")
+        await source.append("flights", batch_of(b"a", b"b", timestamp=17))
+        await source.append("flights", batch_of(b"c", timestamp=17))
+        await other.append("flights", batch_of(b"a", timestamp=17))
+        await other.append("flights", batch_of(b"b", b"c", timestamp=17, compression=CompressionType.GZIP))
+        found = await compared(source, other.address)
+        assert (found.failures, found.partitions[0].records) == ([], 3)
+
+
+async def test_what_was_compacted_away_since_is_a_note_only() -> None:
+    async with pair() as source, pair() as other:
+        for side, begin in ((source, 3), (other, 0)):
+            await side.wire.create("flights", cleanup_policy="compact")
+            for number in range(begin, 5):
+                await side.append("flights", batch_of(b"%d" % number, timestamp=17), at=number)
+        found = await compared(source, other.address)
+        assert found.failures == []
+        assert found.partitions[0].note == "3 records that the source has compacted away are still in the store"
+        (failure,) = (await compared(other, source.address)).failures
+        assert failure == "flights-0: the source has a record at offset 0, and the store has none"
+
+
+async def test_committed_offsets_are_compared() -> None:
+    async with pair() as source, pair() as other:
+        for side in (source, other):
+            await side.wire.create("flights", 3)
+            for partition in range(3):
+                await side.append("flights", batch_of(b"a", b"b", timestamp=17), partition=partition)
+            await side.wire.commit("same", "flights", 1)
+        await source.wire.commit("other", "flights", 1, 1)
+        await other.wire.commit("other", "flights", 2, 1)
+        await source.wire.commit("missing", "flights", 2, 2)
+        found = await compared(source, other.address)
+        assert found.offsets == 1
+        assert found.failures == [
+            "group missing has committed 2 of flights-2 at the source, nothing in the store",
+            "group other has committed 1 of flights-1 at the source and 2 in the store",
+        ]
+
+
+async def test_without_records_only_the_ranges_are_compared() -> None:
+    async with pair() as source, pair() as other:
+        for side, value in ((source, b"a"), (other, b"b")):
+            await side.wire.create("flights")
+            await side.append("flights", batch_of(value))
+        assert (await compared(source, other.address, records=False)).failures == []
+        assert len((await compared(source, other.address)).failures) == 1
