@@ -222,6 +222,7 @@ async def test_a_partition_whose_store_hangs_does_not_hold_up_the_next_pass(
         await waiting.aclose()
 
 
+@pytest.mark.own_places
 @pytest.mark.anyio
 async def test_what_was_not_durable_when_it_was_looked_at_does_not_take_younger_records_with_it(tmp_path: Path) -> None:
     """Its sync fails, and others get its offsets."""
