@@ -96,7 +96,7 @@ def gateway(
         str, typer.Option("--durability", metavar="synced|written", help="When an append is acknowledged.")
     ] = "synced",
     mapping: Annotated[
-        str, typer.Option("--mapping", metavar="domain|multilevel|broker", help="How new topics lie in HTP.")
+        str, typer.Option("--mapping", metavar="domain|multilevel|virtual|broker", help="How new topics lie in HTP.")
     ] = "domain",
     brokers: Annotated[
         int | None,

@@ -37,6 +37,7 @@ from kclient.gateway.leadership import Leadership
 from kclient.gateway.mapping import Mapping
 from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
+from kclient.gateway.partition_stores import PartitionStores, shared_store
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.peers import LocalPeers, NoTransactions
 from kclient.gateway.producer_ids import ProducerIds
@@ -147,7 +148,10 @@ async def assemble(
         resolve=partial(TopicConfig.resolve, config),
         num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
     )  # fmt: skip
-    store = partition_store(manager, broker, lease, clock.wall_ms)
+    store = PartitionStores(
+        partition_store(manager, broker, lease, clock.wall_ms),
+        shared_store(manager, broker, lease, memory, clock.wall_ms, spawn),
+    )
     partitions = PartitionTable(
         topics,
         manager=manager, store=store, lease=lease, leadership=leadership, clock=clock, producers=producers,

@@ -75,9 +75,9 @@ class Gateway:
         durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
             `"written"` (the operating system has it: Kafka's own default). A `Store` has its own already.
         mapping: How new topics lie in HTP: `"domain"` (a topic is a domain, a partition a topic in it), `"multilevel"`
-            (a partition is a topic `NAME/PARTITION` in one domain for all) or `"broker"` (a topic is a topic in one
-            domain for all, a partition is one of the brokers that it is bound to). Topics that are there stay as they
-            were created.
+            (a partition is a topic `NAME/PARTITION` in one domain for all), `"virtual"` (a topic is a topic in one
+            domain for all, and its partitions share that) or `"broker"` (a topic is a topic in one domain for all, a
+            partition is one of the brokers that it is bound to). Topics that are there stay as they were created.
         brokers: How many brokers HTP has, 1 to 256; the same as `?brokers=N` at the end of `htp`. If None, as many as
             the store has had, at first one. They may become more, and not fewer than hold topics. A topic of mapping
             `"broker"` has a partition at each of them at most; those of other mappings are at the first.
@@ -85,7 +85,7 @@ class Gateway:
 
     Raises:
         ConfigError: A setting or an address is wrong.
-        NotYetSupportedError: The mapping or the store is not there yet.
+        NotYetSupportedError: The store is not there yet.
 
     The loggers are `kclient.gateway` (start and end) and below it `server` (connections), `log` (partitions),
     `topics`, `groups`, `config`, `retention`, `metadata`, `produce` and `fetch`; `kclient.net.server` tells of

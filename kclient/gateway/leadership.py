@@ -3,8 +3,8 @@
 Today one gateway serves a store and leads everything in it (`SoleLeader`). Handlers and tables ask a `Leadership` all
 the same, so that several gateways need another one of these and no other handlers.
 
-What is led is a *unit*, as much as the store can fence as a whole: today a partition, later all partitions that share
-a topic of HTP, or a shard. Each has a leader epoch, which grows whenever its leader changes, and when its leader has it
+What is led is a *unit*, as much as the store can fence as a whole: a partition, or all partitions that share a topic of
+HTP, later a shard. Each has a leader epoch, which grows whenever its leader changes, and when its leader has it
 raised.
 """
 
@@ -67,10 +67,20 @@ class Leadership(Protocol):
         """The unit that a partition belongs to."""
         ...
 
-    async def raise_epoch(self, unit: Unit, above: int) -> int:
+    def epoch(self, unit: Unit) -> int:
+        """The leader epoch of a unit that this gateway leads."""
+        ...
+
+    async def raise_epoch(self, unit: Unit, above: int, *, since: int) -> int:
         """Give a unit that this gateway leads a leader epoch above all that it had, and above this one.
 
-        Whoever leads needs it to have the store seal what was sent before.
+        Whoever leads needs it to have the store seal what was sent before. Of several partitions of a unit the first
+        one has it raised; the others, which know an older epoch, are told the same.
+
+        Args:
+            unit: The unit.
+            above: The epoch is greater.
+            since: The epoch that the caller knows. If the unit has a newer one, not below `above`, that is returned.
 
         Returns:
             The epoch; it is durable, and what `leader` tells.
@@ -125,7 +135,7 @@ class SoleLeader:
     def leader(self, record: TopicRecord, index: int) -> Leader:
         """This one, under an epoch that grows with each start of a gateway on the store, or the unit's own."""
         if self._own:  # seldom: and of 100,000 partitions this is asked at once
-            epoch = self._own.get(record.topic_id, {}).get(index)
+            epoch = self._own.get(record.topic_id, {}).get(record.mapping.unit(index))
             if epoch is not None:
                 return Leader(self._leader.node_id, epoch)
         return self._leader
@@ -135,12 +145,16 @@ class SoleLeader:
         return True
 
     def unit(self, record: TopicRecord, index: int) -> Unit:
-        """The partition itself."""
-        return Unit(record.topic_id, index)
+        """As the topic's mapping says."""
+        return Unit(record.topic_id, record.mapping.unit(index))
 
-    async def raise_epoch(self, unit: Unit, above: int) -> int:
+    def epoch(self, unit: Unit) -> int:
+        """The unit's own, or the gateway's."""
+        return self._epochs.of(unit)
+
+    async def raise_epoch(self, unit: Unit, above: int, *, since: int) -> int:
         """Write the unit's row."""
-        return await self._epochs.raise_epoch(unit, above)
+        return await self._epochs.raise_epoch(unit, above, since=since)
 
     def greatest_epoch(self, topic_id: bytes) -> int:
         """That of the partitions' own, or the gateway's."""

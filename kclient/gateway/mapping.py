@@ -2,6 +2,7 @@
 
 `domain` (the default): a Kafka topic is an HTP domain, a partition is a topic in it, named by its number.
 `multilevel`: all are in one domain, and a partition is a topic of two levels, `NAME/PARTITION`.
+`virtual`: all are in one domain, a Kafka topic is a topic, and its partitions share that.
 `broker`: a Kafka topic is a topic, and each broker that it is bound to is a partition (`mapping_by_broker.py`).
 The strategy is chosen per gateway and recorded per topic, so that a topic stays readable when the default changes.
 """
@@ -16,7 +17,7 @@ from typing import Final, Protocol
 import anyio
 
 from kclient.arguments import shown
-from kclient.errors import ConfigError, NotYetSupportedError
+from kclient.errors import ConfigError
 from kclient.gateway.mapping_by_broker import PartitionPerBroker
 from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.errors import DomainExistsError, TopicExistsError, UnknownDomainError, UnknownTopicError
@@ -27,6 +28,9 @@ _MULTILEVEL: Final = "multilevel"
 _BROKER: Final = "broker"
 _SHARED_DOMAIN: Final = "kafka~multilevel"
 """Where the topics of two levels are: no Kafka topic can be called so, and hence no domain that is one."""
+_VIRTUAL: Final = "virtual"
+_VIRTUAL_DOMAIN: Final = "kafka~virtual"
+"""Where the topics are that partitions share."""
 _AT_ONCE: Final = 64
 """Creations in flight at a time: enough for the manager to merge them into few commits."""
 
@@ -53,6 +57,10 @@ class Mapping(Protocol):
         Raises:
             InvalidPartitionsError: If it cannot.
         """
+        ...
+
+    def unit(self, partition: int) -> int:
+        """The number of the unit of its topic that a partition is led as; those of one place are one."""
         ...
 
     async def taken(self, manager: Manager, topic: str) -> str | None:
@@ -118,6 +126,10 @@ class _TopicPerPartition(ABC):
     async def check(self, manager: Manager, topic: str, partitions: int) -> None:
         """There may be as many HTP topics as Kafka allows partitions."""
         return
+
+    def unit(self, partition: int) -> int:
+        """Each is one."""
+        return partition
 
     async def create(
         self, manager: Manager, broker: Broker, topic: str, partitions: range, *, lease: Lease
@@ -198,6 +210,70 @@ class _TwoLevels(_TopicPerPartition):
         await manager.delete_topics([place.topic for place in places], lease=lease)
 
 
+class _Shared:
+    """A Kafka topic is an HTP topic, in a domain that all share; so is each of its partitions.
+
+    Args:
+        name: The strategy's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name: str = name
+
+    def topic(self, topic: str, partition: int) -> Topic:
+        """The HTP topic that holds them all."""
+        return Topic(_VIRTUAL_DOMAIN, topic)
+
+    def place(self, topic: str, partition: int, incarnation: int, broker: str | None = None) -> Place:
+        """Where they all lie."""
+        return Place(self.topic(topic, partition), broker or FIRST_BROKER, incarnation)
+
+    async def check(self, manager: Manager, topic: str, partitions: int) -> None:
+        """It can have any number."""
+
+    def unit(self, partition: int) -> int:
+        """They are one."""
+        return 0
+
+    async def taken(self, manager: Manager, topic: str) -> str | None:
+        """The topic of this name, if there is one."""
+        try:
+            return f"a topic {(await manager.describe_topic(self.topic(topic, 0))).topic}"
+        except (UnknownTopicError, UnknownDomainError):
+            return None
+
+    async def create(
+        self, manager: Manager, broker: Broker, topic: str, partitions: range, *, lease: Lease
+    ) -> list[Place]:
+        """Make the topic with the first partition; the others lie there, too."""
+        name = self.topic(topic, 0)
+        if partitions.start:
+            place = (await manager.describe_topic(name)).place
+        else:
+            with suppress(DomainExistsError):
+                await manager.create_domain(_VIRTUAL_DOMAIN)
+            place = await _create(manager, broker, name, lease)
+        return [place] * len(partitions)
+
+    async def find(self, manager: Manager, topic: str, partitions: int) -> list[Place]:
+        """The place of a topic of which only the name is known, as often as it has partitions."""
+        return [(await manager.describe_topic(self.topic(topic, 0))).place] * partitions
+
+    async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease, epoch: int) -> None:
+        """Remove the topic and all messages in it; if it is not there any more, that is no error."""
+        name = self.topic(topic, 0)
+        with suppress(UnknownTopicError, UnknownDomainError):
+            place = (await manager.describe_topic(name)).place
+            await manager.commit({}, lease=lease)  # still held, so it is not a successor's
+            await broker.delete([place], epoch=epoch)
+            await manager.delete_topics([name], lease=lease)
+
+
+def is_shared(place: Place) -> bool:
+    """Whether all partitions of a topic lie in a place."""
+    return place.topic.domain == _VIRTUAL_DOMAIN
+
+
 async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) -> Place:
     first, *_ = await manager.brokers()
     try:
@@ -233,10 +309,10 @@ async def _each(numbers: Iterable[int], action: Callable[[int], Awaitable[None]]
 
 
 _THERE: Final[dict[str, Callable[[str], Mapping]]] = {
-    _DOMAIN: _DomainPerTopic, _MULTILEVEL: _TwoLevels, _BROKER: PartitionPerBroker,
-}  # fmt: skip
-_LATER: Final = {
-    "virtual": "all partitions of a topic in one HTP topic",
+    _DOMAIN: _DomainPerTopic,
+    _MULTILEVEL: _TwoLevels,
+    _VIRTUAL: _Shared,
+    _BROKER: PartitionPerBroker,
 }
 _CHOICE: Final = "use one of " + ", ".join(f"mapping={name!r}" for name in _THERE)
 
@@ -245,7 +321,6 @@ def mapping_for(name: str) -> Mapping:
     """The strategy of that name.
 
     Raises:
-        NotYetSupportedError: The strategy is planned and not there yet.
         ConfigError: There is no such strategy.
     """
     given: object = name
@@ -253,8 +328,6 @@ def mapping_for(name: str) -> Mapping:
         raise ConfigError(f"expected the name of a mapping strategy, got {shown(name)}; {_CHOICE}")
     if name in _THERE:
         return _THERE[name](name)
-    if name in _LATER:
-        raise NotYetSupportedError(f"the mapping strategy {name!r} ({_LATER[name]}) is not supported yet; {_CHOICE}")
     raise ConfigError(f"unknown mapping strategy {shown(name)}; {_CHOICE}")
 
 

@@ -41,6 +41,10 @@ class PartitionPerBroker:
         """Where a partition lies."""
         return Place(self.topic(topic, partition), broker or FIRST_BROKER, incarnation)
 
+    def unit(self, partition: int) -> int:
+        """Each is one."""
+        return partition
+
     async def check(self, manager: Manager, topic: str, partitions: int) -> None:
         """See to it that there is a broker for each partition."""
         brokers = await manager.brokers()

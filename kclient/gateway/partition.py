@@ -81,6 +81,7 @@ but for segments."""
 _APPEND: Final = 700
 """And one of its appends, while that waits for its sync."""
 _COUNTED_AT_ONCE: Final = 64
+_STALLS: Final = frozenset({State.RESUMING, State.OPEN})
 _CHUNKS_AT_ONCE: Final = 4
 """Chunks of aborted transactions that are looked at in one go."""
 
@@ -89,9 +90,9 @@ class Partition(PartitionLife):
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_held", "_key", "_laid_out", "_pending",
-        "_sending", "_start_key", "_stored_in", "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms", "config",
-        "direct", "dirty", "place", "saving",
+        "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_held", "_key", "_laid_out", "_passed_by",
+        "_pending", "_sending", "_start_key", "_stored_in", "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms",
+        "config", "direct", "dirty", "place", "saving",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +124,8 @@ class Partition(PartitionLife):
         self._sending = False
         self._end_unknown = False
         """Whether an append has failed since the store was last asked where it ends."""
+        self._passed_by = False
+        """Whether the topic that it shares has to be opened anew once more, since it began to be opened."""
         self._undecided: Undecided | None = None
         """What was on its way when the outcome of an append was not known, until it has been read back."""
         self._bytes = self._batches = 0
@@ -156,6 +159,8 @@ class Partition(PartitionLife):
     async def _recover(self) -> PartitionLog:
         """Open it for the first time."""
         site = self._site()
+        self._passed_by = False
+        self.log.lead(max(self.log.leader_epoch, self._around.epochs.epoch(self._unit)))
         log, topic, dirty = await self._around.takeover.first(site, self.log.leader_epoch)
         try:
             await self._hold(topic, site.settings)
@@ -170,6 +175,7 @@ class Partition(PartitionLife):
         """Open it anew under a raised epoch, and tell whoever waits what is stored."""
         undecided, site = self._undecided, self._site()
         assert undecided is not None
+        self._passed_by = False
         try:
             await self._hold(await self._around.takeover.again(site, self.log, undecided), site.settings)
         finally:
@@ -178,7 +184,8 @@ class Partition(PartitionLife):
         self._undecided, self.dirty = None, True
         decided = undecided.decide(self.log, self._not_stored)
         stored = sum(append.state is AppendState.DURABLE for append in decided)
-        logger.warning(
+        logger.log(
+            logging.WARNING if decided else logging.INFO,
             "%s was opened anew under leader epoch %d: of %d appends whose outcome was not known %d are stored",
             self, self.log.leader_epoch, len(decided), stored,
         )  # fmt: skip
@@ -190,21 +197,33 @@ class Partition(PartitionLife):
         return KafkaStorageError(f"{self}: the store did not take what was appended at offset {append.base_offset}")
 
     def _site(self) -> Site:
-        return Site(str(self), self.place, self._topic_id, self.index, layout(self.config), self._raise_epoch)
+        return Site(
+            str(self),
+            self.place,
+            self._topic_id,
+            self.index,
+            layout(self.config),
+            self._raise_epoch,
+            self._neighbour_stopped,
+        )
 
     async def _raise_epoch(self, above: int) -> int:
         async with self.saving:  # who removes the rows of a topic waits for this: no row comes afterwards
             self._check_here()
-            return await self._around.epochs.raise_epoch(self._unit, above)
+            return await self._around.epochs.raise_epoch(self._unit, above, since=self.log.leader_epoch)
 
     async def _hold(self, topic: OpenTopic, settings: TopicSettings) -> None:
         """Use a topic that was opened with these settings from now on."""
+        if self.state is State.GONE:
+            self._around.store.release(topic)
         self._check_here()
         self._stored_in, self._laid_out = topic, settings
         while (changed := layout(self.config)) != self._laid_out:  # meanwhile
             await topic.configure(changed)
             self._laid_out = changed
         self._check_here()
+        if self._passed_by:
+            raise StorageError(f"{self}: the topic that it shares is opened anew")
         self.direct = topic if CAP_NOWAIT in self._around.store.capabilities else None  # type: ignore[assignment]
         self._count(_OPEN)
 
@@ -214,6 +233,17 @@ class Partition(PartitionLife):
             return
         reason = f"{self}: whether what was appended at offset {append.base_offset} is stored is not known: {error}"
         logger.error("%s", reason)
+        self._stop_for(reason)
+
+    def _neighbour_stopped(self, error: BaseException) -> None:
+        """What became of an append of another partition that shares the topic in HTP is not known."""
+        if self.state in _STALLS:
+            if self._undecided is None:
+                self._stop_for(f"{self}: the topic that it shares has to be opened anew: {error}")
+        else:
+            self._passed_by = True
+
+    def _stop_for(self, reason: str) -> None:
         self._undecided = Undecided(self.log)
         self._unsent, self._sending, self._end_unknown = deque(), False, False
         self._stall(reason)
@@ -611,6 +641,8 @@ class Partition(PartitionLife):
                 rows[self._start_key] = LOG_START.encode(checkpoint.start_offset)
             await self._around.checkpoints.write(rows)
             aborted.saved(counts)
+            if not trimmed:  # else there is more to be written afterwards
+                await self._around.store.save((self.stored_in,))
         except BaseException:  # cancelled too: it may not have been written
             self.dirty = True
             raise
@@ -633,6 +665,7 @@ class Partition(PartitionLife):
                 self.log.trim(before)
                 with self._told():
                     await stored_in.trim(before)
+                await self._around.store.save((stored_in,))
 
     @property
     def busy(self) -> bool:
@@ -659,6 +692,8 @@ class Partition(PartitionLife):
             return
         self._count(0)
         self._count_appends(0)
+        if self._stored_in is not None:
+            self._around.store.release(self._stored_in)
         self._stored_in = self.direct = None  # whoever deletes the place, or closes the store, ends it
         self._unsent.clear()
         self.log.close()

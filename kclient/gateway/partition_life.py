@@ -54,8 +54,15 @@ _NOT_YET_OPEN: Final = _BEING_OPENED | {State.RESUMING}
 class Epochs(Protocol):
     """Gives units new leader epochs."""
 
-    async def raise_epoch(self, unit: Unit, above: int) -> int:
-        """An epoch above all that a unit had, and above this one; durable when it returns."""
+    def epoch(self, unit: Unit) -> int:
+        """The epoch of a unit."""
+        ...
+
+    async def raise_epoch(self, unit: Unit, above: int, *, since: int) -> int:
+        """An epoch above all that a unit had, and above this one; durable when it returns.
+
+        If the unit has had a newer one since that of `since`, not below `above`, it is that one.
+        """
         ...
 
 

@@ -150,6 +150,8 @@ class PartitionTable:
                     rows |= partition.checkpoint_rows()
             if rows:
                 await self._checkpoints.write(rows)
+            store = self._around.store
+            await store.save([partition.stored_in for partition in changed if partition.state is State.OPEN])
 
     def close(self) -> None:
         """End every partition; appends still on their way were waited for before."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.gateway.log import PartitionLog
@@ -18,6 +19,7 @@ from kclient.htp.errors import FencedError
 from kclient.htp.port import OpenTopic, Place, TopicSettings
 
 if TYPE_CHECKING:
+    from kclient.gateway.aborted import ChunkBounds, Entries
     from kclient.gateway.aborted_rows import AbortedRows
     from kclient.gateway.checkpoints import Checkpoints
     from kclient.gateway.extents import PartitionStore
@@ -40,6 +42,8 @@ class Site(NamedTuple):
     raise_epoch: Callable[[int], Awaitable[int]]
     """Gives the partition an epoch above this one, and above all that it had; durable when it returns. Raises if
     another gateway leads the partition, or it has gone."""
+    stalled: Callable[[BaseException], object]
+    """Called if it has to be opened anew because of another partition that shares its topic in HTP."""
 
 
 class Taken(NamedTuple):
@@ -49,6 +53,10 @@ class Taken(NamedTuple):
     topic: OpenTopic
     dirty: bool
     """Whether there is more to say than its last checkpoint says."""
+
+
+async def _aborted_between(opened: OpenTopic, name: str, bounds: ChunkBounds) -> Entries:
+    return await aborted_between(opened, bounds, name)
 
 
 class Takeover:
@@ -81,6 +89,7 @@ class Takeover:
         keys = checkpoint_key(site.topic_id, site.partition), log_start_key(site.topic_id, site.partition)
         checkpoint, damaged = await self._checkpoints.read(*keys, site.name)
         log = PartitionLog(epoch, checkpoint, self._producers)
+        opened: OpenTopic | None = None
         try:
             opened = await self._open(site, log)
             status = await opened.status()
@@ -88,11 +97,13 @@ class Takeover:
             if goes_on is not None:
                 bounds = goes_on.bounds
                 key = aborted_key(site.topic_id, site.partition, bounds.number)
-                found = await self._aborted.read(key, bounds, lambda each: aborted_between(opened, each, site.name))
+                found = await self._aborted.read(key, bounds, partial(_aborted_between, opened, site.name))
                 goes_on.entries = found.copy(bounds.transactions)
             await catch_up(log, opened, status, site.name, self._wall_ms())
         except BaseException:  # cancelled too: the producers that it remembers count no longer
             log.close()
+            if opened is not None:
+                self._store.release(opened)
             raise
         return Taken(log, opened, damaged or log.next_offset > (checkpoint.next_offset if checkpoint else 0))
 
@@ -104,8 +115,12 @@ class Takeover:
         if log.leader_epoch == undecided.epoch:  # else it was raised before, and nothing was sent since
             log.lead(await site.raise_epoch(log.leader_epoch))
         opened = await self._open(site, log)
-        status = await opened.status()
-        await read_back(log, opened, status, site.name, self._wall_ms(), undecided.saw)
+        try:
+            status = await opened.status()
+            await read_back(log, opened, status, site.name, self._wall_ms(), undecided.saw)
+        except BaseException:  # cancelled too
+            self._store.release(opened)
+            raise
         if status.end < log.high_watermark:
             logger.error(
                 "%s: the store ends at offset %d; what it had told to be durable up to %d is lost",
@@ -133,4 +148,6 @@ class Takeover:
             epoch=log.leader_epoch,
             settings=site.settings,
             next_offset=log.next_offset,
+            start_offset=log.start_offset,
+            stalled=site.stalled,
         )

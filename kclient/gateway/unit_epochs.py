@@ -30,7 +30,7 @@ _AHEAD: Final = 16
 
 
 class Unit(NamedTuple):
-    """What has one leader: as much as a store can fence as a whole. Today that is a partition."""
+    """What has one leader, as much as a store can fence as a whole: a partition, or those that share a topic."""
 
     topic_id: bytes
     number: int
@@ -100,8 +100,14 @@ class UnitEpochs:
         for number in self.own.pop(topic_id, {}):
             del self._versions[Unit(topic_id, number)]
 
-    async def raise_epoch(self, unit: Unit, above: int) -> int:
+    async def raise_epoch(self, unit: Unit, above: int, *, since: int | None = None) -> int:
         """Give a unit an epoch that is above all that it had, and above this one.
+
+        Args:
+            unit: The unit.
+            above: The epoch is greater.
+            since: If the unit has a newer epoch than this, not below `above`, it keeps that: somebody else has raised
+                it. None if it is to be raised in any case.
 
         Returns:
             The epoch; it is durable, and the unit's from now on.
@@ -111,6 +117,9 @@ class UnitEpochs:
             HtpError: The store failed. The unit keeps its epoch; it may be tried again.
         """
         async with self._raising.hold(unit):
+            held = self.of(unit)
+            if since is not None and held > since and held >= above:
+                return held
             key, version = unit_key(*unit), self._versions.get(unit, 0)
             epoch = max(self.of(unit), above) + 1
             while True:

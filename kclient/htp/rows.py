@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from crc32c import crc32c
@@ -31,7 +31,7 @@ _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
 
 
-async def scan_pages(manager: Manager, prefix: str) -> AsyncIterator[dict[str, Versioned]]:
+async def scan_pages(manager: Manager, prefix: str) -> AsyncGenerator[dict[str, Versioned]]:
     """All rows whose keys begin with `prefix`, sorted, in pages; each is read at one moment, not all of them."""
     page = await manager.scan(prefix, limit=_PAGE)
     while page:

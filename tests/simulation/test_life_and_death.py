@@ -160,7 +160,7 @@ def _what_is_not_known_counts_as_stored() -> AbstractContextManager[Any]:
 
 
 def _the_old_epoch_is_not_sealed() -> AbstractContextManager[Any]:
-    async def the_same(_: SoleLeader, __: object, above: int) -> int:
+    async def the_same(_: SoleLeader, __: object, above: int, *, since: int) -> int:
         await trio.lowlevel.checkpoint()
         return above
 

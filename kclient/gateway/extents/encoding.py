@@ -24,10 +24,27 @@ from crc32c import crc32c
 
 from kclient.errors import CorruptRecordError
 from kclient.htp.port import Framing, MessageInfo
-from kclient.records import HEADER_SIZE, BatchHeader, BatchInfo, RecordBatchFraming, iter_headers, read_header
+from kclient.records import HEADER_SIZE, BatchInfo, RecordBatchFraming, iter_headers, read_header
 from kclient.types import Buffer
 
-Stored = tuple[BatchHeader, memoryview]
+
+class BatchFields(Protocol):
+    """What is known of a batch."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def last_offset(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def max_timestamp(self) -> int: ...
+
+
+Stored = tuple[BatchFields, memoryview]
 """A batch as it lies in what was pulled."""
 
 _ENVELOPE: Final = Struct(">2sBBII")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kclient.gateway.extents.encoding import BARE
@@ -19,7 +19,7 @@ from kclient.htp.port import (
 if TYPE_CHECKING:
     from kclient.gateway.extents.encoding import Encoding
     from kclient.gateway.ownership import HeldLease
-    from kclient.htp.port import Broker, Manager, OpenTopic, Place, TopicSettings
+    from kclient.htp.port import Broker, Framing, Manager, OpenTopic, Place, TopicSettings
 
 
 _CHUNK: Final = 220
@@ -43,6 +43,8 @@ class PartitionStore(Protocol):
         epoch: int,
         settings: TopicSettings,
         next_offset: int,
+        start_offset: int,
+        stalled: Callable[[BaseException], object],
     ) -> OpenTopic:
         """Take a partition over, as `kclient.htp.Broker.open` does a topic: positions are offsets.
 
@@ -53,11 +55,22 @@ class PartitionStore(Protocol):
             epoch: The leader's.
             settings: Layout of its topics in HTP.
             next_offset: No offset below is given, whatever is stored.
+            start_offset: Nobody reads below this: what holds nothing else may be dropped.
+            stalled: Called, with the reason, if nothing is done with it any more before it was opened under a newer
+                epoch, though none of its own sends was the cause: it shares its topic with others.
         """
+        ...
+
+    def release(self, opened: OpenTopic) -> None:
+        """A partition has gone, or its gateway closes: nobody uses it any more."""
         ...
 
     def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
         """What is to be written together with the partition's checkpoint."""
+        ...
+
+    async def save(self, opened: Iterable[OpenTopic]) -> None:
+        """Write what is known of the positions of partitions, beside `rows`; a failure is told in the log."""
         ...
 
     def memory_of(self, opened: OpenTopic) -> int:
@@ -70,10 +83,12 @@ class DirectStore:
 
     Args:
         broker: With capability `ordinal_positions`.
+        framing: Of the messages; record batches if None.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, framing: Framing | None = None) -> None:
         self._broker = broker
+        self._framing = framing or BARE.framing
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -89,13 +104,21 @@ class DirectStore:
         epoch: int,
         settings: TopicSettings,
         next_offset: int,
+        start_offset: int = 0,
+        stalled: Callable[[BaseException], object] | None = None,
     ) -> OpenTopic:
         """The broker's topic."""
-        return await self._broker.open(place, BARE.framing, epoch=epoch, settings=settings, next_position=next_offset)
+        return await self._broker.open(place, self._framing, epoch=epoch, settings=settings, next_position=next_offset)
+
+    def release(self, opened: OpenTopic) -> None:
+        """Whoever deletes the place, or closes the store, ends it."""
 
     def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
         """Nothing: the store knows where offsets lie."""
         return {}
+
+    async def save(self, opened: Iterable[OpenTopic]) -> None:
+        """Nothing."""
 
     def memory_of(self, opened: OpenTopic) -> int:
         """None: the store counts its own."""
@@ -142,6 +165,8 @@ class ExtentStore:
         epoch: int,
         settings: TopicSettings,
         next_offset: int,
+        start_offset: int = 0,
+        stalled: Callable[[BaseException], object] | None = None,
     ) -> ExtentTopic:
         """The partition's extents as one topic."""
         rows = ExtentRows(self._manager, self._broker, self._lease, topic_id, partition)
@@ -153,10 +178,16 @@ class ExtentStore:
         await opened.open()
         return opened
 
+    def release(self, opened: OpenTopic) -> None:
+        """Whoever deletes its places, or closes the store, ends it."""
+
     def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
         """Where some of its offsets lie."""
         assert isinstance(opened, ExtentTopic)
         return opened.rows()
+
+    async def save(self, opened: Iterable[OpenTopic]) -> None:
+        """Nothing: all that it knows is in its rows."""
 
     def memory_of(self, opened: OpenTopic) -> int:
         """Of its chunks."""

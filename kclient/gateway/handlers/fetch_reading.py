@@ -155,7 +155,7 @@ class FetchReader:
         self._max_bytes = max_bytes
         self.memory: int = memory
         """Bytes that all clients may hold together."""
-        self._unreadable: dict[tuple[Place, int], int] = {}
+        self._unreadable: dict[tuple[Place, int, int], int] = {}
         """Where batches lie that are larger than all the memory there is, and their sizes."""
 
     def read_some(self, fetch: Fetch, number: int, limit: int) -> int | None:
@@ -232,7 +232,7 @@ class FetchReader:
     def _most(self, fetch: Fetch, partition: Partition, wanted: Wanted, left: int) -> int:
         """How many bytes to read; -1 for nothing at all. Raises when nothing can be read from there."""
         most = _check(partition, wanted, left, fetch.end_of(partition.log), first=not fetch.size)
-        if self._unreadable and most >= 0 and (partition.place, wanted.offset) in self._unreadable:
+        if self._unreadable and most >= 0 and _spot(partition, wanted.offset) in self._unreadable:
             # consumers wait, and read other partitions meanwhile
             raise UnknownServerError(f"{partition}: the batch at offset {wanted.offset} is larger than all memory")
         return most
@@ -274,12 +274,17 @@ class FetchReader:
             return
         if len(self._unreadable) >= _REMEMBERED:
             self._unreadable.clear()
-        self._unreadable[partition.place, wanted.offset] = size
+        self._unreadable[_spot(partition, wanted.offset)] = size
         logger.error(
             "%s: the batch at offset %d takes %d bytes, more than connections.max.memory.bytes=%d: it cannot be "
             "fetched. Start the gateway with a higher setting, or let consumers seek beyond it",
             partition, wanted.offset, size, self.memory,
         )  # fmt: skip
+
+
+def _spot(partition: Partition, offset: int) -> tuple[Place, int, int]:
+    """What tells an offset from those of all other partitions, also of namesakes, and of those in the same place."""
+    return partition.place, partition.index, offset
 
 
 def _check(partition: Partition, wanted: Wanted, left: int, end: int, *, first: bool) -> int:

@@ -9,6 +9,9 @@ key                            row                                              
 `kafka/log-start/ID/N`         where a trimmed partition starts, a `numbers.NumberRow`        `gateway.partitions`
 `kafka/extents/ID/N`           the extents of a partition, `extents.encode_extents`           `gateway.extents`
 `kafka/extents/ID/N/chunks`    where some of its offsets lie, `extents.encode_chunks`         `gateway.extents`
+`kafka/indexed/ID/0`           what the index of a shared topic tells, `virtual.IndexedRow`   `gateway.virtual`
+`kafka/blocks/ID/N/ROW`        blocks of a partition's index, `virtual.encode_blocks`         `gateway.virtual`
+`kafka/entries/ID/N/BLOCK`     the entries of a block, `virtual.encode_entries`               `gateway.virtual`
 `kafka/aborted/ID/N/CHUNK`     aborted transactions of a partition, `aborted.encode_chunk`    `gateway.partitions`
 `kafka/unit/ID/N`              a unit's own leader epoch, `units.UnitRow`                     `gateway.unit_epochs`
 `kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`

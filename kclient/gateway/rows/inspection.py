@@ -17,6 +17,7 @@ from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.gateway.rows.units import UnitRow
+from kclient.gateway.rows.virtual import IndexedRow, decode_blocks, decode_entries
 from kclient.htp.findings import Finding, error, note
 from kclient.htp.port import Place, Topic
 
@@ -37,6 +38,11 @@ def _offset(key: str, row: bytes) -> object:
     return decode_offset(row)
 
 
+def _blocks(key: str, row: bytes) -> object:
+    keys.parse_blocks_key(key)
+    return decode_blocks(row)
+
+
 def _by(decode: Callable[[bytes], Any]) -> Callable[[str, bytes], object]:
     return lambda _, row: decode(row)
 
@@ -47,6 +53,9 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.CHECKPOINTS: _by(decode_checkpoint),
     keys.LOG_STARTS: _by(LOG_START.decode),
     keys.EXTENTS: _extents,
+    keys.INDEXED: _by(IndexedRow.decode),
+    keys.BLOCKS: _blocks,
+    keys.ENTRIES: _by(decode_entries),
     keys.ABORTED: _by(decode_chunk),
     keys.UNITS: _by(UnitRow.decode),
     keys.SETTINGS: _by(decode_settings),
@@ -56,7 +65,9 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.GROUPS: _group,
     keys.OFFSETS: _offset,
 }
-_OF_PARTITIONS: Final = (keys.CHECKPOINTS, keys.LOG_STARTS, keys.EXTENTS, keys.ABORTED, keys.UNITS)
+_OF_PARTITIONS: Final = (
+    keys.CHECKPOINTS, keys.LOG_STARTS, keys.EXTENTS, keys.INDEXED, keys.BLOCKS, keys.ENTRIES, keys.ABORTED, keys.UNITS,
+)  # fmt: skip
 
 
 class RowInspection:

@@ -19,6 +19,12 @@ LOG_STARTS: Final = "kafka/log-start/"
 """The log start of a partition that was trimmed, by topic id and number, in case its checkpoint is damaged."""
 EXTENTS: Final = "kafka/extents/"
 """Where a partition lies that does not lie in one piece, by topic id and number; and where some of its offsets do."""
+INDEXED: Final = "kafka/indexed/"
+"""Up to which message of a topic that partitions share the index of these tells everything, by topic id."""
+BLOCKS: Final = "kafka/blocks/"
+"""Blocks of the index of a partition that shares its topic, by topic id and number, and the number of the row."""
+ENTRIES: Final = "kafka/entries/"
+"""The entries of a block, by topic id, number of the partition and number of the block."""
 ABORTED: Final = "kafka/aborted/"
 """Aborted transactions of a partition, by topic id and number, and the number of the chunk."""
 UNITS: Final = "kafka/unit/"
@@ -74,6 +80,27 @@ def chunks_key(topic_id: bytes, partition: int) -> str:
     return f"{EXTENTS}{topic_id.hex()}/{partition}/chunks"
 
 
+def indexed_key(topic_id: bytes) -> str:
+    """The key of what the index of a shared topic tells."""
+    return f"{INDEXED}{topic_id.hex()}/0"
+
+
+def blocks_key(topic_id: bytes, partition: int, row: int) -> str:
+    """The key of some blocks of a partition's index."""
+    return f"{BLOCKS}{topic_id.hex()}/{partition}/{row}"
+
+
+def parse_blocks_key(key: str) -> tuple[int, int]:
+    """The partition and the row that a key of `blocks_key` names. Raises `ValueError` if it is not such a key."""
+    _, partition, row = key.removeprefix(BLOCKS).split("/")
+    return parse_number(partition.encode(), 0, INT32_MAX), parse_number(row.encode())
+
+
+def entries_key(topic_id: bytes, partition: int, block: int) -> str:
+    """The key of a block's entries."""
+    return f"{ENTRIES}{topic_id.hex()}/{partition}/{block}"
+
+
 def aborted_key(topic_id: bytes, partition: int, chunk: int) -> str:
     """The key of a chunk of a partition's aborted transactions."""
     return f"{ABORTED}{topic_id.hex()}/{partition}/{chunk}"
@@ -92,7 +119,7 @@ def parse_unit_key(key: str) -> tuple[bytes, int]:
 
 def of_topic(topic_id: bytes) -> tuple[str, ...]:
     """The prefixes of all rows of a topic's partitions."""
-    kinds = (CHECKPOINTS, LOG_STARTS, EXTENTS, ABORTED, UNITS)
+    kinds = (CHECKPOINTS, LOG_STARTS, EXTENTS, INDEXED, BLOCKS, ENTRIES, ABORTED, UNITS)
     return tuple(f"{kind}{topic_id.hex()}/" for kind in kinds)
 
 

@@ -133,7 +133,6 @@ def test_the_line_at_the_start_tells_both_addresses(tmp_path: Path) -> None:
         (["--brokers", "257"], "1 to 256"),
         (["--brokers", "-1"], "1 to 256"),
         (["--brokers", "many"], "valid integer"),
-        (["--mapping", "virtual"], "not supported yet"),
         (["--config", "num.partition=3"], "num.partitions"),
         (["--config", "num.partitions"], "--config takes NAME=VALUE"),
         (["--log-level", "loud"], "--log-level is one of"),

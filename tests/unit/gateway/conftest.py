@@ -14,7 +14,8 @@ from tests.mappings import have_topics_lie
 def _mapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--mapping`: the gateway's tests with another one.
 
-    Those marked `domains` are about the usual one; `many_partitions` are more than there may be brokers.
+    Those marked `domains` are about the usual one; `many_partitions` are more than there may be brokers; `own_places`
+    are about partitions that share no topic of HTP.
     """
     mapping: str = request.config.getoption("mapping")
     if mapping == "domain":
@@ -23,6 +24,8 @@ def _mapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("is about the mapping domain")
     if mapping == "broker" and request.node.get_closest_marker("many_partitions"):
         pytest.skip("there are not so many brokers")
+    if mapping == "virtual" and request.node.get_closest_marker("own_places"):
+        pytest.skip("is about partitions that have places of their own")
     have_topics_lie(monkeypatch, mapping)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from typing import Any
 
 import anyio
@@ -18,6 +19,14 @@ from kclient.gateway.rows.numbers import PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint, encode_checkpoint
 from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.gateway.rows.units import UnitRow
+from kclient.gateway.rows.virtual import (
+    BlockRow,
+    IndexedRow,
+    decode_blocks,
+    decode_entries,
+    encode_blocks,
+    encode_entries,
+)
 from kclient.htp import open_store
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.rows import seal, unsealed
@@ -51,6 +60,9 @@ DECODERS: dict[str, tuple[bytes, Any]] = {
     "a topic": (TOPIC.encode(), TopicRow.decode),
     "an intent": (INTENT.encode(), IntentRow.decode),
     "a unit's leader epoch": (UnitRow(3, 17).encode(), UnitRow.decode),
+    "what a shared topic's index tells": (IndexedRow(7, 9).encode(), IndexedRow.decode),
+    "blocks of an index": (encode_blocks([BlockRow(3, 0, 9, 4, 8, 2, 700, 1795, 5, 1)]), decode_blocks),
+    "entries of a block": (encode_entries(array("q", [1, 5]), array("q", [3, 4]), array("q", [-1, 7])), decode_entries),
     "a number": (PRODUCER_IDS.encode(1000), PRODUCER_IDS.decode),
     "the cluster's id": (encode_cluster_id("u7NqGHxpR6KWr6EYnXgz9A"), decode_cluster_id),
     "the broker's settings": (encode_settings({"num.partitions": "3"}), decode_settings),

@@ -225,6 +225,7 @@ async def test_closing_knows_of_a_start_that_was_recorded_just_now(url: str) -> 
         await wire.aclose()
 
 
+@pytest.mark.own_places
 async def test_nothing_is_read_before_it_counts_as_stored(url: str) -> None:
     """Where a store shows a message before it answers the call that sent it: no end is told that falls again."""
     sent, go_on = anyio.Event(), anyio.Event()

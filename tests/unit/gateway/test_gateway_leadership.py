@@ -61,7 +61,10 @@ class Half:
     def unit(self, record: TopicRecord, index: int) -> Unit:
         return Unit(record.topic_id, 1000 - index)
 
-    async def raise_epoch(self, unit: Unit, above: int) -> int:
+    def epoch(self, unit: Unit) -> int:
+        return self._raised.get(unit, EPOCH + 1000 - unit.number)
+
+    async def raise_epoch(self, unit: Unit, above: int, *, since: int) -> int:
         await anyio.lowlevel.checkpoint()
         self._raised[unit] = above + 10
         return above + 10
@@ -111,6 +114,7 @@ async def test_clients_are_told_who_leads() -> None:
         assert (found.coordinators[1].host, found.coordinators[1].port) == ("other", 9)
 
 
+@pytest.mark.own_places
 @pytest.mark.usefixtures("half")
 async def test_what_another_gateway_leads_is_not_served() -> None:
     async with running() as (gateway, wire):
@@ -138,6 +142,7 @@ async def test_what_another_gateway_leads_is_not_served() -> None:
         assert sorted(partition.index for partition in gateway.parts.partitions.opened()) == [0, 2]
 
 
+@pytest.mark.own_places
 @pytest.mark.usefixtures("half")
 async def test_a_raised_epoch_is_asked_of_the_leadership() -> None:
     async with open_store(f"memory:{next(names)}") as inner:

@@ -17,6 +17,7 @@ from tests.unit.gateway.test_gateway_admin import describe
 pytestmark = [pytest.mark.anyio, pytest.mark.domains]
 
 SHARED = "kafka~multilevel"
+VIRTUAL = "kafka~virtual"
 
 
 async def mapping_of(wire: Wire, topic: str) -> str | None:
@@ -25,9 +26,9 @@ async def mapping_of(wire: Wire, topic: str) -> str | None:
     return row.value
 
 
-@pytest.mark.parametrize("present", ["domain", "multilevel", "broker"])
+@pytest.mark.parametrize("present", ["domain", "multilevel", "virtual", "broker"])
 async def test_topics_stay_as_they_were_created(url: str, present: str) -> None:
-    names = ["domain", "multilevel", "broker"]
+    names = ["domain", "multilevel", "virtual", "broker"]
     for mapping in names:
         async with running(url, mapping=mapping, brokers=3) as (_, wire):
             await wire.create(mapping, 2)
@@ -45,12 +46,14 @@ async def test_topics_stay_as_they_were_created(url: str, present: str) -> None:
         ]
         (info,) = await manager.list_topics("kafka~broker")
         assert (info.topic.name, len(info.places)) == ("broker", 3)
+        assert [info.topic.name for info in await manager.list_topics(VIRTUAL)] == ["virtual"]
     async with running(url, mapping=present) as (gateway, wire):
         for name in names:
             assert await wire.values(name, partition=2) == [b"c"]
             assert await wire.delete(name) == 0
         manager = gateway.parts.manager
-        assert await manager.list_topics(SHARED) == await manager.list_topics("kafka~broker") == []
+        for domain in (SHARED, VIRTUAL, "kafka~broker"):
+            assert await manager.list_topics(domain) == []
         assert await domains_among(manager, ["domain"]) == []
         for name in names:  # each may come again in the other way
             assert (await wire.create(name)).error_code == 0

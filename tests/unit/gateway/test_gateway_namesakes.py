@@ -96,6 +96,7 @@ async def test_what_comes_back_to_a_deleted_topic_opens_nothing(url: str, monkey
     await close(url)
 
 
+@pytest.mark.own_places
 async def test_a_pass_of_retention_that_comes_back_to_a_namesake(url: str) -> None:
     await fill(url, 3, retention_ms="1000")
     async with gated(url) as (gateway, wire, gates), anyio.create_task_group() as group:

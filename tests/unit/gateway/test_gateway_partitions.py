@@ -291,6 +291,7 @@ async def test_a_partition_that_cannot_be_opened_remembers_as_many_producers_as_
         assert not len(partition.log._refused), "and for as long as those"
 
 
+@pytest.mark.own_places
 async def test_what_comes_while_a_store_is_asked_where_it_ends() -> None:
     """No offset is given below what the store has given, whoever took it."""
     async with open_store(f"memory:{next(names)}") as inner:
@@ -438,6 +439,7 @@ async def test_who_asks_for_offsets_does_not_wait_for_a_store_that_hangs(monkeyp
         assert [(row.error_code, row.low_watermark) for row in rows] == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (0, 1)]
 
 
+@pytest.mark.own_places
 async def test_all_that_a_request_names_is_opened_at_once() -> None:
     """So several whose store hangs are waited for once."""
     listed = m.ListOffsetsRequest(replica_id=-1, topics=[m.ListOffsetsTopic(name="t")])
@@ -460,6 +462,7 @@ async def test_all_that_a_request_names_is_opened_at_once() -> None:
             await wire.aclose()
 
 
+@pytest.mark.own_places
 async def test_partitions_are_opened_ahead_beside_one_whose_store_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kclient.gateway.opening_ahead._LONG_S", 0.02)
     gates = Gates(open_store(f"memory:{next(names)}"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kclient.errors import ConfigError, ErrorCode, NotYetSupportedError
+from kclient.errors import ConfigError, ErrorCode
 from kclient.gateway import Gateway
 from tests.domains import domains_among
 from tests.gateway_wire import batch_of, names, running
@@ -79,12 +79,6 @@ async def test_a_domain_of_others_is_left_alone(store: str) -> None:
         row = await wire.create("theirs")
         assert row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
         assert await domains_among(gateway.parts.manager, ["theirs"])
-
-
-@pytest.mark.parametrize("mapping", ["virtual"])
-async def test_other_mappings_say_that_they_come_later(mapping: str) -> None:
-    with pytest.raises(NotYetSupportedError, match=mapping):
-        Gateway("memory:x", listen=None, mapping=mapping)
 
 
 async def test_wrong_settings_fail_at_once() -> None:

@@ -222,6 +222,7 @@ async def test_a_partition_whose_store_hangs_does_not_hold_up_the_next_pass(
         await waiting.aclose()
 
 
+@pytest.mark.own_places
 @pytest.mark.anyio
 @pytest.mark.parametrize("call", ["segments", "roll", "trim"])
 async def test_a_call_that_hangs_holds_up_no_other_partition(

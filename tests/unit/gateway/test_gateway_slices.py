@@ -222,6 +222,7 @@ def abort(partition: Partition, sequences: Iterable[int]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.own_places
 def test_very_many_aborted_transactions_are_told_in_slices(host: Host, gateway: Gateway, meter: Meter) -> None:
     site = Site(int(gateway.bootstrap.rpartition(":")[2]))
     site.create(TOPIC, partitions=1)

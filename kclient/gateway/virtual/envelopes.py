@@ -1,0 +1,223 @@
+"""Messages of a topic that partitions share: a record batch in an envelope that tells whose it is, and its ordinal.
+
+An envelope, in network byte order:
+
+| bytes | what |
+|---|---|
+| 0–1 | `KE` |
+| 2 | version, 2 |
+| 3 | kind: 0 is a batch; a reader passes over what it does not know |
+| 4–7 | length of what follows the envelope |
+| 8–11 | the partition |
+| 12–19 | the ordinal: messages of the topic are numbered, whatever partition they belong to |
+| 20–23 | CRC-32C of the bytes before |
+
+The batch has a checksum of its own. Version 1, without the ordinal, is that of `gateway/extents/encoding.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from kclient.errors import CorruptRecordError
+from kclient.gateway.extents.encoding import Encoding, Stored
+from kclient.htp.port import Framing, MessageInfo
+from kclient.records import HEADER_SIZE, BatchInfo, RecordBatchFraming
+from kclient.types import Buffer
+
+__all__ = ["ORDINALS", "SIZE", "FoundBatch", "OrdinalFraming", "Run", "found_in", "last_offset_of", "runs_in", "wrap"]
+
+_HEAD: Final = Struct(">IIIQ")
+_CRC: Final = Struct(">I")
+SIZE: Final = _HEAD.size + _CRC.size
+"""Bytes of an envelope."""
+_BATCH: Final = int.from_bytes(b"KE\x02\x00")
+"""Magic, version and kind of an envelope with a batch."""
+_KINDS: Final = 0xFF
+_START: Final = Struct(">II")
+_WALK: Final = Struct(">IIIQ4xq")
+"""An envelope, and the base offset of the batch in it."""
+_LOOK: Final = Struct(">IIIQIqi4xb6xi8xq")
+"""And the batch's length, magic, last offset delta and greatest timestamp."""
+_REST: Final = 12
+"""Bytes of a batch that its length does not count."""
+_DELTA: Final = Struct(">q15xi")
+_MAGIC: Final = 2
+
+
+def wrap(partition: int, ordinal: int, batch: Buffer) -> bytes:
+    """The message that holds a partition's batch."""
+    head = _HEAD.pack(_BATCH, len(batch), partition, ordinal)
+    return b"".join((head, _CRC.pack(crc32c(head)), batch))
+
+
+class Run(NamedTuple):
+    """The batches of one partition among some messages, in order; the lists run in parallel."""
+
+    offsets: list[int]
+    """Base offsets."""
+    batches: list[memoryview]
+
+
+def runs_in(messages: memoryview, ordinal: int) -> tuple[dict[int, Run], int]:
+    """The batches of each partition among whole messages, and the ordinal behind them.
+
+    What follows on a message that is not whole, or not the one that is due, is left out.
+
+    Args:
+        messages: As a store gives them.
+        ordinal: Of the first.
+    """
+    runs: dict[int, Run] = {}
+    place, size, walk, known = 0, len(messages), _WALK.unpack_from, runs.get
+    while place + SIZE + HEADER_SIZE <= size:
+        word, length, partition, found, offset = walk(messages, place)
+        begin = place + SIZE
+        place = begin + length
+        if found != ordinal or place > size:
+            break
+        if word == _BATCH:
+            run = known(partition)
+            if run is None:
+                run = runs[partition] = Run([], [])
+            run[0].append(offset)
+            run[1].append(messages[begin:place])
+        elif word ^ _BATCH > _KINDS:
+            break
+        ordinal += 1
+    return runs, ordinal
+
+
+def last_offset_of(batch: Buffer) -> int:
+    """The last offset of a batch."""
+    offset, delta = _DELTA.unpack_from(batch)
+    return int(offset + delta)
+
+
+class FoundBatch(NamedTuple):
+    """A batch among the messages of a topic."""
+
+    partition: int
+    ordinal: int
+    offset: int
+    last_offset: int
+    size: int
+    max_timestamp: int
+
+
+def found_in(messages: Buffer, ordinal: int) -> Iterator[FoundBatch]:
+    """The batches among whole messages; envelopes are checked.
+
+    Args:
+        messages: As a store gives them.
+        ordinal: Of the first.
+
+    Raises:
+        CorruptRecordError: One is damaged, or not the one that is due.
+    """
+    place, size = 0, len(messages)
+    while place < size:
+        found, length = _look(messages, place, ordinal)
+        place += length
+        if place > size:
+            raise CorruptRecordError(f"message {ordinal} is cut off")
+        if found is not None:
+            yield found
+        ordinal += 1
+
+
+def _look(buffer: Buffer, place: int, ordinal: int | None = None) -> tuple[FoundBatch | None, int]:
+    """What is in an envelope, None for another kind than a batch; and its length with that."""
+    if len(buffer) - place < SIZE + HEADER_SIZE:
+        raise CorruptRecordError(f"{len(buffer) - place} bytes at {place} are no envelope with a batch")
+    word, length, partition, at, crc, offset, inner, magic, delta, stamp = _LOOK.unpack_from(buffer, place)
+    if crc32c(memoryview(buffer)[place : place + _HEAD.size]) != crc or word ^ _BATCH > _KINDS:
+        raise CorruptRecordError(f"the envelope at {place} is damaged, or none")
+    if ordinal is not None and at != ordinal:
+        raise CorruptRecordError(f"the message at {place} is number {at}, and {ordinal} is due")
+    if word != _BATCH:
+        return None, SIZE + length
+    if inner + _REST != length or magic != _MAGIC:
+        raise CorruptRecordError(f"the envelope at {place} holds {length} bytes, its batch says {inner + _REST}")
+    return FoundBatch(partition, at, offset, offset + delta, length, stamp), SIZE + length
+
+
+class OrdinalFraming:
+    """How a store finds its way among these messages: their ordinals are in the envelopes."""
+
+    name: str = "kclient.envelope.v2"
+    prefix: int = SIZE + HEADER_SIZE
+
+    def __init__(self) -> None:
+        self._batches: Framing = RecordBatchFraming()
+
+    def measure(self, buffer: Buffer, position: int = 0, /) -> int:
+        """Length of the envelope with its content."""
+        if len(buffer) - position < SIZE:
+            raise ValueError(f"{len(buffer) - position} bytes at {position} are no envelope")
+        word, length = _START.unpack_from(buffer, position)
+        if word ^ _BATCH > _KINDS or length < HEADER_SIZE:
+            raise ValueError(f"no envelope of version 2 begins at {position}")
+        return SIZE + int(length)
+
+    def inspect(self, buffer: Buffer, position: int = 0, /) -> MessageInfo:
+        """The ordinal, the length of the whole, and the greatest timestamp of the batch."""
+        if len(buffer) - position < SIZE + HEADER_SIZE:
+            raise ValueError(f"{len(buffer) - position} bytes at {position} are no envelope with a batch")
+        word, length, _, ordinal, _, _, inner, magic, _, stamp = _LOOK.unpack_from(buffer, position)
+        if word != _BATCH:
+            return BatchInfo(self.measure(buffer, position), ordinal, ordinal, -1)
+        if inner + _REST != length or magic != _MAGIC:
+            raise ValueError(f"the envelope at {position} holds {length} bytes, its batch says {inner + _REST}")
+        return BatchInfo(SIZE + length, ordinal, ordinal, stamp)
+
+    def verify(self, buffer: Buffer, position: int = 0, /) -> bool:
+        """Whether the envelope and the batch in it are whole."""
+        try:
+            found, length = _look(buffer, position)
+            if position + length > len(buffer):
+                return False
+            return found is None or self._batches.verify(buffer, position + SIZE)
+        except (ValueError, CorruptRecordError):
+            return False
+
+
+class _Ordinal(NamedTuple):
+    """A message as what is kept in extents: its ordinal is its offset."""
+
+    base_offset: int
+    last_offset: int
+    length: int
+    max_timestamp: int
+
+
+class _Ordinals:
+    """Messages in envelopes as what is kept in extents, where a store has positions of its own."""
+
+    framing: Framing = OrdinalFraming()
+
+    def wrap(self, batch: Buffer) -> Buffer:
+        """The message itself."""
+        return batch
+
+    def batches(self, messages: Buffer) -> Iterator[Stored]:
+        """All messages."""
+        view, place, inspect = memoryview(messages), 0, self.framing.inspect
+        while place < len(view):
+            info = inspect(view, place)
+            length = info.length
+            yield _Ordinal(info.first, info.last, length, info.max_timestamp), view[place : place + length]
+            place += length
+
+    def joined(self, messages: Buffer, before: Sequence[Stored], batches: Sequence[Stored]) -> Buffer:
+        """A part of the buffer: nothing is copied."""
+        begin = sum(header.length for header, _ in before)
+        return memoryview(messages)[begin : begin + sum(header.length for header, _ in batches)]
+
+
+ORDINALS: Final[Encoding] = _Ordinals()
+"""Encodes nothing: the messages have their envelopes already."""

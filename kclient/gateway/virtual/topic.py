@@ -1,0 +1,542 @@
+"""A topic of HTP that several partitions share: opened once for all, its positions are the ordinals of its messages.
+
+What is sent for them is in order. If a sync fails, all partitions are told whose messages are lost; if the outcome of a
+send is not known, all of them: the topic is opened anew under one newer epoch, and each finds out what is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+import anyio
+import anyio.lowlevel
+
+from kclient.errors import CorruptRecordError, KafkaError
+from kclient.gateway.recovery import behind_damage
+from kclient.gateway.virtual.envelopes import FoundBatch, found_in, runs_in, wrap
+from kclient.gateway.virtual.index import ENTRY, Block, IndexEntries, PartitionIndex
+from kclient.gateway.virtual.sent import SharedSent
+from kclient.gateway.virtual.windows import WINDOW_BYTES, Kept, Window, Windows
+from kclient.htp.errors import DamagedError, FencedError, OutcomeUnknownError, PositionError, StorageError
+from kclient.htp.port import DirectTopic, OpenTopic, Place, Pulled, Sent, TopicSettings, TopicStatus
+
+if TYPE_CHECKING:
+    from kclient.gateway.virtual.index_rows import IndexRows, Written
+    from kclient.types import Buffer
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.log")
+
+_SAVED_BYTES: Final = 64 << 20
+_SAVED_MESSAGES: Final = 50_000
+"""The index is written after so many bytes or messages: the most that opening the topic has to read."""
+_AT_ONCE: Final = 1_000
+"""Messages that are taken apart in one turn of the loop, about."""
+_LOOKED_AT_ONCE: Final = 200
+"""And those of which the index learns."""
+_LEAST: Final = 1 << 16
+"""Bytes of a window, at least."""
+_MUCH: Final = 64 << 20
+"""Bytes that the slowest partition keeps, and that are told of."""
+
+
+class User(Protocol):
+    """A partition in use."""
+
+    number: int
+    index: PartitionIndex
+    stalled: Callable[[BaseException], object]
+    """Called once nothing is done any more before the topic was opened anew."""
+
+    def give_up(self) -> None:
+        """It is not used any more."""
+        ...
+
+
+class SharedTopic:
+    """Made and opened by `SharedStore`.
+
+    Args:
+        inner: The topic.
+        direct: The same, if it has calls without a switch of tasks.
+        rows: Keep the index.
+        others: Rows of the topic that are written with the index.
+        kept: Of the gateway.
+        settings: Layout of the topic.
+        wall_ms: The time in milliseconds since the epoch.
+        save_soon: Has `save` called, soon.
+    """
+
+    def __init__(
+        self,
+        inner: OpenTopic,
+        direct: DirectTopic | None,
+        rows: IndexRows,
+        others: Callable[[], Mapping[str, bytes]],
+        *,
+        kept: Kept,
+        settings: TopicSettings,
+        wall_ms: Callable[[], int],
+        save_soon: Callable[[SharedTopic], object],
+    ) -> None:
+        self.inner: OpenTopic = inner
+        self.direct: DirectTopic | None = direct
+        self.settings: TopicSettings = settings
+        self.indexes: dict[int, PartitionIndex] = {}
+        """Of all partitions that have any batch, and of those in use."""
+        self.partitions: dict[int, User] = {}
+        """Those in use."""
+        self.next: int = 0
+        """The next ordinal."""
+        self.end: int = 0
+        """The ordinal behind the last message that is visible, and durable."""
+        self.over: bool = False
+        """Whether nothing is done any more: the outcome of a send is not known, or a newer epoch has it."""
+        self.windows: Windows = Windows(kept)
+        self._kept = kept
+        self._rows = rows
+        self._others = others
+        self._wall_ms = wall_ms
+        self._save_soon = save_soon
+        self._unsynced: deque[SharedSent] = deque()
+        self._sending = anyio.Lock()
+        self._reading = anyio.Lock()
+        self._saving = anyio.Lock()
+        self._lost = False
+        """Whether it has to be asked where the topic ends."""
+        self._failures = 0
+        """How many syncs have failed."""
+        self._new_bytes = self._new_messages = 0
+        """Since the index was written."""
+        self._moved = True
+        """Whether the row of the index says less than is known."""
+        self._mean = WINDOW_BYTES
+        """About how many bytes a message has."""
+        self._told = 0
+        """Bytes that the slowest partition kept when that was told last."""
+
+    @property
+    def place(self) -> Place:
+        """The topic and its incarnation."""
+        return self.inner.place
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it was opened under."""
+        return self.inner.epoch
+
+    def __str__(self) -> str:
+        return str(self.place.topic)
+
+    # Opening
+
+    async def load(self, written: Written) -> None:
+        """Find out what is in the topic: what the index's rows say, and what lies behind it, read once for all.
+
+        Raises:
+            HtpError: It cannot be read.
+        """
+        status = await self.inner.status()
+        indexes, begin = written.indexes, max(written.end, status.start)
+        if status.end < written.end:
+            logger.error("%s ends at message %d; what had been durable up to %d is lost", self, status.end, written.end)
+        if not await self._have_entries(indexes, status.end):
+            indexes, begin = {}, status.start
+        for index in indexes.values():
+            index.start_at(status.start)
+            index.cut(status.end)
+        self.indexes.update(indexes)
+        for index in self.indexes.values():
+            index.configure(self.settings)
+        await self._look_through(begin, status.end)
+        self.next, self.end = max(status.next, written.next), status.end
+        if status.end > status.start:
+            self._mean = status.size // (status.end - status.start)
+        if status.end < written.end or status.end > written.end + _SAVED_MESSAGES:
+            await self.save()  # what comes next has other places than what the rows say is lost
+
+    async def _have_entries(self, indexes: Mapping[int, PartitionIndex], end: int) -> bool:
+        """Have those of blocks in memory of which only a part is there; False if they cannot be read."""
+        for index in indexes.values():
+            for block in index.blocks:
+                if block.ordinal < end <= block.last and block.entries is None:
+                    block.entries = await self._rows.entries(index, block)
+                    if block.entries is None:
+                        return False
+        return True
+
+    def take_over(self, before: SharedTopic) -> int:
+        """Go on with the index of the topic as it was opened before; up to which ordinal it tells everything."""
+        before.cut_back(before.end)
+        for index in before.indexes.values():
+            index.cut(before.end)  # a try that failed has found more
+        self.indexes.update(before.indexes)
+        return before.end
+
+    async def find_out(self, begin: int) -> None:
+        """Find out what lies behind an ordinal after it was opened anew."""
+        status = await self.inner.status()
+        if status.end < begin:
+            logger.error("%s ends at message %d; what had been durable up to %d is lost", self, status.end, begin)
+            await self._have_entries(self.indexes, status.end)
+            for index in self.indexes.values():
+                index.cut(status.end)
+        await self._look_through(begin, status.end)
+        self.next, self.end = max(status.next, begin), status.end
+
+    async def _look_through(self, begin: int, end: int) -> None:
+        """Have an entry for each batch between two ordinals."""
+        now_ms, damaged = self._wall_ms(), list[int]()
+        async for found in self._scan(begin, end, damaged):
+            index = self.index(found.partition)
+            if found.offset < index.after and index.blocks:
+                logger.error(
+                    "%s: message %d holds offset %d of partition %d, which is there already: it is left out",
+                    self, found.ordinal, found.offset, found.partition,
+                )  # fmt: skip
+                continue
+            if damaged and index.blocks and found.offset > index.after and damaged[-1] > index.blocks[-1].last:
+                # offsets are missing, so they are in what is damaged: whoever asks for them is told
+                index.add(index.after, found.offset - 1, damaged[-1], 0, -1, now_ms)
+            index.add(found.offset, found.last_offset, found.ordinal, found.size, found.max_timestamp, now_ms)
+            self._new_bytes += found.size
+            self._new_messages += 1
+            self._moved = True
+
+    async def _scan(self, begin: int, end: int, damaged: list[int]) -> AsyncIterator[FoundBatch]:
+        """The batches between two ordinals; what is damaged is passed over, and its last ordinal added to a list."""
+        looked = 0
+        while begin < end:
+            try:
+                pulled = await self.inner.pull(begin, max_bytes=WINDOW_BYTES)
+                if not pulled.data:
+                    return
+                begin = pulled.first
+                for found in found_in(pulled.data, pulled.first):
+                    if found.ordinal >= end:
+                        return
+                    yield found
+                    begin = found.ordinal + 1
+                    looked += 1
+                    if looked % _LOOKED_AT_ONCE == 0:
+                        await anyio.lowlevel.checkpoint()
+                begin = pulled.last + 1
+            except (DamagedError, CorruptRecordError) as damage:
+                behind = await behind_damage(self.inner, begin, end)
+                behind = max(behind, begin + 1)
+                logger.error(
+                    "%s: messages from %d to %d are damaged, and whatever partitions they belong to lack them. Restore "
+                    "the data directory from a backup (%s)", self, begin, behind, damage,
+                )  # fmt: skip
+                damaged.append(behind - 1)
+                begin = behind
+            await anyio.lowlevel.checkpoint()
+
+    def index(self, partition: int) -> PartitionIndex:
+        """That of a partition; an empty one if it has none yet."""
+        found = self.indexes.get(partition)
+        if found is None:
+            found = self.indexes[partition] = PartitionIndex(partition)
+            found.configure(self.settings)
+        return found
+
+    async def configure(self, settings: TopicSettings) -> None:
+        """Change the layout."""
+        if settings != self.settings:
+            await self.inner.configure(settings)
+            self.settings = settings
+            for index in self.indexes.values():
+                index.configure(settings)
+
+    # Sending
+
+    def check(self) -> None:
+        """Raise if it is over."""
+        if self.over:
+            raise OutcomeUnknownError(
+                f"{self}: what became of an earlier send is not known, and nothing is done before it is opened anew"
+            )
+
+    def send_nowait(self, partition: User, batches: Sequence[FoundBatch], data: Sequence[Buffer]) -> Sent | None:
+        """Append batches of a partition, all or none; None, and nothing is done, if that has to wait.
+
+        The caller has checked that it is not over.
+        """
+        direct = self.direct
+        if direct is None or self._lost or self._sending.locked():
+            return None
+        number, ordinal = partition.number, self.next
+        try:
+            sent = direct.send_nowait([wrap(number, ordinal + at, batch) for at, batch in enumerate(data)])
+        except OutcomeUnknownError as error:
+            self.stop(error, but=partition)
+            raise
+        return None if sent is None else self._sent(partition.index, batches, sent)
+
+    async def send(self, partition: User, batches: Sequence[FoundBatch], data: Sequence[Buffer]) -> Sent:
+        """Append batches of a partition, all or none; nothing if the sync of earlier ones fails while this waits."""
+        failures, number = self._failures, partition.number
+        async with self._sending:
+            self.check()
+            if self._lost:
+                await self._find_end()
+            if self._failures != failures:  # whoever sends was told that this is undone with those
+                raise StorageError(f"{self}: what was sent before could not be synced")
+            messages = [wrap(number, self.next + at, batch) for at, batch in enumerate(data)]
+            self._lost = True  # unless it succeeds
+            try:
+                sent = await self.inner.send(messages)
+            except OutcomeUnknownError as error:
+                self.stop(error, but=partition)
+                raise
+            self.check()
+            self._lost = self._failures != failures
+            return self._sent(partition.index, batches, sent)
+
+    def _sent(self, index: PartitionIndex, batches: Sequence[FoundBatch], inner: Sent) -> SharedSent:
+        ordinal, before, now_ms = self.next, index.after, self._wall_ms()
+        sizes = []
+        for each in batches:
+            index.add(each.offset, each.last_offset, self.next, each.size, each.max_timestamp, now_ms)
+            self.next += 1
+            sizes.append(each.size)
+            self._new_bytes += each.size
+        self._new_messages += len(sizes)
+        self._mean += (sizes[-1] - self._mean) >> 4
+        sent = SharedSent(index, batches[0].offset, batches[-1].last_offset, ordinal, sizes, before, inner)
+        self._unsynced.append(sent)
+        inner.on_synced(partial(self._synced, sent))
+        return sent
+
+    def _synced(self, sent: SharedSent, error: BaseException | None) -> None:
+        if self.over or sent.undone:
+            return
+        if error is None:
+            self.end = max(self.end, sent.ordinal + len(sent.sizes))
+            self._moved = True
+            while self._unsynced and self._unsynced[0].ordinal <= sent.ordinal:
+                self._unsynced.popleft()
+            if self._new_bytes > _SAVED_BYTES or self._new_messages > _SAVED_MESSAGES:
+                self._new_bytes = self._new_messages = 0
+                self._save_soon(self)
+        elif isinstance(error, OutcomeUnknownError):
+            if sent.ordinal + len(sent.sizes) > self.end:  # else what came after it is durable, and so is it
+                self.stop(error, but=self.partitions.get(sent.index.number) if sent.heard else None)
+        else:
+            self._failed(sent.ordinal)
+
+    def _failed(self, ordinal: int) -> None:
+        """What was sent from an ordinal on is not there."""
+        self._failures += 1
+        self.cut_back(ordinal)
+        self.windows.clear()
+        self.next, self._lost = ordinal, True
+        if self.direct is not None:
+            try:
+                self.next, self._lost = self.direct.status_nowait().next, False
+            except KafkaError as error:
+                logger.error("%s: its end is not known: %s", self, error)
+
+    def cut_back(self, ordinal: int) -> None:
+        """Forget what was sent from an ordinal on, and is not durable."""
+        while self._unsynced and self._unsynced[-1].ordinal >= ordinal:
+            sent = self._unsynced.pop()
+            sent.undone = True
+            sent.index.undo(sent.sizes, sent.before)
+
+    async def _find_end(self) -> None:
+        """Ask where the topic ends; what is there against expectation is known from then on."""
+        status = await self.inner.status()
+        if not self._unsynced:
+            await self._look_through(self.next, status.end)
+            self.end = max(self.end, status.end)
+        self.next, self._lost = max(status.next, self.next if self._unsynced else 0), False
+
+    def stop(self, error: BaseException, but: User | None) -> None:
+        """Nothing is done any more before it is opened anew: have its partitions do so, but for one."""
+        if not self.over:
+            self.over = True
+            self.windows.clear()
+            for partition in list(self.partitions.values()):
+                if partition is not but:
+                    partition.stalled(error)
+
+    def visible(self, index: PartitionIndex) -> int:
+        """The offset behind the last visible batch of a partition."""
+        for sent in self._unsynced:
+            if sent.index is index:
+                return sent.before
+        return index.after
+
+    async def ends(self) -> TopicStatus:
+        """Where the topic begins and ends, looked for anew if that is not known."""
+        if self.over:
+            raise FencedError(f"{self} is opened anew")
+        if self._lost:
+            async with self._sending:
+                self.check()
+                if self._lost:
+                    await self._find_end()
+        return await self.inner.status()
+
+    # Reading
+
+    @property
+    def _window_bytes(self) -> int:
+        """So much is read at once, that it is not more messages than may be taken apart in one turn of the loop."""
+        return max(min(WINDOW_BYTES, _AT_ONCE * self._mean), _LEAST)
+
+    def read_nowait(self, ordinal: int, few: int | None) -> Window | None:
+        """Messages from an ordinal on; None if they must first come from the disk."""
+        window = self.windows.find(ordinal)
+        if window is not None:
+            return window
+        direct = self.direct
+        if direct is None:
+            return None
+        begin = self.windows.begin_for(ordinal) if few is None else ordinal
+        try:
+            try:
+                pulled = direct.pull_nowait(begin, max_bytes=self._window_bytes, max_messages=few)
+            except PositionError:  # it was trimmed meanwhile, up to there at most
+                if begin == ordinal:
+                    raise
+                pulled = direct.pull_nowait(ordinal, max_bytes=self._window_bytes)
+            if pulled is not None and pulled.last < ordinal:
+                pulled = direct.pull_nowait(ordinal, max_bytes=self._window_bytes)
+        except DamagedError:
+            if few == 1:
+                raise
+            few, pulled = 1, direct.pull_nowait(ordinal, max_bytes=1, max_messages=1)
+        return None if pulled is None else self._window(pulled, ordinal, few)
+
+    async def read(self, ordinal: int, few: int | None) -> Window:
+        """The same, from the disk."""
+        async with self._reading:
+            window = self.windows.find(ordinal)
+            if window is not None:
+                return window
+            begin = self.windows.begin_for(ordinal) if few is None else ordinal
+            try:
+                try:
+                    pulled = await self.inner.pull(begin, max_bytes=self._window_bytes, max_messages=few)
+                except PositionError:
+                    if begin == ordinal:
+                        raise
+                    pulled = await self.inner.pull(ordinal, max_bytes=self._window_bytes)
+                if pulled.last < ordinal:
+                    pulled = await self.inner.pull(ordinal, max_bytes=self._window_bytes)
+            except DamagedError:
+                if few == 1:
+                    raise
+                few, pulled = 1, await self.inner.pull(ordinal, max_bytes=1, max_messages=1)
+            return self._window(pulled, ordinal, few)
+
+    def _window(self, pulled: Pulled, ordinal: int, few: int | None) -> Window:
+        if not pulled.data or pulled.first > ordinal:
+            raise DamagedError(f"{self}: message {ordinal} is not there")
+        data = memoryview(pulled.data)
+        runs, following = runs_in(data, pulled.first)
+        if following <= ordinal:
+            raise DamagedError(f"{self}: message {ordinal} is damaged")
+        window = Window(pulled.first, following, len(data), runs)
+        self._mean = len(data) // (following - pulled.first)
+        if few is None and not self.over:
+            self.windows.add(window)
+        return window
+
+    async def entries(self, index: PartitionIndex, block: Block) -> bool:
+        """Have the entries of a block in memory; False if there is no room to keep them: whoever asks forgets them.
+
+        Raises:
+            DamagedError: They cannot be read, and not be found among the messages either.
+        """
+        if block.entries is None:
+            found = await self._rows.entries(index, block) or await self._find_entries(index, block)
+            if block.entries is None:
+                block.entries = found
+                return self._keep(block)
+        return True
+
+    async def _find_entries(self, index: PartitionIndex, block: Block) -> IndexEntries:
+        found = IndexEntries.none()
+        async for each in self._scan(block.ordinal, block.last + 1, []):
+            if each.partition == index.number:
+                found.offsets.append(each.offset)
+                found.ordinals.append(each.ordinal)
+                found.timestamps.append(each.max_timestamp)
+        if not len(found):
+            raise DamagedError(f"{self}: nothing of partition {index.number} is left from offset {block.first} on")
+        return found
+
+    def _keep(self, block: Block) -> bool:
+        """The entries of a block are written: they stay in memory as long as there is room."""
+
+        def drop() -> None:
+            block.entries = None
+
+        return self._kept.keep(block, ENTRY * block.count, drop)
+
+    # What is kept of it
+
+    async def trim(self) -> None:
+        """Drop the messages that no partition needs any more."""
+        if self.over:
+            return
+        needed = {index.number: first for index in self.indexes.values() if (first := index.needed) is not None}
+        slowest = min(needed, key=needed.__getitem__, default=None)
+        start = await self.inner.trim(self.end if slowest is None else min(needed[slowest], self.end))
+        self.windows.drop_below(start)
+        if slowest is not None:
+            await self._tell_of(slowest)
+
+    async def _tell_of(self, slowest: int) -> None:
+        """Say what the slowest partition keeps of the others, if that is much, and has become twice as much."""
+        status = await self.inner.status()
+        kept = status.size - sum(index.size for index in self.indexes.values())
+        if kept < _MUCH or 2 * kept < status.size:
+            self._told = 0
+        elif kept >= 2 * self._told:
+            self._told = kept
+            logger.warning(
+                "%s keeps %d bytes that were deleted, of %d: space is freed only below the oldest record of all "
+                "partitions, which is partition %d's. Have retention or DeleteRecords remove that, or use "
+                "mapping=multilevel for topics whose partitions differ so much",
+                self, kept, status.size, slowest,
+            )  # fmt: skip
+
+    async def save(self) -> None:
+        """Write the index, as far as it is durable.
+
+        Raises:
+            HtpError: The store failed; the next call writes it.
+        """
+        async with self._saving:
+            if self.over or not (self._moved or any(index.changes != index.saved for index in self.indexes.values())):
+                return
+            self._moved = False
+            self._new_bytes = self._new_messages = 0
+            try:
+                whole = await self._rows.write(self.indexes, self.end, max(self.next, self.end), self._others)
+            except BaseException:  # cancelled too
+                self._moved = True
+                raise
+        for _, block in whole:
+            if block.entries is not None and not self._keep(block):
+                block.entries = None
+
+    async def saved(self) -> None:
+        """Until the index is not being written."""
+        async with self._saving:
+            return
+
+    def close(self) -> None:
+        """Nothing of it is used any more."""
+        self.over = True
+        self.windows.clear()
+        for index in self.indexes.values():
+            for block in index.blocks:
+                self._kept.discard(block)

@@ -1,0 +1,13 @@
+"""What the tests of partitions that share a topic have in common."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mappings import have_topics_lie
+
+
+@pytest.fixture
+def virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways keep new topics in HTP so that their partitions share one."""
+    have_topics_lie(monkeypatch, "virtual")
