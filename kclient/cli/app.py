@@ -215,6 +215,19 @@ def store_verify(
     return verify(directory)
 
 
+@store_app.command("upgrade", cls=_Command)
+def store_upgrade(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory, which no gateway uses.")],
+) -> int:
+    """Bring DIR from the format of an earlier version to this one's, as the next start of a gateway would.
+
+    Versions that are older than this one do not open it any more: back it up before, if you may want to go back.
+    """
+    from kclient.cli.store import upgrade
+
+    return upgrade(directory)
+
+
 # ---- topics -------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""`kclient store`: looks after a gateway's data directory while no gateway uses it."""
+"""`kclient store`: looks after a gateway's data directory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kclient.cli import output
 from kclient.cli.errors import FAILED, check_terminated
 from kclient.gateway.rows.inspection import RowInspection
 from kclient.htp.embedded.inspection import Inspection, TopicReport
+from kclient.htp.embedded.upgrading import upgrade as upgrade_directory
 from kclient.htp.findings import Finding, Severity
 from kclient.records import RecordBatchFraming
 
@@ -29,6 +30,16 @@ def verify(directory: str) -> int:
         findings += rows.compare()
     _print(reports, rows.rows, findings)
     return FAILED if any(finding.severity is Severity.ERROR for finding in findings) else 0
+
+
+def upgrade(directory: str) -> int:
+    """Bring a data directory to this version's format, and say from which."""
+    before, after = upgrade_directory(directory)
+    if before == after:
+        output.line(f"{directory} has format {after}, which is this version's: there was nothing to upgrade")
+    else:
+        output.line(f"{directory} was upgraded from format {before} to {after}")
+    return 0
 
 
 def _read_topics(inspection: Inspection, progress: Callable[[int], object]) -> Iterator[TopicReport]:

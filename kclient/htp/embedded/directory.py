@@ -85,6 +85,8 @@ class DataDirectory:
         self._taking = threading.Lock()
         """Held while the lock is taken or given up."""
         self._closed = False
+        self.found_format: int = FORMAT
+        """The format in which `open` found the directory; it has made that of this version of it."""
         self.on_fork: Callable[[], object] | None = None
         """Called in a forked child, which does not own the directory."""
 
@@ -172,6 +174,7 @@ class DataDirectory:
                 f"{self.path} is written in format {version}; this version of kclient knows formats up to {FORMAT}: "
                 "use a newer one (pip install --upgrade htp-kclient)"
             )
+        self.found_format = version
         while version < FORMAT:
             MIGRATIONS[version](self._files, self.path)
             version += 1
