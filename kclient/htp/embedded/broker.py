@@ -11,6 +11,7 @@ import anyio.lowlevel
 
 from kclient.concurrency import LoopHandle, NamedLocks, thread_to_the_end, to_the_end
 from kclient.htp.embedded.checkpoints import SyncCheckpoints, fenced
+from kclient.htp.embedded.ends import Ends, EndsSocket
 from kclient.htp.embedded.group_commit import GroupCommit
 from kclient.htp.embedded.handles import OpenFiles
 from kclient.htp.embedded.index_memory import IndexMemory
@@ -109,10 +110,12 @@ class EmbeddedBroker:
         """Whose files may be open: those of what is held, and those that are being closed or deleted."""
         self._failed = False
         """Whether nothing is synced any more: files may be in use until the syncer has stopped."""
+        self._ends_socket = EndsSocket(f"{directory.path}/{directory.shard}", self._ends)
         directory.on_fork = self._fork
 
     def _fork(self) -> None:
         path = self._directory.path
+        self._ends_socket.abandon()
         self._refuse(lambda: StoreClosedError(f"{path} is open in the parent process, not in this forked one"))
         self._logs.clear()  # the parent's: nothing of them is touched here
         self._locks = NamedLocks()  # whoever holds one works there
@@ -131,6 +134,11 @@ class EmbeddedBroker:
             self._syncer.start()
         except OSError as error:
             raise StorageError(f"{self._directory.topics_path} cannot be opened: {error}") from error
+        self._ends_socket.start()
+
+    def _ends(self) -> Ends:
+        """Where the logs end that may be written to."""
+        return {incarnation: topic.use().written_end for incarnation, topic in self._held.items()}
 
     async def aclose(self) -> None:
         """Sync everything, write checkpoints and indexes, and end the thread. The manager must still be open."""
@@ -147,6 +155,7 @@ class EmbeddedBroker:
         finally:
             # whoever is at work, maybe in a thread, would go on in the files of the next owner
             await self._locks.all_free()
+            await thread_to_the_end(self._ends_socket.stop)
             await thread_to_the_end(self._syncer.stop)
             for log in self._logs:
                 log.release()

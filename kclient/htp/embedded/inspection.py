@@ -5,7 +5,6 @@ Nothing is changed, so it serves for copies on media that cannot be written to a
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -18,17 +17,17 @@ from sqlalchemy import Connection, create_engine, select, text
 from sqlalchemy.exc import DatabaseError
 
 from kclient.htp.embedded.checkpoints import checkpoint_key
-from kclient.htp.embedded.directory import FORMAT, SHARD, DataDirectory, is_data_directory, topic_directory
+from kclient.htp.embedded.directory import DataDirectory, topic_directory
 from kclient.htp.embedded.index import SegmentIndex
 from kclient.htp.embedded.reading import scan
 from kclient.htp.embedded.recovery import SET_ASIDE, SyncCheckpoint
 from kclient.htp.embedded.segment import Segment, base_of
+from kclient.htp.embedded.sharing import check_data_directory, locks_shared, shards_of
 from kclient.htp.embedded.tables import counter, entries, topics
-from kclient.htp.errors import FormatVersionError, LockedError, StorageError, UnknownFramingError
+from kclient.htp.errors import StorageError, UnknownFramingError
 from kclient.htp.findings import Finding, error, note
 from kclient.htp.framings import find_framing
 from kclient.htp.port import Framing, Place, Topic, TopicInfo
-from kclient.htp.rows import parse_object, whole
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -75,9 +74,8 @@ class Inspection:
 
     def __enter__(self) -> Self:
         try:
-            self._check_format()
-            for shard in self._shards():
-                self._lock(shard)
+            check_data_directory(self.path)
+            self._opened.enter_context(locks_shared(self.path))
             self._open_manager()
         except BaseException:
             self._opened.close()
@@ -88,40 +86,6 @@ class Inspection:
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._opened.close()
-
-    def _check_format(self) -> None:
-        if not is_data_directory(self.path):
-            raise FormatVersionError(f"{self.path} is not a data directory of kclient: it has no format.json")
-        try:
-            version = whole(parse_object(Path(self.path, "format.json").read_bytes())["format"], 1)
-        except (ValueError, KeyError) as raised:
-            raise FormatVersionError(
-                f"{self.path}/format.json is damaged: restore it from a backup ({raised})"
-            ) from raised
-        if version > FORMAT:
-            raise FormatVersionError(
-                f"{self.path} is written in format {version}; this version of kclient knows formats up to {FORMAT}"
-            )
-
-    def _shards(self) -> list[str]:
-        return [name for name in _names(self.path) if SHARD.fullmatch(name)]
-
-    def _lock(self, shard: str) -> None:
-        """Share the lock with others that only look: whoever would write waits for us, or has it already."""
-        try:
-            fd = os.open(f"{self.path}/{shard}/lock", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # a copy may lack it
-            return
-        self._opened.callback(os.close, fd)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            text = os.read(fd, 100).decode(errors="replace").strip()
-            owner = int(text) if text.isdigit() else None
-            who = "another process" if owner is None else f"process {owner}"
-            raise LockedError(
-                f"{self.path}/{shard} is in use by {who}: stop it there, or look at a backup", owner=owner
-            ) from None
 
     # What the manager says
 
@@ -163,7 +127,7 @@ class Inspection:
 
     def directories(self) -> Iterator[Finding]:
         """Directories of messages that the manager knows nothing of, and what deletions have left."""
-        for shard in self._shards():
+        for shard in shards_of(self.path):
             folder = f"{self.path}/{shard}/topics"
             for name in _names(folder):
                 number, where = DataDirectory.incarnation_of(name), f"{shard}/topics/{name}"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from kclient.htp.appending import inspect_all
 from kclient.htp.embedded.cutting import cut, discard
+from kclient.htp.embedded.ends import LogEnd
 from kclient.htp.embedded.log_reader import LogReader
 from kclient.htp.embedded.pulling import Cursors
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, sweep_set_aside
@@ -134,6 +135,12 @@ class TopicLog:
             return self._synced
         active = self._segments[-1]
         return LogPlace(self.next, active, active.size)
+
+    @property
+    def written_end(self) -> LogEnd:
+        """Where it ends, with what is not synced yet."""
+        active = self._segments[-1]
+        return LogEnd(active.base, active.size)
 
     @property
     def end(self) -> int:
