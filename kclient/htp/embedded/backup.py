@@ -33,8 +33,8 @@ class BackupReport(NamedTuple):
     in_use: bool
     """Whether somebody had the store open."""
     exact: bool
-    """Whether all logs were looked at in the same moment. Else, as with an owner that tells no ends, they were looked at
-    one after another within milliseconds: a log may have messages that are younger than the end of another one."""
+    """Whether all logs were looked at in the same moment. Else, as with an owner that tells no ends, they were looked
+    at one after another within milliseconds: a log may have messages that are younger than the end of another one."""
 
 
 def back_up(

@@ -12,7 +12,7 @@ from typing import Final
 from crc32c import crc32c
 
 from kclient.htp.embedded.files import Files, SyncPoint, sync_data
-from kclient.htp.embedded.space import NO_SPACE, space_left
+from kclient.htp.embedded.space import NO_SPACE
 from kclient.htp.errors import StorageError, StorageFullError
 
 _PIECE: Final = 1 << 20
@@ -63,7 +63,7 @@ class Copier:
 
     def check_space(self, needed: int) -> None:
         """Refuse what will not fit, before anything is copied. Raises `StorageFullError`."""
-        left = space_left(f"{self.target}/.")
+        left = self._files.free_bytes(self.target)
         if left < needed + _SPARE:
             raise StorageFullError(
                 f"{self.target} has {left:,} bytes left, and {needed + _SPARE:,} are needed: make space, or name a "

@@ -108,6 +108,14 @@ class Files:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
+    def free_bytes(self, directory: str) -> int:
+        """Bytes that may still be written in a directory, as far as its file system says so; very many if not."""
+        try:
+            found = os.statvfs(directory)
+        except OSError:
+            return sys.maxsize
+        return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
+
     def open_directory(self, path: str) -> int:
         """Open a directory, to sync it or its file system."""
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

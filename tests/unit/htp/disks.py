@@ -144,7 +144,7 @@ class PowerCutFiles(Files):
             path = present.get(number)
             if path is not None and os.path.isdir(path):
                 if name == "mgr":
-                    shutil.copytree(path, f"{target}/{name}", ignore=shutil.ignore_patterns("*-shm"))
+                    shutil.copytree(path, f"{target}/{name}", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
                     continue
                 os.mkdir(f"{target}/{name}")
                 now = {each: self._number(f"{path}/{each}") for each in os.listdir(path)}
