@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kclient.htp.embedded.copying import Copier
 from kclient.htp.embedded.files import Files
-from kclient.htp.embedded.manifest import DATA, MANIFEST, BackedUpFile, Manifest
+from kclient.htp.embedded.manifest import DATA, MANIFEST, BackedUpFile, BackupManifest
 from kclient.htp.embedded.moment import FoundTopic, Moment
 from kclient.htp.embedded.sharing import check_data_directory, locks_shared
 from kclient.htp.errors import LockedError, StorageError, StorageFullError
@@ -89,7 +89,7 @@ class _Backup:
         self._target = target
         self._moment = moment
         self._copier = copier
-        self._manifest = Manifest(check_data_directory(source), moment.taken_ms)
+        self._manifest = BackupManifest(check_data_directory(source), moment.taken_ms)
 
     def take(self, total: Callable[[int], object]) -> BackupReport:
         database = f"{self._target}/{DATA}/{_DATABASE}"

@@ -22,7 +22,7 @@ _YOUNG_S: Final = 60.0
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
-class Links:
+class HardLinks:
     """A directory of hard links in a shard, from `with` to its end.
 
     One that a process left behind that was killed is removed by the next backup, or by the next start of the owner

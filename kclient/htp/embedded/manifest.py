@@ -35,7 +35,7 @@ class BackedUpFile(NamedTuple):
 
 
 @dataclass(slots=True)
-class Manifest:
+class BackupManifest:
     """What a backup holds."""
 
     data_format: int
@@ -67,7 +67,7 @@ class Manifest:
         }
 
     @classmethod
-    def decode(cls, content: bytes) -> Manifest:
+    def decode(cls, content: bytes) -> BackupManifest:
         """Read the content of the file.
 
         Raises:
@@ -98,7 +98,7 @@ class Manifest:
         return manifest
 
 
-def read_manifest(backup: str) -> Manifest:
+def read_manifest(backup: str) -> BackupManifest:
     """The manifest of a backup.
 
     Raises:
@@ -114,7 +114,7 @@ def read_manifest(backup: str) -> Manifest:
             "remove what it has left"
         ) from None
     try:
-        return Manifest.decode(content)
+        return BackupManifest.decode(content)
     except FormatVersionError as error:
         raise FormatVersionError(f"{path}: {error}") from None
     except ValueError as error:

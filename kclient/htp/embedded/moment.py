@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from kclient.htp.embedded.checkpoints import checkpoint_key
 from kclient.htp.embedded.directory import DataDirectory, topic_directory
 from kclient.htp.embedded.ends import Ends, LogEnd, ask_ends
-from kclient.htp.embedded.links import Links
+from kclient.htp.embedded.links import HardLinks
 from kclient.htp.embedded.segment import INDEX_SUFFIX, base_of
 from kclient.htp.embedded.sharing import shards_of
 from kclient.htp.errors import StorageError
@@ -118,7 +118,7 @@ class Moment:
     # --- a store that is in use ---
 
     def _take_from_owner(self) -> None:
-        links = {shard: self._stack.enter_context(Links(f"{self.path}/{shard}")) for shard in shards_of(self.path)}
+        links = {shard: self._stack.enter_context(HardLinks(f"{self.path}/{shard}")) for shard in shards_of(self.path)}
         for shard, of_shard in links.items():
             self._look(shard, of_shard, lambda: None)  # most files, so that there is little to do in the moment
         for _ in range(_ATTEMPTS):
@@ -130,7 +130,7 @@ class Moment:
             "can wait: stop it first"
         )
 
-    def _hold(self, links: dict[str, Links]) -> None:
+    def _hold(self, links: dict[str, HardLinks]) -> None:
         reader = _connect(self._database)
         try:
             with _locked(self._database):
@@ -160,7 +160,7 @@ class Moment:
 
     # --- files ---
 
-    def _look(self, shard: str, links: Links | None, check: Callable[[], object]) -> dict[str, list[FoundFile]]:
+    def _look(self, shard: str, links: HardLinks | None, check: Callable[[], object]) -> dict[str, list[FoundFile]]:
         """What lies in the directories of topics; each file with a link, if it needs one."""
         found: dict[str, list[FoundFile]] = {}
         folder = f"{self.path}/{shard}/topics"
@@ -222,7 +222,7 @@ class Moment:
         return list(self._found)
 
 
-def _files(path: str, directory: int, links: Links | None, end: LogEnd | None) -> Iterator[FoundFile]:
+def _files(path: str, directory: int, links: HardLinks | None, end: LogEnd | None) -> Iterator[FoundFile]:
     """The files in the directory of a topic that belong to its log up to an end."""
     names = os.listdir(directory)
     bases = {base for name in names if (base := base_of(name)) is not None}

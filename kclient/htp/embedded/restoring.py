@@ -9,7 +9,7 @@ from pathlib import Path
 from kclient.htp.embedded.copying import Copier
 from kclient.htp.embedded.directory import FORMAT
 from kclient.htp.embedded.files import Files
-from kclient.htp.embedded.manifest import DATA, BackedUpFile, Manifest, read_manifest
+from kclient.htp.embedded.manifest import DATA, BackedUpFile, BackupManifest, read_manifest
 from kclient.htp.errors import DamagedError, FormatVersionError, StorageError
 
 _FORMAT_FILE = "format.json"
@@ -22,7 +22,7 @@ def restore(
     total: Callable[[int], object] = lambda _: None,
     progress: Callable[[int], object] = lambda _: None,
     files: Files | None = None,
-) -> Manifest:
+) -> BackupManifest:
     """Copy a backup into a directory, which a gateway opens then as after a crash; blocks.
 
     Every file is compared with the manifest while it is copied. If anything fails, an interrupt too, what was copied is
