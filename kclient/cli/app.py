@@ -254,6 +254,20 @@ def store_restore(
     return restore(source, directory)
 
 
+@store_app.command("dump", cls=_Command)
+def store_dump(
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="The data directory, which no gateway uses; nothing in it is changed.")
+    ],
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only what belongs to this topic.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each topic, row and message.")] = False,
+) -> int:
+    """Show what is in DIR: topics, rows, and the header of each record batch with what its checksum says."""
+    from kclient.cli.dump import dump
+
+    return dump(directory, topic, as_json=as_json)
+
+
 # ---- topics -------------------------------------------------------------------------------------------------
 
 

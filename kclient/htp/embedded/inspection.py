@@ -19,6 +19,7 @@ from sqlalchemy.exc import DatabaseError
 from kclient.htp.embedded.checkpoints import checkpoint_key
 from kclient.htp.embedded.directory import DataDirectory, topic_directory
 from kclient.htp.embedded.index import SegmentIndex
+from kclient.htp.embedded.listing import StoredMessage, stored_messages
 from kclient.htp.embedded.reading import scan
 from kclient.htp.embedded.recovery import SET_ASIDE, SyncCheckpoint
 from kclient.htp.embedded.segment import Segment, base_of
@@ -140,6 +141,30 @@ class Inspection:
                 elif number not in self.topics:
                     yield note(where, "holds messages of no topic: the next start sets it aside")
 
+    def messages(self, info: TopicInfo) -> Iterator[StoredMessage]:
+        """The messages of a topic, one by one; where its checkpoint is damaged, as if there were none.
+
+        Raises:
+            UnknownFramingError: Nobody knows how they are framed.
+            OSError: A file cannot be read.
+        """
+        checkpoint = self._checkpoint_of(info) or SyncCheckpoint()
+        return stored_messages(self._directory_of(info), find_framing(checkpoint.framing or self._framing), checkpoint)
+
+    def framing_of(self, info: TopicInfo) -> str:
+        """The name of the framing of a topic's messages; that which was given to this, if nothing says so."""
+        checkpoint = self._checkpoint_of(info)
+        return (None if checkpoint is None else checkpoint.framing) or self._framing
+
+    def _checkpoint_of(self, info: TopicInfo) -> SyncCheckpoint | None:
+        row = self._value(checkpoint_key(info.broker or _FIRST_SHARD, info.incarnation))
+        with suppress(ValueError):
+            return None if row is None else SyncCheckpoint.decode(row)
+        return None
+
+    def _directory_of(self, info: TopicInfo) -> str:
+        return f"{self.path}/{info.broker or _FIRST_SHARD}/topics/{topic_directory(info.place)}"
+
     def topic(self, info: TopicInfo, progress: Callable[[int], object]) -> TopicReport:
         """Read all messages of a topic.
 
@@ -148,7 +173,7 @@ class Inspection:
             progress: Is told of bytes that were read.
         """
         shard, where = info.broker or _FIRST_SHARD, str(info.topic)
-        directory = f"{self.path}/{shard}/topics/{topic_directory(info.place)}"
+        directory = self._directory_of(info)
         row = self._value(checkpoint_key(shard, info.incarnation))
         try:
             checkpoint = SyncCheckpoint() if row is None else SyncCheckpoint.decode(row)
