@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from kclient.concurrency import LoopHandle, Wakeup
 from kclient.errors import ClosedError
 from kclient.htp.errors import LeaseHeldError
+from kclient.htp.urls import split_options
 from kclient.net.address import Address
 from kclient.net.streams import ByteStream, SocketStream, memory_pair, socket_pair
 
@@ -37,12 +38,12 @@ LONGEST_PATH = 100
 
 
 def local_address(htp: str) -> Address | None:
-    """The address under which clients name a store, the same for every spelling; None for other stores."""
+    """The address under which clients name a store, the same for every spelling and all options; None for others."""
     scheme, _, rest = htp.partition(":")
     if scheme == "memory":
         return Address(rest.removeprefix("//"), 0, scheme)
     if scheme == "embedded":
-        return Address(os.path.realpath(rest), 0, scheme)
+        return Address(os.path.realpath(split_options(rest)[0]), 0, scheme)
     return None
 
 

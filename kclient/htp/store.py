@@ -34,7 +34,8 @@ def open_store(url: str, **options: Any) -> Store:
 
     Args:
         url: `memory:NAME` (shared by all in the process that use the name, until it is reset),
-            `embedded:DIRECTORY` (files and SQLite), or the scheme of an installed backend.
+            `embedded:DIRECTORY` (files and SQLite), or the scheme of an installed backend. `embedded:` takes
+            `?min_free_bytes=NUMBER` behind the directory, too.
         options: Passed to the backend; `durability="synced"` or `"written"` is known to all.
 
     Raises:

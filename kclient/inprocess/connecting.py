@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from kclient.errors import BrokerConnectionError, ClosedError
+from kclient.errors import BrokerConnectionError, ClosedError, ConfigError
 from kclient.gateway.local import find_local, find_socket, local_address
 from kclient.htp.embedded.directory import is_data_directory
 from kclient.htp.errors import LeaseHeldError, LockedError, StorageError, StorageFullError
+from kclient.htp.urls import split_options
 from kclient.inprocess.hosts import Host, HostState, host_of, start_host
 from kclient.net.address import Address
 from kclient.net.connectors import connect as connect_address
@@ -28,8 +29,14 @@ async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
 
     Raises:
         BrokerConnectionError: If the store belongs to a process that does not answer.
+        ConfigError: The address has options, which only whoever opens the store can give.
         KafkaError: If the store cannot be opened.
     """
+    if address.scheme == "embedded" and split_options(address.host)[1]:
+        raise ConfigError(
+            f"{address} has options of the store, and clients share one that may be open: name the directory alone, "
+            "and give them to the gateway that serves it"
+        )
     found = local_address(str(address))
     assert found is not None, "registered for memory: and embedded: only"
     seconds = config.socket_connection_setup_timeout_ms / 1000

@@ -20,6 +20,7 @@ from kclient.htp.embedded.space import opening_error
 from kclient.htp.embedded.syncer import GROUP_SYNC_MODES
 from kclient.htp.errors import StorageError, StoreClosedError
 from kclient.htp.port import DURABILITY_SYNCED, DURABILITY_WRITTEN, TopicSettings
+from kclient.htp.urls import split_options
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.broker import EmbeddedBroker
@@ -35,23 +36,29 @@ def open_embedded(
     settings: TopicSettings | None = None,
     group_sync: str = "auto",
     max_open_files: int | None = None,
+    min_free_bytes: int | None = None,
     files: Files | None = None,
 ) -> EmbeddedStore:
     """The store in a data directory; `async with` opens it.
 
     Args:
-        path: The directory; made if it does not exist.
+        path: The directory; made if it does not exist. `?min_free_bytes=NUMBER` may follow.
         durability: `synced`: messages are visible and acknowledged when they are on disk; `written`: when the
             operating system has them, as Kafka does by default.
         settings: Layout of topics that are opened without settings of their own.
         group_sync: `auto`; `each`: never sync the whole file system at once; `filesystem`: always.
         max_open_files: Segments that are open at a time; if None, as many as the process may open and leaves to them.
+        min_free_bytes: With less space left on the file system of the directory, messages are refused
+            (`StorageFullError`), so that deletions, trims and commits still have some; with less than twice that, the
+            log warns. None and 0: messages are taken until there is no space.
         files: Stands in for the operating system's files (fault injection).
 
     Raises:
         ConfigError: If an option has no such value.
         MissingExtraError: If SQLAlchemy is not installed.
     """
+    path, options = split_options(path)
+    min_free_bytes = _min_free_bytes(min_free_bytes, options)
     if not path:
         raise ConfigError("embedded: needs a directory, as in embedded:./data")
     if durability not in (DURABILITY_SYNCED, DURABILITY_WRITTEN):
@@ -62,7 +69,25 @@ def open_embedded(
         import sqlalchemy  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("SQLAlchemy", "gateway", "Embedded HTP") from error
-    return EmbeddedStore(path, durability, settings or TopicSettings(), group_sync, max_open_files, files or Files())
+    return EmbeddedStore(
+        path, durability, settings or TopicSettings(), group_sync, max_open_files, min_free_bytes, files or Files()
+    )
+
+
+def _min_free_bytes(given: int | None, options: dict[str, str]) -> int:
+    """The option, from the call or the address."""
+    if unknown := options.keys() - {"min_free_bytes"}:
+        raise ConfigError(f"embedded: knows no option {sorted(unknown)[0]}; after ? it takes min_free_bytes=NUMBER")
+    text = options.get("min_free_bytes")
+    if text is None:
+        found: object = 0 if given is None else given
+    elif given is not None:
+        raise ConfigError("min_free_bytes is given twice: in the address, and beside it")
+    else:
+        found = int(text) if text.isascii() and text.isdigit() else text
+    if type(found) is not int or found < 0:
+        raise ConfigError(f"min_free_bytes is a number of bytes, 0 or more, not {shown(found)}")
+    return found
 
 
 class EmbeddedStore:
@@ -75,12 +100,14 @@ class EmbeddedStore:
         settings: TopicSettings,
         group_sync: str,
         max_open_files: int | None,
+        min_free_bytes: int,
         files: Files,
     ) -> None:
         self._durability = durability
         self._settings = settings
         self._group_sync = group_sync
         self._max_open_files = max_open_files
+        self._min_free_bytes = min_free_bytes
         self._files = files
         self._path = str(Path(path).absolute())
         self._stack: AsyncExitStack | None = None
@@ -150,6 +177,7 @@ class EmbeddedStore:
             settings=self._settings,
             group_sync=self._group_sync,
             max_open_files=self._max_open_files,
+            min_free_bytes=self._min_free_bytes,
         )
         stack.push_async_callback(broker.aclose)
         await broker.begin()

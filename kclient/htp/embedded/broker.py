@@ -20,6 +20,7 @@ from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, recover
 from kclient.htp.embedded.services import Services
 from kclient.htp.embedded.topic import EmbeddedTopic
+from kclient.htp.embedded.watermark import Watermark
 from kclient.htp.errors import StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.port import (
     CAP_EXCLUSIVE,
@@ -59,6 +60,7 @@ class EmbeddedBroker:
         settings: Layout of topics that are opened without settings of their own.
         group_sync: How the syncer syncs.
         max_open_files: Of segments, at a time; if None, as many as the process may open and leaves to them.
+        min_free_bytes: With less space left, messages are refused; 0 for never.
     """
 
     capabilities: frozenset[str] = frozenset(
@@ -84,6 +86,7 @@ class EmbeddedBroker:
         settings: TopicSettings,
         group_sync: str,
         max_open_files: int | None,
+        min_free_bytes: int,
     ) -> None:
         self._directory = directory
         self._manager = manager
@@ -97,7 +100,7 @@ class EmbeddedBroker:
         files.read_buffers.count_in(memory, loop)
         self._services = Services(
             OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoints.write_soon, commits.want,
-            IndexMemory(memory, loop),
+            IndexMemory(memory, loop), Watermark(files, directory.path, min_free_bytes),
         )  # fmt: skip
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
@@ -134,6 +137,7 @@ class EmbeddedBroker:
             self._syncer.start()
         except OSError as error:
             raise StorageError(f"{self._directory.topics_path} cannot be opened: {error}") from error
+        await anyio.to_thread.run_sync(self._services.watermark.start)
         self._ends_socket.start()
 
     def _ends(self) -> Ends:
@@ -156,6 +160,7 @@ class EmbeddedBroker:
             # whoever is at work, maybe in a thread, would go on in the files of the next owner
             await self._locks.all_free()
             await thread_to_the_end(self._ends_socket.stop)
+            await thread_to_the_end(self._services.watermark.stop)
             await thread_to_the_end(self._syncer.stop)
             for log in self._logs:
                 log.release()

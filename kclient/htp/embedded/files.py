@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from kclient.htp.embedded.buffers import ReadBuffers
+from kclient.htp.embedded.space import space_in
 from kclient.types import Buffer
 
 _MAX_BUFFERS = 1024
@@ -110,11 +111,7 @@ class Files:
 
     def free_bytes(self, directory: str) -> int:
         """Bytes that may still be written in a directory, as far as its file system says so; very many if not."""
-        try:
-            found = os.statvfs(directory)
-        except OSError:
-            return sys.maxsize
-        return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
+        return space_in(directory)
 
     def open_directory(self, path: str) -> int:
         """Open a directory, to sync it or its file system."""

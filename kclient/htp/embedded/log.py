@@ -87,6 +87,7 @@ class TopicLog:
         """Whether there is something that the last checkpoint does not cover."""
         self.services = services
         self._files = services.open_files.files
+        self._watermark = services.watermark
         self._wait_for_sync = services.durability == DURABILITY_SYNCED
         self._segments = recovered.segments  # always this list: the reader has it, too
         if not recovered.appendable:
@@ -188,6 +189,8 @@ class TopicLog:
         """Append all or none; the ticket tells when they are synced. None if that has to wait for room."""
         if self.paused:
             return None
+        if self._watermark.low:
+            raise self._watermark.refusal(self.name)
         infos = inspect_all(self.name, self.framing, messages, self.next, dense=self.settings.dense)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:
