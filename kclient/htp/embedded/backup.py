@@ -67,20 +67,14 @@ def back_up(
     check_data_directory(source)
     if Path(target).is_relative_to(source) or Path(source).is_relative_to(target):
         raise StorageError(f"{target} and {source} lie in one another: name another directory for the backup")
-    copier = Copier(target, files or Files(), progress)
-    copier.begin()
-    try:
-        with ExitStack() as stack:
-            in_use = False
-            try:
-                stack.enter_context(locks_shared(source))
-            except LockedError:
-                in_use = True
-            moment = stack.enter_context(Moment(source, in_use=in_use))
-            return _Backup(source, target, moment, copier).take(total)
-    except BaseException:
-        copier.give_up()
-        raise
+    with Copier(target, files or Files(), progress) as copier, ExitStack() as stack:
+        in_use = False
+        try:
+            stack.enter_context(locks_shared(source))
+        except LockedError:
+            in_use = True
+        moment = stack.enter_context(Moment(source, in_use=in_use))
+        return _Backup(source, target, moment, copier).take(total)
 
 
 class _Backup:

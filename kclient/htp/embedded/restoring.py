@@ -53,9 +53,7 @@ def restore(
         )
     if Path(path).is_relative_to(backup) or Path(backup).is_relative_to(path):
         raise StorageError(f"{path} and {backup} lie in one another: name another directory for the data")
-    copier = Copier(path, files or Files(), progress)
-    copier.begin()
-    try:
+    with Copier(path, files or Files(), progress) as copier:
         copier.check_space(manifest.size)
         total(manifest.size)
         for directory in manifest.directories:
@@ -74,9 +72,6 @@ def restore(
         if last is None:
             raise _damaged(f"{backup}/{DATA}/{_FORMAT_FILE}", "the manifest does not name it")
         copier.finish(_FORMAT_FILE, last)
-    except BaseException:
-        copier.give_up()
-        raise
     return manifest
 
 
