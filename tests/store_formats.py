@@ -24,10 +24,14 @@ COMMITTED = 7
 
 
 def unpack(number: int, folder: Path) -> Path:
-    """The data directory of a format, made in a folder."""
-    with tarfile.open(FOLDER / f"format_{number}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "data"
+    """The data directory of a format, made in a folder; of today's, which nobody need have kept, a new one."""
+    kept, data = FOLDER / f"format_{number}.tar.gz", folder / "data"
+    if number == FORMAT and not kept.exists():
+        anyio.run(write, data)
+    else:
+        with tarfile.open(kept) as archive:
+            archive.extractall(folder, filter="data")
+    return data
 
 
 async def write(directory: Path) -> None:

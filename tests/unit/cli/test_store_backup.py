@@ -187,6 +187,17 @@ def test_a_disk_in_the_way_leaves_nothing(
     work(str(source), str(tmp_path / "some" / "target"))
 
 
+def test_a_file_that_becomes_shorter(data: Path, tmp_path: Path) -> None:
+    """As that of a gateway whose sync has failed."""
+
+    def shorten(_: int) -> None:
+        os.truncate(max(data.rglob("*.log")), 10)
+
+    with pytest.raises(StorageError, match=r"has become shorter than the \d+ bytes that it had"):
+        back_up(str(data), str(tmp_path / "backup"), total=shorten)
+    assert not (tmp_path / "backup").exists()
+
+
 @pytest.mark.parametrize("work", [back_up, restore])
 def test_an_interrupt_leaves_nothing(data: Path, backup: Path, tmp_path: Path, work: Callable[..., object]) -> None:
     copied = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -18,6 +19,8 @@ import pytest
 
 from kclient.cli.app import run
 from kclient.gateway import Gateway
+from kclient.htp import StorageError
+from kclient.htp.embedded import moment
 from kclient.htp.embedded.backup import BackupReport, back_up
 from kclient.htp.embedded.ends import ask_ends
 from kclient.htp.embedded.restoring import restore
@@ -186,6 +189,34 @@ async def test_a_path_that_is_too_long_for_sockets(tmp_path: Path) -> None:
         await wire.create("t")
         assert (await _back_up(data, tmp_path / "backup")).exact
     assert ask_ends(str(data / "brk-0")) is None
+
+
+async def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    data = tmp_path / "data"
+    async with running(f"embedded:{data}") as (_, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"x"))
+        monkeypatch.setattr(os, "link", no_links)
+        with pytest.raises(StorageError, match=r"makes no hard links .*: stop the gateway, then back"):
+            await _back_up(data, tmp_path / "backup")
+        assert not (tmp_path / "backup").exists()
+        assert not list(data.glob("brk-0/backup-*"))
+    assert not (await _back_up(data, tmp_path / "backup")).in_use
+
+
+async def test_more_files_than_the_owner_can_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    async with running(f"embedded:{data}") as (_, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"x"))
+        monkeypatch.setattr(moment, "_LONGEST_HOLD_S", 0.0)
+        with pytest.raises(StorageError, match=r"has too many files .*: stop it first"):
+            await _back_up(data, tmp_path / "backup")
+        assert not (tmp_path / "backup").exists()
+        assert await wire.commit("g", "t", 1) == 0, "the rows are free again"
 
 
 async def test_links_of_a_backup_that_was_killed_go_at_the_next_start(tmp_path: Path) -> None:
