@@ -54,7 +54,7 @@ check: $(STAMP)
 	$(MAKE) --no-print-directory -j2 --output-sync=target unit types layers style
 
 # What needs no server: two processes share it. The rest runs in one, with one Kafka for each version.
-ALONE = tests/unit tests/simulation tests/fuzz
+ALONE = tests/simulation tests/unit tests/fuzz
 
 ## make test         set up, then lint and every test
 test: $(STAMP) lint

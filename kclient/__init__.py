@@ -141,6 +141,7 @@ __all__ = [
 _connectors["memory"] = _connectors["embedded"] = "kclient.inprocess:connect"
 _framings["kafka.record-batch.v2"] = "kclient.records:RecordBatchFraming"
 _framings["kclient.envelope.v1"] = "kclient.gateway.extents.encoding:EnvelopeFraming"
+_framings["kclient.contract.v1"] = "kclient.htp.contract.messages:ContractFraming"
 
 
 if not TYPE_CHECKING:  # else the checkers would believe that every name exists

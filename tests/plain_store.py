@@ -127,8 +127,8 @@ class PlainTopic:
     async def send(self, messages: Sequence[Buffer]) -> PlainSent:
         placed, position = [], self._next
         for message in messages:
-            assert self._framing.measure(message) == len(message)
-            assert self._framing.verify(message)
+            if self._framing.measure(message) != len(message) or not self._framing.verify(message):
+                raise ValueError("a buffer holds one message")
             position += self._random.randrange(self.gap)
             width = self.width(len(message))
             placed.append(HEAD.pack(position, width, len(message)) + bytes(message))
@@ -189,7 +189,8 @@ class PlainTopic:
 
     async def status(self) -> TopicStatus:
         status = await self._inner.status()
-        return TopicStatus(status.start, max(self._visible, status.start), self._next, status.size)
+        heads = HEAD.size * sum(len(segment.messages) for segment in self._inner._log._segments)
+        return TopicStatus(status.start, max(self._visible, status.start), self._next, status.size - heads)
 
     async def trim(self, before: int) -> int:
         return await self._inner.trim(before)  # type: ignore[no-any-return]
@@ -235,6 +236,7 @@ class PlainStore:
 
     @property
     def broker(self) -> PlainBroker:
+        _ = self._store.broker  # raises while the store is not open
         return self._broker
 
     async def __aenter__(self) -> Self:

@@ -1,10 +1,31 @@
-"""The pytest plugin: the fixture `kclient_broker`. Imports nothing heavy, as pytest loads it in every run."""
+"""The pytest plugin: the fixture `kclient_broker`, and the option `--htp` of the contract of HTP.
+
+Imports nothing heavy, as pytest loads it in every run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option is here because pytest does not ask a package that it is to collect by its name."""
+    parser.getgroup("kclient").addoption(
+        "--htp",
+        metavar="URL",
+        help="the store whose backend is tested: pytest --pyargs kclient.htp.contract --htp URL",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--htp`, print the table of verdicts at the end."""
+    url = config.getoption("htp")
+    if url:
+        from kclient.htp.contract.report import ContractReport
+
+        config.pluginmanager.register(ContractReport(url), "kclient-htp-contract")
 
 
 @pytest.fixture

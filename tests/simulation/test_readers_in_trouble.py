@@ -61,10 +61,17 @@ async def feed(trouble: Trouble) -> None:
 
 
 class Reader:
-    """Assigned to all partitions; knows which record is to come next in each."""
+    """Assigned to all partitions; knows which record is to come next in each.
 
-    def __init__(self, consumer: TimedConsumer, trouble: Trouble) -> None:
+    Args:
+        consumer: Reads.
+        most: Records that a poll gives at most.
+        trouble: What goes on meanwhile.
+    """
+
+    def __init__(self, consumer: TimedConsumer, most: int, trouble: Trouble) -> None:
         self.consumer = consumer
+        self.most = most
         self.trouble = trouble
         self.kafka = trouble.kafka
         self.dice = trouble.random
@@ -79,13 +86,16 @@ class Reader:
 
     async def read(self) -> None:
         while not self.trouble.over:
-            await self.poll(self.dice.choice([0.0, 0.1, 2.0, 100.0]) * self.dice.random())
-            await anyio.sleep(self.dice.choice([0.0, 0.0, 0.5]) * self.dice.random())
-            if self.dice.random() < 0.1:
+            count = await self.poll(self.dice.choice([0.0, 0.1, 2.0, 100.0]) * self.dice.random())
+            # who is not through with what has come takes no breaks: else partitions wait for the reader
+            behind = count == self.most
+            if not behind:
+                await anyio.sleep(self.dice.choice([0.0, 0.0, 0.5]) * self.dice.random())
+            if self.dice.random() < (0.01 if behind else 0.1):
                 await self.meddle()
         self.consumer.resume(TPS)
 
-    async def poll(self, timeout: float) -> None:
+    async def poll(self, timeout: float) -> int:
         begun = anyio.current_time()
         records = await self.consumer.poll(timeout)
         assert anyio.current_time() - begun <= timeout + LATE
@@ -94,6 +104,7 @@ class Reader:
             assert record.offset == int(record.value) == self.next[tp], f"{tp}: {record.offset}, not {self.next[tp]}"
             self.next[tp] += 1
             self.watch.moved(record.partition)
+        return len(records)
 
     async def meddle(self) -> None:
         some = self.dice.sample(TPS, self.dice.randint(1, PARTITIONS))
@@ -163,9 +174,10 @@ async def read(seed: int) -> None:
     random.seed(seed)
     async with TroubledKafka({"t": PARTITIONS}, brokers=BROKERS) as kafka:
         trouble = Trouble(kafka, seed)
-        async with TimedConsumer(**settings_of(kafka, trouble.random)) as consumer:
+        settings = settings_of(kafka, trouble.random)
+        async with TimedConsumer(**settings) as consumer:
             consumer.assign(TPS)
-            reader = Reader(consumer, trouble)
+            reader = Reader(consumer, settings["max_poll_records"], trouble)
             async with anyio.create_task_group() as group:
                 for task in (trouble.run, reader.watch.run, reader.read, reader.ask):
                     group.start_soon(task)

@@ -40,8 +40,12 @@ from tests.unit.arguments_of_clients import (
     public_calls,
 )
 
-# the clients' threads draw random numbers while hypothesis makes arguments
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module")
+pytestmark = [
+    # the clients' threads draw random numbers while hypothesis makes arguments
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module"),
+    # what Python itself says where one of the arguments is taken for true or false; from 3.14 on it is a TypeError
+    pytest.mark.filterwarnings("ignore:NotImplemented should not be used in a boolean context:DeprecationWarning"),
+]
 
 HASTY: dict[str, Any] = {
     "default_api_timeout_ms": 300,

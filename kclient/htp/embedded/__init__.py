@@ -24,6 +24,7 @@ from kclient.htp.urls import split_options
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.broker import EmbeddedBroker
+    from kclient.htp.embedded.faults import EmbeddedFaults
     from kclient.htp.embedded.manager import SqliteManager
 
 __all__ = ["EmbeddedStore", "open_embedded"]
@@ -38,6 +39,7 @@ def open_embedded(
     max_open_files: int | None = None,
     min_free_bytes: int | None = None,
     files: Files | None = None,
+    faults: bool = False,
 ) -> EmbeddedStore:
     """The store in a data directory; `async with` opens it.
 
@@ -51,7 +53,8 @@ def open_embedded(
         min_free_bytes: With less space left on the file system of the directory, messages are refused
             (`StorageFullError`), so that deletions, trims and commits still have some; with less than twice that, the
             log warns. None and 0: messages are taken until there is no space.
-        files: Stands in for the operating system's files (fault injection).
+        files: Stands in for the operating system's files, in tests.
+        faults: Whether the store can be made to fail, for tests: `EmbeddedStore.faults`.
 
     Raises:
         ConfigError: If an option has no such value.
@@ -65,10 +68,16 @@ def open_embedded(
         raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {shown(durability)}")
     if group_sync not in GROUP_SYNC_MODES:
         raise ConfigError(f"group_sync is one of {', '.join(GROUP_SYNC_MODES)}, not {group_sync!r}")
+    if faults and files is not None:
+        raise ConfigError("embedded: give faults or files: faults stands in for the files itself")
     try:
         import sqlalchemy  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("SQLAlchemy", "gateway", "Embedded HTP") from error
+    if faults:
+        from kclient.htp.embedded.faults import FaultyFiles
+
+        files = FaultyFiles()
     return EmbeddedStore(
         path, durability, settings or TopicSettings(), group_sync, max_open_files, min_free_bytes, files or Files()
     )
@@ -134,6 +143,15 @@ class EmbeddedStore:
         if self._broker is None:
             raise StoreClosedError(f"{self.path} is not open")
         return self._broker
+
+    @property
+    def faults(self) -> EmbeddedFaults:
+        """Has the store fail, for tests. Raises `AttributeError` unless it was made with `faults=True`."""
+        from kclient.htp.embedded.faults import EmbeddedFaults, FaultyFiles
+
+        if not isinstance(self._files, FaultyFiles):
+            raise AttributeError("only a store made with faults=True can be made to fail")
+        return EmbeddedFaults(self._files, lambda place: self.broker.log_of(place))
 
     async def __aenter__(self) -> Self:
         """Open the store.

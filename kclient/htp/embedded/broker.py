@@ -23,6 +23,7 @@ from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.embedded.watermark import Watermark
 from kclient.htp.errors import StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.port import (
+    CAP_DURABLE,
     CAP_EXCLUSIVE,
     CAP_FENCED_SENDS,
     CAP_FIND_BY_TIMESTAMP,
@@ -72,6 +73,7 @@ class EmbeddedBroker:
             CAP_SEGMENTS,
             CAP_FENCED_SENDS,
             CAP_EXCLUSIVE,
+            CAP_DURABLE,
         }
     )
 
@@ -127,6 +129,13 @@ class EmbeddedBroker:
     def sync_rounds(self) -> int:
         """How many rounds of group commit were made: fewer than sends, because those that wait share one."""
         return self._syncer.rounds
+
+    def log_of(self, place: Place) -> TopicLog:
+        """The log of a topic that is open. Raises `UnknownTopicError` for another one."""
+        topic = self._held.get(place.incarnation)
+        if topic is None or topic.place != place:
+            raise UnknownTopicError(f"{place} is not open")
+        return topic.use()
 
     # --- life ---
 

@@ -162,6 +162,10 @@ class TopicLog:
             for segment, after in zip(self._segments, following, strict=True)
         ]
 
+    def path_of(self, base: int) -> str:
+        """The file of the segment that begins with an ordinal."""
+        return next(segment.path for segment in self._segments if segment.base == base)
+
     def checkpoint(self, *, trusted: bool = True) -> SyncCheckpoint:
         """What is known to be durable now.
 

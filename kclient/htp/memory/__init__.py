@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from kclient.arguments import shown
 from kclient.concurrency import LoopHandle
@@ -21,6 +21,9 @@ from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
 from kclient.htp.memory.state import MemoryState
 from kclient.htp.port import DURABILITY_SYNCED, DURABILITY_WRITTEN, TopicSettings
+
+if TYPE_CHECKING:
+    from kclient.htp.memory.faults import MemoryFaults
 
 __all__ = ["MemoryStore", "open_memory", "reset"]
 
@@ -33,7 +36,11 @@ _foreign: set[str] = set()
 
 
 def open_memory(
-    name: str, *, durability: str = DURABILITY_SYNCED, settings: TopicSettings | None = None
+    name: str,
+    *,
+    durability: str = DURABILITY_SYNCED,
+    settings: TopicSettings | None = None,
+    faults: bool = False,
 ) -> MemoryStore:
     """The store of a name; made when it is entered for the first time.
 
@@ -41,10 +48,15 @@ def open_memory(
         name: Any text, also the empty one.
         durability: Makes no difference in memory; checked all the same.
         settings: Layout of topics that are opened without settings of their own.
+        faults: Whether what is opened here can be made to fail, for tests: `MemoryStore.faults`.
     """
     if durability not in (DURABILITY_SYNCED, DURABILITY_WRITTEN):
         raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {shown(durability)}")
-    return MemoryStore(name, settings or TopicSettings())
+    if not faults:
+        return MemoryStore(name, settings or TopicSettings())
+    from kclient.htp.memory.faults import MemoryFaults
+
+    return MemoryStore(name, settings or TopicSettings(), MemoryFaults())
 
 
 def reset(name: str | None = None) -> None:
@@ -102,9 +114,10 @@ if hasattr(os, "register_at_fork"):
 class MemoryStore:
     """One opening of a named store."""
 
-    def __init__(self, name: str, settings: TopicSettings) -> None:
+    def __init__(self, name: str, settings: TopicSettings, faults: MemoryFaults | None = None) -> None:
         self.name = name
         self._settings = settings
+        self._faults = faults
         self._manager: MemoryManager | None = None
         self._broker: MemoryBroker | None = None
         self._loop: LoopHandle | None = None
@@ -127,6 +140,13 @@ class MemoryStore:
             raise StoreClosedError(f"memory:{self.name} is not open")
         return self._broker
 
+    @property
+    def faults(self) -> MemoryFaults:
+        """Has the store fail, for tests. Raises `AttributeError` unless it was made with `faults=True`."""
+        if self._faults is None:
+            raise AttributeError("only a store made with faults=True can be made to fail")
+        return self._faults
+
     async def __aenter__(self) -> Self:
         """Open the store.
 
@@ -140,7 +160,7 @@ class MemoryStore:
             state = self.state = _states.setdefault(self.name, MemoryState(self.name))
             _open.add(self)
         self._manager = MemoryManager(state)
-        self._broker = MemoryBroker(state, self._settings)
+        self._broker = MemoryBroker(state, self._settings, self._faults)
         return self
 
     async def __aexit__(

@@ -23,7 +23,10 @@ from kclient.htp.port import (
 from kclient.htp.rows import check_opening
 
 if TYPE_CHECKING:
-    from kclient.htp.memory.state import MemoryState
+    from collections.abc import Callable
+
+    from kclient.htp.memory.faults import MemoryFaults
+    from kclient.htp.memory.state import MemoryLog, MemoryState
 
 
 class MemoryBroker:
@@ -33,9 +36,10 @@ class MemoryBroker:
         {CAP_POSITIONS, CAP_ORDINAL_POSITIONS, CAP_NOWAIT, CAP_FIND_BY_TIMESTAMP, CAP_SEGMENTS, CAP_FENCED_SENDS}
     )
 
-    def __init__(self, state: MemoryState, settings: TopicSettings) -> None:
+    def __init__(self, state: MemoryState, settings: TopicSettings, faults: MemoryFaults | None = None) -> None:
         self._state = state
         self._settings = settings
+        self._topic: Callable[[MemoryState, MemoryLog, int], MemoryTopic] = faults.topic if faults else MemoryTopic
         self._held: dict[int, MemoryTopic] = {}
         """What was opened here last of each incarnation."""
         self._shut = False
@@ -68,7 +72,7 @@ class MemoryBroker:
             log.raise_next(next_position)
         held = self._held.get(place.incarnation)
         if held is None or not held.alive:
-            held = self._held[place.incarnation] = MemoryTopic(self._state, log, epoch)
+            held = self._held[place.incarnation] = self._topic(self._state, log, epoch)
         return held
 
     def _check(self) -> None:

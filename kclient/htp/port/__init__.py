@@ -4,6 +4,7 @@
 - `broker`: HTP's *brk* keeps messages; `open_topic` is what it opens, `framing` how it reads what it keeps.
 - `places`: what both call a topic by.
 - `store`: the pair of both, opened from a URL by `kclient.htp.open_store`.
+- `faults`: how a store that offers it is made to fail, for tests.
 
 What a backend can do beyond the required calls it says in `Broker.capabilities`; the names are the `CAP_*`
 constants of `broker`. Every call is made from the event loop in which the store was opened, if not said otherwise.
@@ -13,6 +14,7 @@ All names are here: `from kclient.htp.port import Broker`.
 from __future__ import annotations
 
 from kclient.htp.port.broker import (
+    CAP_DURABLE,
     CAP_EXCLUSIVE,
     CAP_FENCED_SENDS,
     CAP_FIND_BY_TIMESTAMP,
@@ -23,6 +25,15 @@ from kclient.htp.port.broker import (
     DURABILITY_SYNCED,
     DURABILITY_WRITTEN,
     Broker,
+)
+from kclient.htp.port.faults import (
+    FAULT_DAMAGE,
+    FAULT_FULL,
+    FAULT_SYNC,
+    FAULT_UNKNOWN,
+    FAULT_WRITE,
+    Faults,
+    faults_of,
 )
 from kclient.htp.port.framing import (
     Framing,
@@ -57,6 +68,7 @@ from kclient.htp.port.store import (
 )
 
 __all__ = [
+    "CAP_DURABLE",
     "CAP_EXCLUSIVE",
     "CAP_FENCED_SENDS",
     "CAP_FIND_BY_TIMESTAMP",
@@ -66,10 +78,16 @@ __all__ = [
     "CAP_SEGMENTS",
     "DURABILITY_SYNCED",
     "DURABILITY_WRITTEN",
+    "FAULT_DAMAGE",
+    "FAULT_FULL",
+    "FAULT_SYNC",
+    "FAULT_UNKNOWN",
+    "FAULT_WRITE",
     "Broker",
     "Change",
     "ChangePage",
     "DirectTopic",
+    "Faults",
     "Found",
     "Framing",
     "Lease",
@@ -88,4 +106,5 @@ __all__ = [
     "TopicSettings",
     "TopicStatus",
     "Versioned",
+    "faults_of",
 ]

@@ -10,6 +10,7 @@ from kclient.htp.port.open_topic import OpenTopic, TopicSettings
 from kclient.htp.port.places import Place
 
 __all__ = [
+    "CAP_DURABLE",
     "CAP_EXCLUSIVE",
     "CAP_FENCED_SENDS",
     "CAP_FIND_BY_TIMESTAMP",
@@ -44,6 +45,8 @@ CAP_FENCED_SENDS = "fenced_sends"
 
 Without it a message whose outcome was unknown may become stored after it was looked for in vain; the gateway does not
 allow for that yet."""
+CAP_DURABLE = "durable"
+"""What was reported as synced, and what the manager has committed, outlives this process, however it ends."""
 
 DURABILITY_SYNCED = "synced"
 """Messages are visible, and reported as synced, once they are on disk."""

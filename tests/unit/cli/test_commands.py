@@ -549,6 +549,7 @@ def test_on_a_terminal_tables_are_for_people(shell: Shell, monkeypatch: pytest.M
     assert json.loads(shell.ok("consume", "flights", "--from-beginning", "-n", "1").out)["value"] == "v"
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(memory: str) -> None:
     environment = {**os.environ, "KCLIENT_BOOTSTRAP_SERVERS": memory}
     code = (
@@ -626,6 +627,7 @@ sys.meta_path.insert(0, Finder())
 GATEWAY = ["gateway", "--data", "data", "--listen", "127.0.0.1:0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -122,6 +122,7 @@ def test_the_line_at_the_start_tells_both_addresses(tmp_path: Path) -> None:
     assert "listens on 127.0.0.1:" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -36,6 +36,7 @@ RECORDS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(RECORDS)
 def test_round_trip(record: Record) -> None:
     text = dump(record)

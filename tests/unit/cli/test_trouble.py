@@ -132,6 +132,7 @@ def test_a_consumer_outlives_its_broker_and_says_so(tmp_path: Path, options: lis
         broker.stop(kill=True)
 
 
+@pytest.mark.slow
 def test_a_producer_says_what_it_waits_for(tmp_path: Path) -> None:
     words = ["produce", "t", "--bootstrap", "127.0.0.1:1", "--config", "max.block.ms=500"]
     done = subprocess.run(
@@ -187,6 +188,7 @@ def test_a_broker_that_has_nothing_to_say_is_not_blamed(tmp_path: Path) -> None:
         broker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["unreachable", *slow("hung", "killed")])
 def test_an_interrupted_producer_says_what_was_acknowledged(tmp_path: Path, how: str) -> None:
     broker = GatewayProcess(tmp_path)
@@ -299,6 +301,7 @@ def test_one_broker_of_several_in_trouble_is_not_all_of_them() -> None:
     assert teller.said[2:] == ["a:1 is no longer a broker of the cluster", "b:2 answers again"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -336,6 +339,7 @@ def test_other_commands_say_when_they_give_up(
     assert capfd.readouterr().err == f"a:1 has not answered for 5 s; {said}, Ctrl-C ends it\n"
 
 
+@pytest.mark.slow
 def test_one_dead_bootstrap_server_is_no_news(tmp_path: Path) -> None:
     broker = GatewayProcess(tmp_path)
     broker.start()
@@ -441,6 +445,7 @@ def test_patience_that_has_an_end() -> None:
         Patience(0)(ask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["t"], *slow(["t", "--group", "g"], ["t", "--from-beginning", "--to-end", "-c", "default_api_timeout_ms=1500"])],

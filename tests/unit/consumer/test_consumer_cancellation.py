@@ -103,6 +103,7 @@ async def test_commit() -> None:
     assert await at_every_checkpoint(scenario) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("auto", [True, False], ids=["auto commit", "commit"])
 async def test_the_life_of_a_member_and_what_the_next_one_gets(auto: bool) -> None:
     """All that was not returned, and nothing that a commit which succeeded says was."""

@@ -36,6 +36,7 @@ def reading(address: str, **settings: Any) -> Consumer:
     return consumer
 
 
+@pytest.mark.slow
 def test_lists(bomb: str) -> None:
     offsets: list[int] = []
     with reading(bomb) as consumer:

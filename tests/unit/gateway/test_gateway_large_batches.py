@@ -108,6 +108,7 @@ async def test_what_could_not_be_fetched_is_not_taken() -> None:
         assert len((await wire.fetch("t", 0)).records or b"") > 3 * MIB
 
 
+@pytest.mark.slow
 async def test_what_is_compressed_may_hold_more() -> None:
     """What counts is what is stored; what there is no room for is noticed while it is made."""
     async with running(config=LEAST) as (_, wire):
@@ -151,6 +152,7 @@ async def _until_free(gateway: Gateway) -> None:
         await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
 async def test_making_a_batch_anew_counts(codec: str) -> None:
     async with running(config={SETTING: 64 * MIB}) as (gateway, wire):

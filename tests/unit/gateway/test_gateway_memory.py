@@ -223,6 +223,7 @@ async def test_assignments_without_room_have_the_members_join_again() -> None:
         assert held(gateway, "groups") < 4 * MB
 
 
+@pytest.mark.slow
 async def test_topics_beyond_their_part_are_refused() -> None:
     async with running(config=LEAST) as (gateway, wire):
         assert not (await wire.create("wide", 10_000)).error_code
@@ -515,6 +516,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return made
 
 
+@pytest.mark.slow
 async def test_appends_that_wait_for_a_disk_are_bounded(tmp_path: Path, disk: Disk) -> None:
     """With `acks=1` their answers wait as well; beyond that, those of clients that have gone, they are refused."""
     async with running(f"embedded:{tmp_path}/data", config=LEAST) as (gateway, wire):
@@ -639,6 +641,7 @@ def replace_timeout(request: Any, timeout_ms: int) -> Any:
     return request
 
 
+@pytest.mark.slow
 async def test_checkpoints_are_read_ahead_as_far_as_there_is_room(tmp_path: Path) -> None:
     store = f"embedded:{tmp_path}/data"
     async with running(store, config=LEAST) as (_, wire):
@@ -655,6 +658,7 @@ async def test_checkpoints_are_read_ahead_as_far_as_there_is_room(tmp_path: Path
             assert (await wire.offset("t", -1, number)).offset == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", [True, False])
 async def test_what_a_starting_gateway_reads_ahead_is_given_up_in_its_own_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool

@@ -152,6 +152,7 @@ async def test_one_that_gives_up_waiting_takes_nothing(url: str) -> None:
         assert (await store.manager.renew(lease)).epoch == lease.epoch
 
 
+@pytest.mark.slow
 async def test_after_a_kill_any_number_has_an_embedded_store_at_once(tmp_path: Path) -> None:
     """Nobody else can have its directory, so nobody can hold its lease."""
     code = (

@@ -221,6 +221,7 @@ def abort(partition: Partition, sequences: Iterable[int]) -> None:
         partition.append_end(7, 0, EndMarker(False, 0))
 
 
+@pytest.mark.slow
 def test_very_many_aborted_transactions_are_told_in_slices(host: Host, gateway: Gateway, meter: Meter) -> None:
     site = Site(int(gateway.bootstrap.rpartition(":")[2]))
     site.create(TOPIC, partitions=1)

@@ -95,6 +95,7 @@ async def test_producers_are_not_closed_while_the_disk_stalls(tmp_path: Path, mo
             await each.aclose()
 
 
+@pytest.mark.slow
 async def test_who_holds_memory_behind_a_parked_join_is_closed() -> None:
     """Nothing but other clients lets it go on."""
     join = JoinGroupRequest(

@@ -53,6 +53,7 @@ def run(code: str, how: str, store: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["dropped", "closed", *slow("forgotten", "kept")])
 def test_a_loop_that_ends_is_one_warning_and_one_line(how: str, tmp_path: Path) -> None:
     told = run(LOOP_ENDS, how, f"embedded:{tmp_path / 'data'}")
@@ -64,6 +65,7 @@ def test_a_loop_that_ends_is_one_warning_and_one_line(how: str, tmp_path: Path) 
     assert told.count("serves no more") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["dropped", "closed", *slow("kept")])
 def test_an_interpreter_that_ends_is_one_warning_and_one_line(how: str) -> None:
     told = run(BLOCKING, how, "memory:forgotten")
@@ -128,6 +130,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_gateway_that_nobody_holds_serves_until_its_loop_ends() -> None:
     command = [sys.executable, "-W", "always", "-c", OF_ITS_OWNER]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

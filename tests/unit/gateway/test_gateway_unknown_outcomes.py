@@ -142,6 +142,7 @@ async def test_an_idempotent_producers_batches_are_there_once_and_in_order(url: 
             assert await deliver(wire, batches(5, first=2), name) == [2, 3, 4, 5, 6], "recovery knows them too"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("fate", UNKNOWN, ids=lambda fate: fate.name)
 async def test_without_sequence_numbers_what_is_stored_is_told_so_and_nothing_else(url: Url, fate: Fate) -> None:
@@ -740,6 +741,7 @@ async def test_a_coordinator_that_hangs_is_not_waited_for_beyond_the_requests_ti
         assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert not partition_of(gateway).log.transactions._verifications
         coordinator.before_answer = anyio.lowlevel.checkpoint
+        request.timeout_ms = 20_000
         assert not (await wire(request, 12)).responses[0].partition_responses[0].error_code
 
 

@@ -373,6 +373,7 @@ async def test_offset_delete_spares_topics_that_are_read(store: str) -> None:
         assert codes == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, 0]
 
 
+@pytest.mark.slow
 async def test_of_a_subscription_to_many_topics_only_those_asked_about_are_kept(store: str) -> None:
     async with coordinator(store) as box:
         metadata = subscription(*(f"{number:05x}" for number in range(40_000)), "a")

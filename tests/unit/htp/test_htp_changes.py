@@ -20,7 +20,6 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from kclient.htp import (
     Change,
-    ConflictError,
     HtpError,
     Manager,
     Store,
@@ -75,93 +74,6 @@ async def told(manager: Manager, prefixes: list[str], token: str, limit: int = 1
 # --- what is told, and in which order ---
 
 
-async def test_what_was_written_and_deleted_is_told_in_the_order_of_the_commits(manager: Manager) -> None:
-    await manager.commit({"a/old": b"0", "a/gone": b"0"})
-    token = await begin(manager, "a/", "c")
-    assert await told(manager, ["a/", "c"], token) == []
-    first = await manager.commit({"a/z": b"1", "a/b": b"1", "b": b"1", "c": b"1"})
-    await manager.commit({"b": b"2"})
-    second = await manager.commit({"a/old": b"2", "a/gone": None, "a/never": None})
-    expected = [
-        Change("a/b", b"1", first),
-        Change("a/z", b"1", first),
-        Change("c", b"1", first),
-        Change("a/gone", None, second),
-        Change("a/old", b"2", second),
-    ]
-    for limit in (1, 2, 3, 4, 5, 6):
-        assert await told(manager, ["a/", "c"], token, limit) == expected
-    page = await manager.changes(["a/", "c"], token)
-    assert not page.more
-    assert await told(manager, ["a/", "c"], page.token) == []
-    third = await manager.commit({"a/": bytearray(b"3")})
-    assert await told(manager, ["a/", "c"], page.token) == [Change("a/", b"3", third)]
-
-
-async def test_of_many_changes_of_a_key_the_last_is_told(manager: Manager) -> None:
-    token = await begin(manager, "a/")
-    for number in range(20):
-        await manager.commit({"a/1": b"%d" % number, "b": b""})
-        last = await manager.commit({"a/2": b"%d" % number})
-    assert await told(manager, A, token) == [Change("a/1", b"19", last - 1), Change("a/2", b"19", last)]
-
-
-async def test_what_was_made_anew_is_not_taken_for_the_old_one(manager: Manager) -> None:
-    await manager.commit({"a/1": b"old"})
-    token = await begin(manager, "a/")
-    for _ in range(3):
-        gone = await manager.commit({"a/1": None})
-        made = await manager.commit({"a/1": b"new"})
-    between = await manager.commit({"a/2": b"2"})
-    last = await manager.commit({"a/1": b"newer"})
-    assert made < last
-    expected = [Change("a/1", None, gone), Change("a/2", b"2", between), Change("a/1", b"newer", last)]
-    assert await told(manager, A, token) == await told(manager, A, token, 1) == expected
-    gone = await manager.commit({"a/1": None})
-    assert await told(manager, A, token) == [Change("a/2", b"2", between), Change("a/1", None, gone)]
-
-
-async def test_each_begins_where_it_likes(manager: Manager) -> None:
-    tokens = [await begin(manager, "a/")]
-    for number in range(5):
-        await manager.commit({f"a/{number}": b""})
-        tokens.append(await begin(manager, "a/"))
-    for number, token in enumerate(tokens):
-        assert [change.key for change in await told(manager, A, token)] == [f"a/{each}" for each in range(number, 5)]
-
-
-async def test_a_commit_that_was_refused_tells_nothing(manager: Manager) -> None:
-    token = await begin(manager, "a/")
-    with pytest.raises(ConflictError):
-        await manager.commit({"a/1": b"1"}, {"a/2": 7})
-    assert await told(manager, A, token) == []
-    assert await scan_all(manager, "a/") == {}
-
-
-async def test_prefixes_to_the_end_of_what_text_can_be(manager: Manager) -> None:
-    last = "\U0010ffff"
-    prefixes = ["", "a", "a" + last, "a" + last * 2, "\ud7ff", last, last * 2]
-    token = await begin(manager, *prefixes)
-    keys = sorted(["a", "a" + last, "a" + last + "b", "a" + last * 3, "b", "\ud7ff", "\ud7ffx", "\ue000", last * 2])
-    await manager.commit(dict.fromkeys(keys, b""))
-    for prefix in prefixes:
-        found = [change.key for change in await told(manager, [prefix], token, 2)]
-        assert found == [key for key in keys if key.startswith(prefix)], ascii(prefix)
-
-
-@pytest.mark.parametrize("count", [101, 20_000])
-async def test_very_many_prefixes(manager: Manager, count: int) -> None:
-    """More than one statement of a database can name; in no order, and some below others."""
-    token = await begin(manager, "a/")
-    prefixes = [f"a/{number:05}" for number in reversed(range(1, count))] + ["a/00007/x", "a/00007"]
-    keys = ["a/", "a/00000", "a/00001", "a/00007", "a/00007/x", "a/00007/y", f"a/{count - 1:05}z", f"a/{count:05}"]
-    first = await manager.commit({**dict.fromkeys(keys, b""), "b": b""})
-    second = await manager.commit({"a/00001": None, "a/": None})
-    expected = [Change(key, b"", first) for key in keys[3:-1]] + [Change("a/00001", None, second)]
-    assert await told(manager, prefixes, token, 2) == expected
-    assert await told(manager, [*prefixes, "a/"], token) == await told(manager, A, token)
-
-
 async def test_what_the_store_writes_of_its_own_is_told_too(store_url: str) -> None:
     """A topic's checkpoint is a row of the embedded broker's."""
     async with open_store(store_url) as store:
@@ -176,50 +88,7 @@ async def test_what_the_store_writes_of_its_own_is_told_too(store_url: str) -> N
         assert bool(rows) is store_url.startswith("embedded:")
 
 
-async def test_scanning_page_by_page_and_following_misses_nothing(manager: Manager) -> None:
-    """Whatever is written between the pages, and behind the place that the scan has reached."""
-    await manager.commit({f"a/{number:03}": b"0" for number in range(300)})
-    token = await begin(manager, "a/")
-    replica: dict[str, bytes] = {}
-    versions: dict[str, int] = {}
-    after = ""
-    while page := await manager.scan("a/", after=after, limit=70):
-        after = next(reversed(page))
-        replica |= {key: row.value for key, row in page.items()}
-        versions |= {key: row.version for key, row in page.items()}
-        await manager.commit({"a/000": None, "a/100": b"1", "a/299": None, "a/299+": b"1", f"a/00{len(replica)}": b"1"})
-    for change in await told(manager, A, token, 3):
-        if change.version <= versions.get(change.key, 0):
-            assert replica[change.key] == change.value, "the scan has shown it"
-        elif change.value is None:
-            replica.pop(change.key, None)
-        else:
-            replica[change.key] = change.value
-    assert replica == {key: row.value for key, row in (await scan_all(manager, "a/")).items()}
-
-
 # --- waiting ---
-
-
-async def test_who_waits_is_told_at_once(manager: Manager) -> None:
-    token = await begin(manager, "a/")
-    page = None
-
-    async def wait() -> None:
-        nonlocal page
-        page = await manager.changes(A, token, wait=300)
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            for _ in range(20):
-                await manager.commit({"b/1": b"1"})
-                with pytest.raises(ConflictError):
-                    await manager.commit({"a/1": b"1"}, {"a/2": 7})
-            assert page is None, "nothing of that concerns it"
-            version = await manager.commit({"a/1": b"1"})
-    assert page is not None
-    assert page.changes == [Change("a/1", b"1", version)]
 
 
 async def test_what_concerns_others_wakes_nobody(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,24 +124,6 @@ async def test_what_concerns_others_wakes_nobody(manager: Manager, monkeypatch: 
             assert (before, looks) == (10, 10)
             await manager.commit({"a/1": b"1"})
     assert looks == 20
-
-
-@pytest.mark.parametrize("limit", [0, -1])
-async def test_a_page_without_changes_is_refused(manager: Manager, limit: int) -> None:
-    """Its token would stand for what it did not tell."""
-    token = await begin(manager, "a/")
-    await manager.commit({"a/1": b"1"})
-    for since in (token, None):
-        with pytest.raises(ValueError, match="at least one"):
-            await manager.changes(A, since, limit=limit)
-
-
-async def test_what_is_there_already_is_not_waited_for(manager: Manager) -> None:
-    token = await begin(manager, "a/")
-    await manager.commit({"a/1": b"1"})
-    with anyio.fail_after(60):
-        assert len((await manager.changes(A, token, wait=300)).changes) == 1
-        assert (await manager.changes(A, wait=300)).changes == []
 
 
 async def test_a_wait_ends_with_its_time_and_a_newer_token(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,62 +175,7 @@ async def test_a_wait_may_be_cancelled_anywhere(manager: Manager) -> None:
     assert len(await told(manager, A, token)) == 1
 
 
-async def test_a_store_that_is_closed_lets_nobody_wait(store_url: str) -> None:
-    store = open_store(store_url)
-    await store.__aenter__()
-    manager = store.manager
-    token = await begin(manager, "a/")
-    ended = 0
-
-    async def wait() -> None:
-        nonlocal ended
-        with pytest.raises(StoreClosedError):
-            await manager.changes(A, token, wait=300)
-        ended += 1
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(wait)
-            await manager.commit({"b": b""})
-            await store.aclose()
-    assert ended == 3
-    with pytest.raises(StoreClosedError):
-        await manager.changes(A, token)
-
-
-async def test_many_wait(manager: Manager) -> None:
-    prefixes = [f"{number}/" for number in range(20)]
-    token = await begin(manager, *prefixes)
-    found: list[Change] = []
-
-    async def wait(prefix: str) -> None:
-        found.extend((await manager.changes([prefix], token, wait=300)).changes)
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            for prefix in prefixes:
-                group.start_soon(wait, prefix)
-            for prefix in reversed(prefixes):
-                await manager.commit({prefix: b""})
-    assert sorted(change.key for change in found) == sorted(prefixes)
-
-
 # --- tokens ---
-
-
-async def test_tokens_survive_a_restart(store_url: str) -> None:
-    async with open_store(store_url) as store:
-        token = await begin(store.manager, "a/")
-        await store.manager.commit({"a/1": b"1", "a/2": b"2", "a/3": b"3"})
-        page = await store.manager.changes(A, token, limit=1)
-        assert page.more
-    async with open_store(store_url) as store:
-        last = await store.manager.commit({"a/2": None})  # nobody has asked for anything yet
-        found = await told(store.manager, A, page.token)
-        assert [(change.key, change.value) for change in found] == [("a/3", b"3"), ("a/2", None)]
-        assert [change.key for change in await told(store.manager, A, token)] == ["a/1", "a/3", "a/2"]
-        assert found[-1].version == last
 
 
 def few_are_kept(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -453,6 +453,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 async def test_a_second_owner_in_another_process(data: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

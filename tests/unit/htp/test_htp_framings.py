@@ -56,6 +56,7 @@ def test_those_of_the_package_read_what_theirs_read() -> None:
         assert not found.verify(bytes(stored)[:-1])
 
 
+@pytest.mark.slow
 def test_another_process_is_given_the_name_alone() -> None:
     """And imports what frames, nothing before it is asked for."""
     code = (

@@ -155,6 +155,7 @@ def two_machines(seed: int, *, crash: bool, rates: tuple[float, float]) -> list[
 SLOW, FAST = 1.0, 1 + DRIFT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rates", [(1.0, 1.0), (SLOW, FAST), (FAST, SLOW)])
 def test_nobody_takes_a_lease_whose_holder_takes_itself_for_the_holder(rates: tuple[float, float]) -> None:
     outcomes = []
@@ -170,6 +171,7 @@ def test_a_holder_that_renews_its_lease_keeps_it() -> None:
     assert len(kept) > 80, "but for pauses that were longer than the lease"
 
 
+@pytest.mark.slow
 def test_where_a_clock_runs_much_too_fast_only_the_epochs_are_left() -> None:
     """The first takes itself for the holder then, and is fenced when it renews or writes."""
     found = [each for seed in range(150) for each in two_machines(seed, crash=seed % 3 > 0, rates=(1.0, 2.0))]

@@ -324,6 +324,7 @@ def run_child(code: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("long", [False, True])
 def test_another_process_joins(tmp_path: Path, long: bool) -> None:
     address = f"embedded:{tmp_path / ('d' * LONGEST_PATH if long else 'd')}"
@@ -358,6 +359,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_the_next_process_takes_over_when_the_owner_is_killed(embedded: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, embedded], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

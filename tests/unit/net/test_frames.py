@@ -220,6 +220,7 @@ def test_a_small_frame_holds_no_large_buffer() -> None:
     assert len(large_frame(assembler, 2_000_000).obj) < 4_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_large_buffers_count_with_what_the_process_keeps() -> None:
     receive_buffers().clear()

@@ -656,6 +656,7 @@ def test_the_wait_for_room_is_bounded_for_each_row_not_for_all() -> None:
     assert all(0 < timeout <= 5 for timeout in waits)
 
 
+@pytest.mark.slow
 @anyio_test
 async def test_columns_larger_than_memory() -> None:
     """What one call takes is bounded by `buffer.memory`, however much it is given."""

@@ -122,6 +122,7 @@ def test_a_loop_that_ends_is_one_warning_and_one_line(how: str) -> None:
         assert "was not closed: 1000 records were not sent; use `async with`" in told
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_ends_is_one_warning_and_one_line() -> None:
     told = run(BLOCKING)
     assert told.count("ResourceWarning: <sync.Producer") == 1

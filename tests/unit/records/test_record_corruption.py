@@ -360,6 +360,7 @@ fields = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(fields, max_size=12), min_size=1, max_size=4), st.integers(0, 5))
 @examples(500)
 def test_twins_agree_on_plausible_records(records: list[list[int | bytes]], last_delta: int) -> None:

@@ -477,6 +477,7 @@ producer.close()
     assert done.stdout.split() == ["0", "1"], (done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_an_unclosed_producer_does_not_keep_the_interpreter_and_is_told() -> None:
     code = """
 from kclient.sync.portal import get_portal

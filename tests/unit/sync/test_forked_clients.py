@@ -113,6 +113,7 @@ def public(client: object) -> list[str]:
     return [name for name in dir(type(client)) if not name.startswith("_")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("kind", ["consumer", "producer"])
 def test_every_call_tells_it(kind: str, producer: Producer, consumer: Consumer) -> None:

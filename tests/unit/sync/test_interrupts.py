@@ -243,6 +243,7 @@ def test_a_producer_that_is_interrupted_anywhere(
     assert at_every_call(lambda: call(producer), works(producer, other_thread), nothing) > 10
 
 
+@pytest.mark.slow
 def test_a_producer_that_is_interrupted_twice(producer: Producer, other_thread: ThreadPoolExecutor) -> None:
     """Also amid what makes whole what the first interrupt broke off."""
     then = works(producer, other_thread)
@@ -577,6 +578,7 @@ def test_a_consumer_that_is_interrupted_amid_records(
             assert at_every_call(reader.read, reader.is_where_it_says, reader.begin_again) > 20
 
 
+@pytest.mark.slow
 def test_a_consumer_that_is_interrupted_again_and_again(address: str, producer: Producer) -> None:
     """Also amid what the first interrupt has it do."""
     fill(producer, 0, 2_000)
@@ -594,6 +596,7 @@ def test_a_consumer_that_is_interrupted_again_and_again(address: str, producer: 
             reader.is_where_it_says()
 
 
+@pytest.mark.slow
 def test_a_consumer_that_is_interrupted_while_it_is_closed(address: str) -> None:
     """It is closed all the same, at the latest by the next call."""
     for number in count(1):
@@ -611,6 +614,7 @@ def test_a_consumer_that_is_interrupted_while_it_is_closed(address: str) -> None
     assert number > 30
 
 
+@pytest.mark.slow
 def test_a_consumer_that_is_interrupted_twice_while_it_is_closed(address: str) -> None:
     """Also amid what the first interrupt has it do: the next call closes it, and does not take itself for nested."""
     twice = 0

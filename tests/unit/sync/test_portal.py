@@ -216,6 +216,7 @@ def test_the_interpreter_exits_although_nobody_stopped_the_portal() -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")
 
 
+@pytest.mark.slow
 def test_nothing_starts_at_import() -> None:
     code = "import threading, kclient.sync.portal, kclient.sync.producer; print(threading.active_count())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)

@@ -31,10 +31,9 @@ from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.writer import Job
-from kclient.htp.port import CAP_FENCED_SENDS
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.all_rows import scan_all
-from tests.unit.htp.plain_messages import FRAMING, OTHER, OVERHEAD, TOPIC, message, payloads
+from tests.unit.htp.plain_messages import FRAMING, OVERHEAD, TOPIC, message, payloads
 
 pytestmark = pytest.mark.anyio
 
@@ -100,43 +99,6 @@ async def refuses(topic: OpenTopic, error: type[KafkaError]) -> None:
 # --- incarnations ---
 
 
-async def test_a_topic_that_is_made_anew_is_empty_at_once(store: Store) -> None:
-    old = await store.broker.open(await created(store), FRAMING, epoch=3, next_position=500)
-    await send(old, b"a", b"b", b"c")
-    await store.manager.delete_topics([TOPIC])
-    place = await created(store)
-    new = await store.broker.open(place, FRAMING, epoch=1)
-    assert await new.status() == (0, 0, 0, 0)
-    assert new.place == place
-    await refuses(old, UnknownTopicError)
-    await send(new, b"x", b"y", b"z")
-    await refuses(old, UnknownTopicError)
-    assert (await new.status()).start == 0
-    assert await content(new) == [b"x", b"y", b"z"]
-
-
-async def test_only_the_present_incarnation_can_be_opened(store: Store, again: OpenPlain) -> None:
-    old = await created(store)
-    for wrong in (old.incarnation - 1, old.incarnation + 1, 0, -1):
-        if wrong != old.incarnation:
-            with pytest.raises(UnknownTopicError):
-                await store.broker.open(old._replace(incarnation=wrong), FRAMING, epoch=1)
-    await store.broker.open(old, FRAMING, epoch=1)
-    await store.manager.delete_topics([TOPIC])
-    with pytest.raises(UnknownTopicError):
-        await store.broker.open(old, FRAMING, epoch=2)
-    new = await created(store)
-    assert new.incarnation > old.incarnation
-    for epoch in (1, 2):
-        with pytest.raises(UnknownTopicError):
-            await store.broker.open(old, FRAMING, epoch=epoch)
-    await store.aclose()
-    async with again() as store:
-        with pytest.raises(UnknownTopicError):
-            await store.broker.open(old, FRAMING, epoch=3)
-        await store.broker.open(new, FRAMING, epoch=1)
-
-
 async def test_a_topic_is_opened_only_at_the_broker_that_keeps_it(store: Store) -> None:
     """Which is part of its place."""
     place = (await store.manager.create_topic(TOPIC, broker="brk-0")).place
@@ -149,23 +111,6 @@ async def test_a_topic_is_opened_only_at_the_broker_that_keeps_it(store: Store) 
     assert await content(topic) == [b"a"], "nothing was sealed"
     await store.broker.delete([place._replace(broker="brk-9")], epoch=1)
     assert await content(topic) == [b"a"], "nor deleted"
-
-
-async def test_deleting_the_old_one_leaves_the_new_one_alone(store: Store, again: OpenPlain) -> None:
-    old = await store.broker.open(await created(store), FRAMING, epoch=1)
-    await send(old, b"old")
-    await store.manager.delete_topics([TOPIC])
-    place = await created(store)
-    new = await store.broker.open(place, FRAMING, epoch=1)
-    await send(new, b"new")
-    await store.broker.delete([old.place], epoch=1)
-    await store.broker.delete([old.place], epoch=1)
-    assert await content(new) == [b"new"]
-    await old.close()
-    await send(new, b"more")
-    await store.aclose()
-    async with again() as store:
-        assert await content(await store.broker.open(place, FRAMING, epoch=1)) == [b"new", b"more"]
 
 
 async def test_deleting_ends_whoever_has_it_open(store: Store) -> None:
@@ -259,70 +204,6 @@ async def test_a_trim_that_waits_for_a_sync_while_the_topic_is_deleted(
 
 
 # --- epochs ---
-
-
-async def test_a_newer_epoch_ends_what_was_opened_under_older_ones(store: Store) -> None:
-    place = await created(store)
-    old = await store.broker.open(place, FRAMING, epoch=3)
-    other = await store.broker.open(await created(store, OTHER), FRAMING, epoch=3)
-    await send(old, b"a")
-    new = await store.broker.open(place, FRAMING, epoch=4)
-    assert (old.epoch, new.epoch) == (3, 4)
-    await refuses(old, FencedError)
-    with pytest.raises(FencedError) as info:
-        await old.send([message(1)])
-    assert info.value.epoch == 4
-    await send(new, b"b")
-    assert await content(new) == [b"a", b"b"]
-    await send(other, b"of the others' own")
-
-
-async def test_an_older_epoch_is_sealed_before_anybody_sends(store: Store, again: OpenPlain) -> None:
-    """What makes a take-over safe: from `open` on nothing comes in between, and closing does not forget it."""
-    assert CAP_FENCED_SENDS in store.broker.capabilities
-    place = await created(store)
-    await store.broker.open(place, FRAMING, epoch=7)
-    with pytest.raises(FencedError) as info:
-        await store.broker.open(place, FRAMING, epoch=6)
-    assert info.value.epoch == 7
-    topic = await store.broker.open(place, FRAMING, epoch=7)
-    await topic.close()
-    with pytest.raises(FencedError):
-        await store.broker.open(place, FRAMING, epoch=6)
-    topic = await store.broker.open(place, FRAMING, epoch=8)
-    await store.aclose()
-    async with again() as store:
-        with pytest.raises(FencedError) as info:
-            await store.broker.open(place, FRAMING, epoch=7)
-        assert info.value.epoch == 8
-        await send(await store.broker.open(place, FRAMING, epoch=8), b"a")
-        await send(await store.broker.open(place, FRAMING, epoch=9), b"b")
-    async with again() as store:  # sending, syncing and closing have not forgotten it either
-        with pytest.raises(FencedError):
-            await store.broker.open(place, FRAMING, epoch=8)
-
-
-async def test_the_same_epoch_gives_the_same_again(store: Store) -> None:
-    place = await created(store)
-    first = await store.broker.open(place, FRAMING, epoch=1)
-    await send(first, b"a")
-    second = await store.broker.open(place, FRAMING, epoch=1, next_position=10)
-    await send(second, b"b")
-    await send(first, b"c")
-    assert await content(first) == await content(second) == [b"a", b"b", b"c"]
-    assert (await first.status()).next == 12
-
-
-async def test_the_successor_sees_what_the_other_had_sent(store: Store) -> None:
-    place = await created(store)
-    old = await store.broker.open(place, FRAMING, epoch=1)
-    await send(old, b"a")
-    sent = await old.send([message(1, b"b")])
-    new = await store.broker.open(place, FRAMING, epoch=2)
-    assert (await new.status())[:3] == (0, 2, 2)
-    await sent.synced()
-    await send(new, b"c")
-    assert await content(new) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("backend", ["embedded"], indirect=True)
@@ -443,46 +324,6 @@ async def test_what_could_not_be_recorded_is_refused(store: Store, epoch: int, p
     assert (await topic.status()).next == (1 << 62) - 1
 
 
-async def test_an_older_epoch_deletes_nothing(store: Store) -> None:
-    place, other = await created(store), await created(store, OTHER)
-    topic = await store.broker.open(place, FRAMING, epoch=5)
-    second = await store.broker.open(other, FRAMING, epoch=4)
-    await send(topic, b"a")
-    await send(second, b"a")
-    with pytest.raises(FencedError) as info:
-        await store.broker.delete([place, other], epoch=4)
-    assert info.value.epoch == 5
-    assert await content(topic) == await content(second) == [b"a"]
-    await topic.close()
-    with pytest.raises(FencedError):
-        await store.broker.delete([place], epoch=4)
-    assert await content(await store.broker.open(place, FRAMING, epoch=5)) == [b"a"]
-    await store.broker.delete([place, other], epoch=6)
-
-
-async def test_an_epoch_begins_anew_with_an_incarnation(store: Store) -> None:
-    await store.broker.open(await created(store), FRAMING, epoch=50)
-    await store.manager.delete_topics([TOPIC])
-    await send(await store.broker.open(await created(store), FRAMING, epoch=2), b"a")
-
-
-async def test_opening_and_taking_over_at_the_same_time(store: Store) -> None:
-    place = await created(store)
-    opened: dict[int, OpenTopic] = {}
-
-    async def take(epoch: int) -> None:
-        with suppress(FencedError):
-            opened[epoch] = await store.broker.open(place, FRAMING, epoch=epoch)
-
-    async with anyio.create_task_group() as group:
-        for epoch in (3, 1, 5, 2, 4, 5):
-            group.start_soon(take, epoch)
-    leader = opened.pop(5)
-    await send(leader, b"a")
-    for topic in opened.values():
-        await refuses(topic, FencedError)
-
-
 @pytest.mark.parametrize("backend", ["memory"], indirect=True)
 async def test_two_openings_of_one_store(store: Store, again: OpenPlain) -> None:
     place = await created(store)
@@ -499,43 +340,6 @@ async def test_two_openings_of_one_store(store: Store, again: OpenPlain) -> None
 
 
 # --- closing ---
-
-
-async def test_what_is_closed_stays_closed(store: Store) -> None:
-    place = await created(store)
-    topic = await store.broker.open(place, FRAMING, epoch=1)
-    await topic.close()
-    await refuses(topic, UnknownTopicError)
-    again = await store.broker.open(place, FRAMING, epoch=1)
-    await refuses(topic, UnknownTopicError)
-    await send(again, b"a")
-    await topic.close()
-    assert await content(again) == [b"a"]
-    await store.aclose()
-    await refuses(again, StoreClosedError)
-
-
-async def test_opening_and_closing_at_the_same_time(store: Store) -> None:
-    place = await created(store)
-
-    async def open_and_close() -> None:
-        await (await store.broker.open(place, FRAMING, epoch=1)).close()
-
-    async with anyio.create_task_group() as group:
-        for _ in range(10):
-            group.start_soon(open_and_close)
-    await send(await store.broker.open(place, FRAMING, epoch=1), b"a")
-
-
-async def test_settings_may_be_changed(store: Store) -> None:
-    topic = await store.broker.open(await created(store), FRAMING, epoch=1)
-    for _ in range(4):
-        await send(topic, b"a")
-    assert len(await topic.segments()) == 2
-    await topic.configure(TopicSettings())
-    for _ in range(4):
-        await send(topic, b"a")
-    assert len(await topic.segments()) == 2
 
 
 async def test_a_take_over_cancelled_at_any_point(store_url: str, tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""The fixtures of the contract's tests, and which of the tests a backend is not asked to pass."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
+
+import anyio
+import pytest
+
+from kclient.errors import ConfigError
+from kclient.htp.contract.marks import FAULT, NEEDS
+from kclient.htp.contract.report import NOT_CLAIMED, NOT_TESTABLE, VERDICT
+from kclient.htp.contract.sandbox import Sandbox
+from kclient.htp.port import faults_of
+from kclient.htp.store import open_store
+
+__all__ = ["Backend", "anyio_backend", "asked_for", "backend", "limited", "sandbox", "stores"]
+
+SECONDS_FOR_A_TEST: Final = 120.0
+_LOOPS: Final = ["asyncio", *(["trio"] if find_spec("trio") else [])]
+
+
+class Backend(NamedTuple):
+    """What is under test."""
+
+    url: str
+    capabilities: frozenset[str]
+    faults: frozenset[str]
+    """Which faults it can be made to have."""
+
+
+@pytest.fixture(params=_LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """The event loops: asyncio, and trio where it is installed."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def backend(pytestconfig: pytest.Config) -> Backend:
+    """The backend, which is asked once what it claims."""
+    url = pytestconfig.getoption("htp", None)
+    if not url:
+        pytest.exit("the contract of HTP is tested over a store: name it, as --htp memory:contract", returncode=4)
+    try:
+        with ThreadPoolExecutor(1) as thread:  # no event loop may be in use there
+            return thread.submit(anyio.run, _ask, url).result()
+    except Exception as error:  # noqa: BLE001 - whatever a vendor's backend raises
+        pytest.exit(f"the store {url} cannot be opened: {type(error).__name__}: {error}", returncode=4)
+
+
+async def _ask(url: str) -> Backend:
+    try:
+        store = open_store(url, faults=True)
+    except ConfigError:
+        store = open_store(url)
+    async with store:
+        faults = faults_of(store)
+        return Backend(url, frozenset(store.broker.capabilities), frozenset(faults.kinds if faults else ()))
+
+
+@pytest.fixture(autouse=True)
+def asked_for(request: pytest.FixtureRequest, backend: Backend) -> None:
+    """Skip what the backend does not claim, and what cannot be tested with it."""
+    missing = _missing(request, NEEDS, backend.capabilities)
+    if missing:
+        request.node.user_properties.append((VERDICT, NOT_CLAIMED))
+        pytest.skip(f"{NOT_CLAIMED}: {', '.join(missing)}")
+    missing = _missing(request, FAULT, backend.faults)
+    if missing:
+        request.node.user_properties.append((VERDICT, NOT_TESTABLE))
+        pytest.skip(f"{NOT_TESTABLE}: the store offers no fault {', '.join(missing)}")
+
+
+def _missing(request: pytest.FixtureRequest, mark: str, there: frozenset[str]) -> list[str]:
+    return sorted({name for each in request.node.iter_markers(mark) for name in each.args} - there)
+
+
+@pytest.fixture
+async def sandbox(request: pytest.FixtureRequest, backend: Backend, asked_for: None) -> AsyncIterator[Sandbox]:
+    """An open store with an empty domain; it can be made to fail if the test needs that."""
+    faulty = request.node.get_closest_marker(FAULT) is not None
+    async with Sandbox.opened(backend.url, **({"faults": True} if faulty else {})) as made:
+        yield made
+
+
+@pytest.fixture
+def stores() -> dict[str, str]:
+    """The environment of another process that opens the same store: it finds what this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A test that fails when it takes too long, whatever plugins are installed."""
+
+    @wraps(test)
+    async def within(*args: Any, **fixtures: Any) -> None:
+        with anyio.fail_after(SECONDS_FOR_A_TEST):
+            await test(*args, **fixtures)
+
+    return within

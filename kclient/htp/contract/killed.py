@@ -1,0 +1,34 @@
+"""A process that sends until it is killed: `python -m kclient.htp.contract.killed URL DOMAIN TOPIC KEY`.
+
+It prints a line for each number up to which everything is synced, and committed by the manager.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+
+from kclient.htp.contract.messages import FRAMING, message
+from kclient.htp.port import Topic
+from kclient.htp.store import open_store
+
+
+async def _send(url: str, topic: Topic, key: str) -> None:
+    async with open_store(url) as store:
+        place = (await store.manager.describe_topic(topic)).place
+        opened = await store.broker.open(place, FRAMING, epoch=1)
+        number = 0
+        while True:
+            sent = []
+            for _ in range(7):
+                sent.append(await opened.send([message(number, b"%010d" % number)]))
+                number += 1
+            await sent[-1].synced()
+            await store.manager.commit({key: b"%d" % number})
+            sys.stdout.write(f"{number}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    anyio.run(_send, sys.argv[1], Topic(sys.argv[2], sys.argv[3]), sys.argv[4])

@@ -1,0 +1,120 @@
+"""Every backend of the package keeps the contract, and the contract finds what breaks it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kclient.htp.contract.report import FAILED, NOT_CLAIMED, NOT_TESTABLE, PASSED
+from tests.contract_mutants import MUTANTS
+from tests.contract_run import ROOT, run_contract
+
+pytestmark = pytest.mark.timeout(300)
+
+SCHEMES = {"plain": "tests.plain_store:open_plain", "sqlite": "htp_sqlite:open_sqlite"}
+EXAMPLE = ROOT / "examples" / "sqlite_backend"
+FAULTS = {"write", "full", "sync", "damage", "fenced_sends, unknown"}
+"""What tests of faults need."""
+NOT_CLAIMED_BY = {
+    "memory": {"durable", "exclusive"},
+    "embedded": set[str](),
+    "plain": {"durable", "exclusive", "find_by_timestamp", "nowait", "ordinal_positions", "positions", "segments"},
+    "sqlite": {"exclusive", "find_by_timestamp", "nowait", "ordinal_positions", "segments"},
+}
+NOT_TESTABLE_WITH = {"memory": {"sync", "damage"}, "embedded": {"fenced_sends, unknown"}}
+
+BACKENDS = [(backend, loop) for backend in NOT_CLAIMED_BY for loop in ("asyncio", "trio")]
+AT_ONCE = {("memory", "trio"), ("embedded", "asyncio")}
+
+
+@pytest.mark.parametrize(
+    ("backend", "loop"),
+    [pytest.param(*each, marks=() if each in AT_ONCE else pytest.mark.slow) for each in BACKENDS],
+)
+def test_a_backend_keeps_the_contract(backend: str, loop: str, tmp_path: Path) -> None:
+    """And is found to claim what it does."""
+    done = run_contract(f"{backend}:store", tmp_path, "-k", loop, schemes=SCHEMES, paths=(EXAMPLE,))
+    assert done.code == 0, done.output
+    rows = done.rows()
+    verdicts = {
+        verdict: {needed for (_, needed), row in rows.items() if row[2] == verdict}
+        for verdict in (PASSED, FAILED, NOT_CLAIMED, NOT_TESTABLE)
+    }
+    assert verdicts[FAILED] == set()
+    assert verdicts[NOT_CLAIMED] == NOT_CLAIMED_BY[backend]
+    untested = {needed.replace("fault ", "") for needed in verdicts[NOT_TESTABLE]}
+    assert untested == NOT_TESTABLE_WITH.get(backend, FAULTS)
+    assert "required" in verdicts[PASSED]
+    assert all(failed == 0 for _, failed, _ in rows.values())
+    assert len({subject for subject, _ in rows}) == 15
+
+
+def test_each_planted_mistake_is_found() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.contract_mutants"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() == MUTANTS.keys()
+    assert [name for name, failed in found.items() if not failed] == [], "nobody notices these"
+
+
+# --- the report ---
+
+
+def test_a_backend_that_does_not_do_what_it_claims_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from kclient.htp.memory import open_memory\n"
+        "from kclient.htp.memory.manager import MemoryManager\n"
+        "async def release(self, lease): pass\n"
+        "MemoryManager.release = release\n"
+    )
+    done = run_contract(
+        "broken:store",
+        tmp_path,
+        "-k",
+        "asyncio and leases",
+        schemes={"broken": "broken:open_memory"},
+        paths=(tmp_path,),
+    )
+    assert done.code == 1, done.output
+    passed, failed, verdict = done.rows()["leases", "required"]
+    assert verdict == FAILED
+    assert passed > 0 < failed
+    assert "It does not do what it claims: leases (required)." in done.output
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("nothing:store", "the store nothing:store cannot be opened: ConfigError: No HTP backend for 'nothing'"),
+        ("embedded:/dev/null/data", "the store embedded:/dev/null/data cannot be opened: StorageError: "),
+        ("", "the contract of HTP is tested over a store: name it, as --htp memory:contract"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_ends_the_run(url: str, why: str, tmp_path: Path) -> None:
+    done = run_contract(url, tmp_path, "-k", "test_a_domain")
+    assert done.code == 4
+    assert why in done.output
+    assert "HTP contract of" not in done.output
+
+
+def test_on_a_terminal_the_table_is_drawn(tmp_path: Path) -> None:
+    done = run_contract("memory:store", tmp_path, "-k", "asyncio and trimming", "--color=yes")
+    assert done.code == 0
+    assert "trimming" in done.output
+    assert "─" in done.output
+    assert done.rows() == {}, "which is for people"
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_make_one_table(tmp_path: Path) -> None:
+    done = run_contract(
+        "sqlite:store", tmp_path, "-k", "asyncio and trimming", "-n", "2", schemes=SCHEMES, paths=(EXAMPLE,)
+    )
+    assert done.code == 0, done.output
+    assert done.rows()["trimming", "required"] == (6, 0, PASSED)
