@@ -51,8 +51,8 @@ class Gateway:
     """A Kafka-compatible server over HTP, for asyncio and trio: `async with Gateway() as gateway: ...`.
 
     Args:
-        htp: The store: `embedded:DIRECTORY`, `memory:NAME`, or a `Store`, which then is opened and closed by whoever
-            made it.
+        htp: The store: `embedded:DIRECTORY` (with options: see `open_store`), `memory:NAME`, or a `Store`, which then
+            is opened and closed by whoever made it.
         listen: Address to accept TCP connections on, `host:port` (port 0 for any free one), or None for none.
         advertise: The address that clients are told, if it is another: `host:port`.
         durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
